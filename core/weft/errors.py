@@ -1,0 +1,107 @@
+"""The one form of every error: what happened, where, why, and a hint."""
+
+from __future__ import annotations
+
+
+class WeftError(Exception):
+    """Base of all errors that Weft raises on purpose.
+
+    Args:
+        what: one sentence: what was attempted and failed.
+        where: the place: a node, a file, a program excerpt (may span lines).
+        why: the reason, if `what` does not already give it.
+        hint: what the reader can do next.
+    """
+
+    def __init__(self, what: str, *, where: str | None = None, why: str | None = None, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.what, self.where, self.why, self.hint = what, where, why, hint
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where:
+            lines += ["  " + line for line in self.where.splitlines()]
+        if self.why:
+            lines.append("  why: " + self.why)
+        if self.hint:
+            lines.append("  hint: " + self.hint)
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.where, self.why, self.hint))
+
+
+def _rebuild(cls: type[WeftError], what: str, where: str | None, why: str | None, hint: str | None) -> WeftError:
+    return cls(what, where=where, why=why, hint=hint)
+
+
+class TargetError(WeftError):
+    """A target string, option or machine that cannot be used."""
+
+
+class PluginError(WeftError):
+    """A plugin that is missing, broken, out of range, or clashes with another."""
+
+
+class FrontendError(WeftError):
+    """A model that cannot be read or imported."""
+
+
+class UnsupportedError(FrontendError):
+    """A well-formed model that uses what is not supported; lists everything at once."""
+
+
+class GraphError(WeftError):
+    """An ill-formed or ill-typed graph."""
+
+
+class ExprError(WeftError):
+    """An ill-typed scalar formula."""
+
+
+class TensorError(WeftError):
+    """An ill-formed tensor expression."""
+
+
+class LoopError(WeftError):
+    """An ill-formed loop program."""
+
+
+class ParseError(WeftError):
+    """Text of an IR that does not parse; `where` shows the line and column."""
+
+
+class ScheduleError(WeftError):
+    """A schedule step that may not act; `where` shows the program with the place marked."""
+
+
+class LoweringError(WeftError):
+    """A group of operators that cannot be lowered."""
+
+
+class CodegenError(WeftError):
+    """A program that cannot be turned into machine code."""
+
+
+class InputError(WeftError):
+    """An argument of a run that does not fit the executable."""
+
+
+class ExecutionError(WeftError):
+    """A run that failed."""
+
+
+class ArchiveError(WeftError):
+    """A saved executable that cannot be read, trusted or run here."""
+
+
+class SettingError(WeftError):
+    """An environment variable with a value that cannot be used."""
+
+
+def nearest(word: str, known: object) -> str | None:
+    """The entry of `known` (an iterable of str) closest to `word`, if any is close."""
+    import difflib
+
+    close = difflib.get_close_matches(word, [str(k) for k in known], n=1, cutoff=0.5)  # type: ignore[attr-defined]
+    return close[0] if close else None

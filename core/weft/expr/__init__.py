@@ -1,0 +1,1 @@
+"""Scalar formulas: nodes, functions, printer, parser, evaluate, simplify, ranges."""

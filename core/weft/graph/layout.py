@@ -1,0 +1,157 @@
+"""Layouts: index maps from a value's logical indices to its stored ones.
+
+    Layout := step*            step := split(axis, factor) | permute(order)
+
+`split(axis, factor)` replaces an axis by two, index // factor and index % factor; an extent that the factor does not divide is padded
+up, and padding holds zeros. `permute(order)` lists, for each stored axis, the axis of before it. NCHW16c is
+`split(1, 16) permute(0, 1, 3, 4, 2)`. Operators never see layouts: lowering composes their accesses with the map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.errors import GraphError
+from weft.expr.nodes import Expr, ExprLike, ceildiv, wrap
+from weft.tensor.language import Dim, as_dim
+
+
+@dataclass(frozen=True)
+class Split:
+    axis: int
+    factor: int
+
+    def __str__(self) -> str:
+        return f"split({self.axis}, {self.factor})"
+
+
+@dataclass(frozen=True)
+class Permute:
+    order: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"permute({', '.join(map(str, self.order))})"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """See the module."""
+
+    steps: tuple[Split | Permute, ...]
+
+    def __str__(self) -> str:
+        return " ".join(str(s) for s in self.steps)
+
+    def stored_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+        """The shape in memory of a value of logical `shape`."""
+        dims: list[Dim] = list(shape)
+        for step in self.steps:
+            if isinstance(step, Split):
+                self._check(step.axis < len(dims), dims)
+                d = dims[step.axis]
+                outer = -(-d // step.factor) if isinstance(d, int) else as_dim(ceildiv(d, step.factor))
+                dims[step.axis : step.axis + 1] = [outer, step.factor]
+            else:
+                self._check(sorted(step.order) == list(range(len(dims))), dims)
+                dims = [dims[k] for k in step.order]
+        return tuple(dims)
+
+    def _check(self, ok: bool, dims: Sequence[Dim]) -> None:
+        if not ok:
+            raise GraphError(f"layout '{self}' does not fit a value of {len(dims)} dimensions")
+
+    def map(self, indices: Sequence[ExprLike]) -> tuple[Expr, ...]:
+        """Stored indices of the element with these logical indices."""
+        out = [wrap(i) for i in indices]
+        for step in self.steps:
+            if isinstance(step, Split):
+                i = out[step.axis]
+                out[step.axis : step.axis + 1] = [i // step.factor, i % step.factor]
+            else:
+                out = [out[k] for k in step.order]
+        return tuple(out)
+
+    def unmap(self, stored: Sequence[ExprLike]) -> tuple[Expr, ...]:
+        """Logical indices of the element at these stored indices (out of the logical range for padding)."""
+        out = [wrap(i) for i in stored]
+        for step in reversed(self.steps):
+            if isinstance(step, Split):
+                out[step.axis : step.axis + 2] = [out[step.axis] * step.factor + out[step.axis + 1]]
+            else:
+                before: list[Any] = [None] * len(step.order)
+                for new, old in enumerate(step.order):
+                    before[old] = out[new]
+                out = before
+        return tuple(out)
+
+    def pads(self, shape: Sequence[Dim]) -> bool:
+        """Whether some stored element is padding (or may be, for a symbolic extent)."""
+        dims: list[Dim] = list(shape)
+        for step in self.steps:
+            if isinstance(step, Split):
+                d = dims[step.axis]
+                if not isinstance(d, int) or d % step.factor:
+                    return True
+                dims[step.axis : step.axis + 1] = [d // step.factor, step.factor]
+            else:
+                dims = [dims[k] for k in step.order]
+        return False
+
+    def pack(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Logical data as stored: contiguous, padding zero."""
+        for step in self.steps:
+            if isinstance(step, Split):
+                extent = data.shape[step.axis]
+                padded = -(-extent // step.factor) * step.factor
+                if padded != extent:
+                    data = np.pad(data, [(0, padded - extent) if k == step.axis else (0, 0) for k in range(data.ndim)])
+                data = data.reshape(*data.shape[: step.axis], padded // step.factor, step.factor, *data.shape[step.axis + 1 :])
+            else:
+                data = data.transpose(step.order)
+        return np.ascontiguousarray(data)
+
+    def unpack(self, stored: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
+        """Stored data as logical `shape`."""
+        shapes = [tuple(shape)]
+        for step in self.steps:
+            shapes.append(Layout((step,)).stored_shape(shapes[-1]))  # type: ignore[arg-type]
+        data = stored
+        for step, before in zip(reversed(self.steps), reversed(shapes[:-1])):
+            if isinstance(step, Split):
+                data = data.reshape(*data.shape[: step.axis], -1, *data.shape[step.axis + 2 :])
+                data = data[tuple(slice(0, n) for n in before)]
+            else:
+                data = data.transpose(np.argsort(step.order))
+        return np.ascontiguousarray(data)
+
+
+def blocked(rank: int, axis: int, factor: int) -> Layout:
+    """`axis` split by `factor`, its inner part stored last: NCHW16c is blocked(4, 1, 16)."""
+    order = [k for k in range(rank + 1) if k != axis + 1] + [axis + 1]
+    return Layout((Split(axis, factor), Permute(tuple(order))))
+
+
+def parse_layout(text: str) -> Layout:
+    """The inverse of str(layout).
+
+    Raises:
+        GraphError: if the text is not a layout.
+    """
+    import re
+
+    steps: list[Split | Permute] = []
+    for word, args in re.findall(r"(\w+)\(([^)]*)\)", text):
+        numbers = tuple(int(a) for a in args.split(",") if a.strip())
+        if word == "split" and len(numbers) == 2:
+            steps.append(Split(*numbers))
+        elif word == "permute":
+            steps.append(Permute(numbers))
+        else:
+            raise GraphError(f"'{word}({args})' is no layout step", hint="split(axis, factor) or permute(order…)")
+    if str(Layout(tuple(steps))) != text.strip():
+        raise GraphError(f"'{text}' is no layout")
+    return Layout(tuple(steps))
