@@ -498,15 +498,15 @@ def _is(e: Expr, value: int) -> bool:
     return isinstance(e, Const) and not e.dtype.is_float and e.value == value
 
 
-def _fold(cls: type[Binary], a: Expr, b: Expr, compute: Callable[[Any, Any], Any]) -> Expr | None:
+def _fold(cls: type[Binary], a: Expr, b: Expr, compute: Callable[[Any, Any], Any]) -> Expr:
     if isinstance(a, Const) and isinstance(b, Const) and (a.dtype.kind in ("int", "uint", "bool") or (a.dtype.name in ("float32", "float64", "float16", "bfloat16"))):
         try:
             return Const(compute(a.value, b.value), dt.bool_ if cls.result_bool else a.dtype)
         except OverflowError:
-            return None
+            return cls(a, b)
     if isinstance(a, Broadcast) and isinstance(b, Broadcast):
         return Broadcast(BUILDERS[cls](a.value, b.value), a.lanes)
-    return None
+    return cls(a, b)
 
 
 def add(a: ExprLike, b: ExprLike) -> Expr:
@@ -522,7 +522,7 @@ def add(a: ExprLike, b: ExprLike) -> Expr:
             return Ramp(add(a.base, b.value), a.stride, a.lanes) if isinstance(b, Broadcast) else Ramp(add(a.base, b.base), add(a.stride, b.stride), a.lanes) if isinstance(b, Ramp) else Add(a, b)
         if isinstance(b, Ramp) and isinstance(a, Broadcast):
             return Ramp(add(a.value, b.base), b.stride, b.lanes)
-    return _fold(Add, a, b, lambda x, y: x + y) or Add(a, b)
+    return _fold(Add, a, b, lambda x, y: x + y)
 
 
 def sub(a: ExprLike, b: ExprLike) -> Expr:
@@ -534,7 +534,7 @@ def sub(a: ExprLike, b: ExprLike) -> Expr:
             return Broadcast(Const(0, a.dtype.scalar), a.dtype.lanes) if a.dtype.lanes > 1 else Const(0, a.dtype)
         if isinstance(a, Ramp) and isinstance(b, Broadcast):
             return Ramp(sub(a.base, b.value), a.stride, a.lanes)
-    return _fold(Sub, a, b, lambda x, y: x - y) or Sub(a, b)
+    return _fold(Sub, a, b, lambda x, y: x - y)
 
 
 def mul(a: ExprLike, b: ExprLike) -> Expr:
@@ -548,7 +548,7 @@ def mul(a: ExprLike, b: ExprLike) -> Expr:
             return Ramp(mul(a.base, b.value), mul(a.stride, b.value), a.lanes)
         if isinstance(b, Ramp) and isinstance(a, Broadcast):
             return Ramp(mul(a.value, b.base), mul(a.value, b.stride), b.lanes)
-    return _fold(Mul, a, b, lambda x, y: x * y) or Mul(a, b)
+    return _fold(Mul, a, b, lambda x, y: x * y)
 
 
 def _ieee_div(x: float, y: float) -> float:
@@ -561,7 +561,7 @@ def div(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
     if a.dtype.kind not in ("float", "complex"):
         raise ExprError(f"'/' divides floats, got {a.dtype}", where=f"{a} / {b}", hint="use // for integers, or cast first")
-    return _fold(Div, a, b, _ieee_div) or Div(a, b)
+    return _fold(Div, a, b, _ieee_div)
 
 
 def _by_zero(a: Expr, b: Expr, symbol: str) -> None:
@@ -574,7 +574,7 @@ def floordiv(a: ExprLike, b: ExprLike) -> Expr:
     _by_zero(a, b, "//")
     if _is(b, 1) or (_is(a, 0) and isinstance(b, Const)):
         return a
-    return (_fold(FloorDiv, a, b, lambda x, y: x // y) if a.dtype.is_integer else None) or FloorDiv(a, b)
+    return _fold(FloorDiv, a, b, lambda x, y: x // y) if a.dtype.is_integer else FloorDiv(a, b)
 
 
 def floormod(a: ExprLike, b: ExprLike) -> Expr:
@@ -582,7 +582,7 @@ def floormod(a: ExprLike, b: ExprLike) -> Expr:
     _by_zero(a, b, "%")
     if a.dtype.is_integer and (_is(b, 1) or (_is(a, 0) and isinstance(b, Const))):
         return sub(a, a)
-    return (_fold(FloorMod, a, b, lambda x, y: x % y) if a.dtype.is_integer else None) or FloorMod(a, b)
+    return _fold(FloorMod, a, b, lambda x, y: x % y) if a.dtype.is_integer else FloorMod(a, b)
 
 
 def _c_div(x: int, y: int) -> int:
@@ -593,13 +593,13 @@ def _c_div(x: int, y: int) -> int:
 def truncdiv(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
     _by_zero(a, b, "truncdiv")
-    return (_fold(TruncDiv, a, b, _c_div) if a.dtype.is_integer else None) or TruncDiv(a, b)
+    return _fold(TruncDiv, a, b, _c_div) if a.dtype.is_integer else TruncDiv(a, b)
 
 
 def truncmod(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
     _by_zero(a, b, "truncmod")
-    return (_fold(TruncMod, a, b, lambda x, y: x - _c_div(x, y) * y) if a.dtype.is_integer else None) or TruncMod(a, b)
+    return _fold(TruncMod, a, b, lambda x, y: x - _c_div(x, y) * y) if a.dtype.is_integer else TruncMod(a, b)
 
 
 def _nan_or(pick: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -608,39 +608,39 @@ def _nan_or(pick: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def minimum(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
-    return a if a == b else _fold(Min, a, b, _nan_or(min)) or Min(a, b)
+    return a if a == b else _fold(Min, a, b, _nan_or(min))
 
 
 def maximum(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
-    return a if a == b else _fold(Max, a, b, _nan_or(max)) or Max(a, b)
+    return a if a == b else _fold(Max, a, b, _nan_or(max))
 
 
 def bitand(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
-    return and_(a, b) if a.dtype.is_bool else _fold(BitAnd, a, b, lambda x, y: x & y) or BitAnd(a, b)
+    return and_(a, b) if a.dtype.is_bool else _fold(BitAnd, a, b, lambda x, y: x & y)
 
 
 def bitor(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
-    return or_(a, b) if a.dtype.is_bool else _fold(BitOr, a, b, lambda x, y: x | y) or BitOr(a, b)
+    return or_(a, b) if a.dtype.is_bool else _fold(BitOr, a, b, lambda x, y: x | y)
 
 
 def bitxor(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
-    return ne(a, b) if a.dtype.is_bool else _fold(BitXor, a, b, lambda x, y: x ^ y) or BitXor(a, b)
+    return ne(a, b) if a.dtype.is_bool else _fold(BitXor, a, b, lambda x, y: x ^ y)
 
 
 def shl(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
     bits = a.dtype.bits
-    return _fold(ShiftLeft, a, b, lambda x, y: x << y if 0 <= y < bits else 0) or ShiftLeft(a, b)
+    return _fold(ShiftLeft, a, b, lambda x, y: x << y if 0 <= y < bits else 0)
 
 
 def shr(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
     bits = a.dtype.bits
-    return _fold(ShiftRight, a, b, lambda x, y: x >> min(y, bits) if y >= 0 else (0 if x >= 0 else -1)) or ShiftRight(a, b)
+    return _fold(ShiftRight, a, b, lambda x, y: x >> min(y, bits) if y >= 0 else (0 if x >= 0 else -1))
 
 
 def and_(a: ExprLike, b: ExprLike) -> Expr:
@@ -663,26 +663,26 @@ def or_(a: ExprLike, b: ExprLike) -> Expr:
 
 def lt(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
-    return _fold(Lt, a, b, lambda x, y: x < y) or Lt(a, b)
+    return _fold(Lt, a, b, lambda x, y: x < y)
 
 
 def le(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
-    return _fold(Le, a, b, lambda x, y: x <= y) or Le(a, b)
+    return _fold(Le, a, b, lambda x, y: x <= y)
 
 
 def eq(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
     if a == b and not a.dtype.is_float and a.dtype.lanes == 1:
         return Const(True, dt.bool_)
-    return _fold(Eq, a, b, lambda x, y: x == y) or Eq(a, b)
+    return _fold(Eq, a, b, lambda x, y: x == y)
 
 
 def ne(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
     if a == b and not a.dtype.is_float and a.dtype.lanes == 1:
         return Const(False, dt.bool_)
-    return _fold(Ne, a, b, lambda x, y: x != y) or Ne(a, b)
+    return _fold(Ne, a, b, lambda x, y: x != y)
 
 
 def not_(a: ExprLike) -> Expr:
