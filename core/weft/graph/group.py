@@ -1,0 +1,43 @@
+"""The operator that holds a sub-graph and becomes one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from weft.errors import GraphError
+from weft.graph.nodes import Graph, Type
+from weft.graph.operator import Array, Operator, Sample
+
+
+@dataclass(frozen=True)
+class Group(Operator):
+    """`body` applied to the inputs. A group is part of its graph: its types mention the graph's symbols.
+
+    Args:
+        view: the output is the input's memory under another shape (or type): nothing is computed.
+    """
+
+    body: Graph
+    view: bool = False
+    kind = "composite"
+
+    def infer(self, *types: Type | None) -> tuple[Type, ...]:
+        if len(types) != len(self.body.inputs):
+            raise GraphError(f"the group takes {len(self.body.inputs)} inputs, got {len(types)}")
+        for k, (given, value) in enumerate(zip(types, self.body.inputs)):
+            if given != value.type:
+                raise GraphError(f"input {k} of the group '{self.body.name}' is a {value.type} inside, a {given} outside")
+        return tuple(v.type for v in self.body.outputs)
+
+    def reference(self, *arrays: Array | None) -> Any:
+        from weft.graph.evaluate import evaluate
+
+        results = evaluate(self.body, [a for a in arrays if a is not None])
+        return results[0] if len(results) == 1 else tuple(results)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        """None: a group has no meaning beyond its body."""
+        return ()

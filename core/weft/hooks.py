@@ -1,0 +1,194 @@
+"""THE hook specifications: everything a plugin can contribute to Weft.
+
+A plugin is a module or object named by an entry point of the group `weft.plugins`; it implements any of these functions, decorated with
+`weft.hooks.hookimpl`, taking any subset of the arguments. Hooks return values; nothing registers itself on import. Import heavy packages
+inside functions: a plugin module must import in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    import typer
+
+    from weft.graph.nodes import Graph
+    from weft.graph.operator import Operator
+    from weft.passes.capabilities import Capabilities
+    from weft.schedule.rule import Rule
+    from weft.target import Target, TargetKind
+
+PROJECT = "weft"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@dataclass(frozen=True)
+class Frontend:
+    """A reader of one model format.
+
+    Args:
+        name: what `frontend=` names, e.g. "onnx".
+        suffixes: file suffixes it reads, e.g. (".onnx",).
+        sniff: the first 4096 bytes of a file → whether it looks like this format.
+        accepts: a Python object → whether `load` takes it; must not import the framework to answer no.
+        load: (source: path, bytes or object, options) → Graph. Raises FrontendError.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    sniff: Callable[[bytes], bool]
+    accepts: Callable[[object], bool]
+    load: Callable[[Any, Mapping[str, Any]], Graph]
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """A peer that runs the same models, for `weft bench` and `weft verify`.
+
+    Args:
+        name: e.g. "onnxruntime".
+        available: the version if it is installed here, else None.
+        open: (model path, threads) → callable(dict of arrays) → list of arrays.
+    """
+
+    name: str
+    available: Callable[[], str | None]
+    open: Callable[[str, int], Callable[[Mapping[str, Any]], list[Any]]]
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """What `stage_done` hears: the stage's name, what it is about (a graph, a kernel's name), seconds, and its result."""
+
+    stage: str
+    subject: str
+    seconds: float
+    result: Any = field(repr=False, default=None)
+
+
+class Specifications:
+    """The hooks, in the order in which a compilation meets them."""
+
+    @hookspec
+    def frontends(self) -> Sequence[Frontend]:
+        """Model formats. Called when a model is loaded.
+
+        @hookimpl
+        def frontends():
+            return [Frontend("darknet", (".cfg",), sniff=lambda head: b"[net]" in head, accepts=lambda o: False, load=load)]
+        """
+
+    @hookspec
+    def operators(self) -> Sequence[type[Operator]]:
+        """Operators beyond the core's own, which come through this hook too.
+
+        @hookimpl
+        def operators():
+            from weft_audio.ops import MelSpectrogram
+            return [MelSpectrogram]
+        """
+
+    @hookspec
+    def targets(self) -> Sequence[TargetKind]:
+        """Kinds of target. Called when a target string is resolved.
+
+        @hookimpl
+        def targets():
+            from weft_npu.target import Npu
+            return [Npu()]
+        """
+
+    @hookspec
+    def capabilities(self, target: Target) -> Capabilities | None:
+        """What graph passes may assume of a target: composites it claims, layouts it prefers. None for targets of others.
+
+        @hookimpl
+        def capabilities(target):
+            return Capabilities(claims=frozenset({"Softmax"})) if target.kind == "npu" else None
+        """
+
+    @hookspec
+    def graph_passes(self, target: Target) -> Sequence[Any]:
+        """Graph → graph passes (GraphPass), each naming the slot it runs after.
+
+        @hookimpl
+        def graph_passes(target):
+            return [GraphPass("drop_dropout", drop_dropout, after="fold_constants")]
+        """
+
+    @hookspec
+    def schedules(self, target: Target) -> Sequence[Rule]:
+        """Schedule rules for a target.
+
+        @hookimpl
+        def schedules(target):
+            return [MatmulRule()] if target.kind == "npu" else []
+        """
+
+    @hookspec
+    def intrinsics(self, target: Target) -> Sequence[Any]:
+        """Tensor intrinsics of a target.
+
+        @hookimpl
+        def intrinsics(target):
+            return [gemm8x8] if target.kind == "npu" else []
+        """
+
+    @hookspec
+    def loop_passes(self, target: Target) -> Sequence[Any]:
+        """Program → Program passes, each naming the slot it runs after.
+
+        @hookimpl
+        def loop_passes(target):
+            return [LoopPass("insert_dma", insert_dma, after="flatten_buffers")]
+        """
+
+    @hookspec
+    def offload(self, graph: Graph, target: Target) -> Sequence[Any]:
+        """Offers to take nodes or patterns of a graph whole, or reasons why not.
+
+        @hookimpl
+        def offload(graph, target):
+            return []
+        """
+
+    @hookspec
+    def devices(self) -> Sequence[Any]:
+        """Devices that run executables.
+
+        @hookimpl
+        def devices():
+            return [NpuDevice]
+        """
+
+    @hookspec
+    def engines(self) -> Sequence[EngineKind]:
+        """Peers for `weft bench` and `weft verify`.
+
+        @hookimpl
+        def engines():
+            return [EngineKind("onnxruntime", available, open)]
+        """
+
+    @hookspec
+    def commands(self, cli: typer.Typer) -> None:
+        """Adds commands to the `weft` command line.
+
+        @hookimpl
+        def commands(cli):
+            cli.command("npu-info")(info)
+        """
+
+    @hookspec
+    def stage_done(self, stage: StageReport) -> None:
+        """Called after every stage of a compilation.
+
+        @hookimpl
+        def stage_done(stage):
+            print(stage.stage, stage.subject, stage.seconds)
+        """

@@ -1,0 +1,1 @@
+"""From groups of operators to naive loop programs."""

@@ -1,0 +1,398 @@
+"""`lower_group`: one group → one naive, correct Program.
+
+Every Compute becomes a Block under its own perfect nest; a Scan a sequential loop around the blocks of its step. This is the only place that knows
+both layouts and loops: a buffer is stored as its value's layout says, its block iterates over stored indices and binds the logical ones, and reads
+go through the map. Nothing is optimised here beyond index formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft import dtypes as dt
+from weft.errors import LoweringError
+from weft.expr.nodes import Const, Expr, FloorDiv, FloorMod, Var, all_of, const, free_vars, lt, select, substitute, transform, walk, wrap
+from weft.expr.ranges import Range
+from weft.expr.simplify import simplify
+from weft.graph.layout import Layout, Split
+from weft.graph.nodes import Graph
+from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Let, Load, Program, Stmt, Store, buffer, seq, stmt_exprs, walk_stmts
+from weft.lower.expressions import Expressions, Stage, choose_algorithm, group_expressions
+from weft.tensor.language import Compute, Placeholder, Read, Reduce, ReduceAxis, Scan, Tensor, depends_on
+
+
+def lower_group(body: Graph, name: str = "kernel", algorithms: Mapping[str, str] | None = None) -> Program:
+    """The naive Program of a group.
+
+    Args:
+        body: the group's graph; its inputs and outputs become the Program's, in order.
+        algorithms: operator class → algorithm to use instead of the default.
+
+    Raises:
+        LoweringError: an operator has no algorithm that applies.
+    """
+    if len(body.nodes) == 1 and body.nodes[0].op.algorithms() and choose_algorithm(body.nodes[0], algorithms or {}).form == "program":
+        return _loop_program(body, name, algorithms or {})
+    return _Lowering(group_expressions(body, algorithms), body, name).run()
+
+
+def lower_tensors(inputs: Sequence[Tensor], outputs: Sequence[Tensor], name: str = "kernel") -> Program:
+    """The naive Program of a user's own tensor expressions."""
+    return _Lowering(Expressions(list(inputs), list(outputs)), None, name).run()
+
+
+def _loop_program(body: Graph, name: str, algorithms: Mapping[str, str]) -> Program:
+    node = body.nodes[0]
+    chosen = choose_algorithm(node, algorithms)
+    names = _Names()
+    by_value = {id(v): buffer(names.fresh(f"in{k}"), _stored(v.shape, v.tensor.layout), v.dtype) for k, v in enumerate(body.inputs)}
+    outputs = [buffer(names.fresh(f"out{k}"), _stored(v.shape, v.tensor.layout), v.dtype) for k, v in enumerate(node.outputs)]
+    operands: list[Buffer | None] = []
+    fills: list[tuple[Buffer, Const]] = []
+    for v in node.inputs:
+        if v is not None and id(v) not in by_value:
+            if v.constant is None or v.constant.size != 1:
+                raise LoweringError(f"value '{v.name}' is neither an input nor computed in the group", hint="constants of a group are its inputs")
+            by_value[id(v)] = buffer(names.fresh("const"), v.shape, v.dtype, "local")
+            fills.append((by_value[id(v)], Const(v.constant.reshape(-1)[0].item(), v.dtype)))
+        operands.append(None if v is None else by_value[id(v)])
+    stmt: Stmt = chosen.function(node.op, operands, outputs)
+    for scratch, value in reversed(fills):
+        stmt = Allocate(scratch, seq(Store(scratch, tuple(const(0) for _ in scratch.shape), value), stmt))
+    produced = {id(v): b for v, b in zip(node.outputs, outputs)}
+    wanted = [produced[id(v)] for v in body.outputs]
+    for b in outputs:
+        if b not in wanted:
+            stmt = Allocate(b, stmt)
+    inputs = tuple(by_value[id(v)] for v in body.inputs)
+    return Program(name, inputs, tuple(wanted), _dims(stmt, (*inputs, *wanted)), stmt)
+
+
+def _stored(shape: Sequence[object], layout: Layout | None) -> tuple[Expr, ...]:
+    dims = shape if layout is None else layout.stored_shape(shape)  # type: ignore[arg-type]
+    return tuple(wrap(d, dt.int64) for d in dims)  # type: ignore[arg-type]
+
+
+def _dims(body: Stmt, params: Sequence[Buffer]) -> tuple[Var, ...]:
+    """The symbols that a body and its parameters use but do not define."""
+    bound: set[str] = set()
+    used: dict[str, Var] = {}
+    for p in params:
+        for d in p.shape:
+            used.update(free_vars(d))
+    for s in walk_stmts(body):
+        if isinstance(s, (For, Let)):
+            bound.add(s.var.name)
+        elif isinstance(s, Block):
+            bound.update(i.var.name for i in s.iters)
+        for e in stmt_exprs(s):
+            used.update(free_vars(e))
+            for node in walk(e):
+                if isinstance(node, Load):
+                    for d in node.buffer.shape:
+                        used.update(free_vars(d))
+    return tuple(used[n] for n in sorted(used) if n not in bound)
+
+
+class _Names:
+    def __init__(self) -> None:
+        self.taken: set[str] = set()
+
+    def fresh(self, base: str) -> str:
+        base = "".join(c if c.isalnum() else "_" for c in base)
+        base = base if base[:1].isalpha() else "v" + base
+        name, k = base, 0
+        while name in self.taken:
+            k += 1
+            name = f"{base}_{k}"
+        self.taken.add(name)
+        return name
+
+
+@dataclass
+class _Lowering:
+    expressions: Expressions
+    graph: Graph | None
+    name: str
+    names: _Names = field(default_factory=_Names)
+    buffers: dict[int, Buffer] = field(default_factory=dict)
+    layouts: dict[int, Layout | None] = field(default_factory=dict)
+    allocated: list[Buffer] = field(default_factory=list)
+    scope_vars: dict[str, Expr] = field(default_factory=dict)
+
+    def run(self) -> Program:
+        x = self.expressions
+        inputs = []
+        for k, t in enumerate(x.inputs):
+            inputs.append(self._declare(t, f"in{k}" if self.graph is not None else t.name, allocate=False))
+        outputs: list[Buffer] = []
+        copies: list[tuple[Buffer, Tensor]] = []
+        order = _order(x.outputs)
+        for t in x.outputs:
+            if id(t) in self.buffers:  # an input returned as it is, or one tensor returned twice
+                copy = Tensor("copy", t.shape, t.dtype, Placeholder())
+                x.keep.append(copy)
+                self.layouts[id(copy)] = self.layouts[id(t)]
+                outputs.append(buffer(self.names.fresh("copy"), self.buffers[id(t)].shape, t.dtype))
+                copies.append((outputs[-1], t))
+            else:
+                outputs.append(self._declare(t, None, allocate=False))
+        stmts: list[Stmt] = []
+        done: set[int] = set()
+        for t in order:
+            if id(t.source) in done or isinstance(t.source, Placeholder):
+                continue
+            done.add(id(t.source))
+            stmts.append(self._scan(t, order) if isinstance(t.source, Scan) else self._compute(t, order))
+        for out, t in copies:
+            stmts.append(self._copy(out, self.buffers[id(t)], "copy"))
+        body = seq(*stmts)
+        for b in reversed(self.allocated):
+            body = Allocate(b, body)
+        return Program(self.name, tuple(inputs), tuple(outputs), _dims(body, (*inputs, *outputs)), body)
+
+    # -- buffers
+    def _layout(self, t: Tensor) -> Layout | None:
+        value = self.expressions.values.get(id(t))
+        if value is not None:
+            return value.tensor.layout
+        # A stage inside an operator (such as padding) is stored like the one value of its rank that it reads.
+        if isinstance(t.source, Compute) and t.source.reduce is None:
+            read = [i for i in t.inputs if i.rank == t.rank]
+            if len(t.inputs) == 1 and read and id(read[0]) in self.layouts:
+                return self.layouts[id(read[0])]
+        return None
+
+    def _declare(self, t: Tensor, name: str | None, allocate: bool = True) -> Buffer:
+        if id(t) not in self.buffers:
+            layout = self._layout(t)
+            self.layouts[id(t)] = layout
+            b = buffer(self.names.fresh(name or t.name), _stored(t.shape, layout), t.dtype)
+            self.buffers[id(t)] = b
+            if allocate:
+                self.allocated.append(b)
+        return self.buffers[id(t)]
+
+    def _element(self, t: Tensor, indices: Sequence[Expr]) -> Expr:
+        if id(t) in self.expressions.scalars:
+            return self.expressions.scalars[id(t)]
+        layout = self.layouts[id(t)]
+        return Load(self.buffers[id(t)], tuple(layout.map(indices) if layout is not None else indices))
+
+    def _formula(self, e: Expr, ranges: Mapping[str, Range]) -> Expr:
+        """Reads become loads through layouts; index formulas simplified."""
+
+        def rule(node: Expr) -> Expr | None:
+            return self._element(node.tensor, node.indices) if isinstance(node, Read) else None
+
+        return simplify(transform(e, rule), ranges)
+
+    # -- computes
+    def _compute(self, t: Tensor, order: Sequence[Tensor], scan: tuple[Var, Expr, Expr] | None = None) -> Stmt:
+        """The nest of a Compute. `scan`: (step variable, its length, its value as a formula of the loop) when inside one."""
+        source = t.source
+        assert isinstance(source, Compute)
+        present = {u.output: u for u in order if u.source is source}
+        outs = [present.get(q) or Tensor(f"{t.name}_unused", source.shape, b.dtype, source, q) for q, b in enumerate(source.bodies)]
+        self.expressions.keep.extend(outs)
+        for u in outs:
+            self._declare(u, None)
+        stage = self.expressions.stages.get(id(source))
+        name = self.names.fresh(t.name + "_block" if t.name in self.names.taken and stage is None else t.name)
+        layout = self.layouts[id(outs[0])]
+        stored = self.buffers[id(outs[0])].shape
+        iters: list[BlockIter] = []
+        loops: list[tuple[Var, Expr]] = []
+        ranges: dict[str, Range] = {}
+
+        def add_iter(base: str, extent: Expr, kind: str) -> Var:
+            v = Var(self.names.fresh(f"{name}_v{base}"), dt.int64)
+            iters.append(BlockIter(v, extent, kind))  # type: ignore[arg-type]
+            loops.append((Var(self.names.fresh(f"{name}_{base}"), dt.int64), extent))
+            ranges[v.name] = Range(0, extent.value - 1 if isinstance(extent, Const) else None)
+            return v
+
+        values: dict[str, Expr] = {}
+        outer: list[tuple[BlockIter, Expr]] = []
+        if scan is not None:
+            step, length, binding = scan
+            v = Var(self.names.fresh(f"{name}_vt"), dt.int64)
+            outer.append((BlockIter(v, length, "scan"), binding))
+            ranges[v.name] = Range(0, length.value - 1 if isinstance(length, Const) else None)
+            values[step.name] = v
+        spatial = [add_iter(f"i{k}", extent, "spatial") for k, extent in enumerate(stored)]
+        logical = layout.unmap(spatial) if layout is not None else tuple(spatial)
+        values.update({a.name: i for a, i in zip(source.axes, logical)})
+        facts_shape = source.shape
+        bodies = [b for b in source.bodies]
+        reduce = source.reduce
+        if reduce is not None:
+            for k, axis in enumerate(reduce.axes):
+                extent = wrap(axis.extent, dt.int64)
+                if isinstance(extent, Const) and extent.value == 1:
+                    values[axis.var.name] = const(0)
+                    continue
+                parts = self._split_factor(axis, bodies)
+                if parts is None:
+                    values[axis.var.name] = add_iter(f"r{k}", extent, "reduce")
+                else:
+                    values[axis.var.name] = add_iter(f"r{k}", const(int(extent.value) // parts), "reduce") * parts  # type: ignore[attr-defined]
+                    values[axis.var.name] = values[axis.var.name] + add_iter(f"r{k}i", const(parts), "reduce")
+
+        def formula(e: Expr) -> Expr:
+            return self._formula(substitute(e, values), ranges)
+
+        pads = layout is not None and layout.pads(facts_shape)
+        inside = all_of(lt(i, d) for i, d in zip(logical, facts_shape)) if pads else None
+
+        def padded(e: Expr) -> Expr:
+            return e if inside is None else simplify(select(inside, e, Const(0, e.dtype)), ranges)
+
+        targets = [Load(self.buffers[id(u)], tuple(spatial)) for u in outs]
+        init: Stmt | None = None
+        if reduce is None:
+            stmt: Stmt = Store(targets[0].buffer, targets[0].indices, padded(formula(bodies[0])))
+        else:
+            used = [b.index for b in bodies if isinstance(b, Reduce)]
+            new = tuple(padded(formula(v)) for v in reduce.values)
+            starts = tuple(formula(s) for s in reduce.init)
+            if len(outs) != reduce.reducer.width:
+                raise LoweringError(f"compute '{t.name}' uses {len(outs)} of {reduce.reducer.width} results of reducer '{reduce.reducer.name}'", hint="return all of them")
+            olds: list[Expr] = [targets[used.index(q)] for q in range(reduce.reducer.width)]
+            combined = reduce.reducer.combine(olds, new)
+            init = seq(*(Store(targets[used.index(q)].buffer, targets[used.index(q)].indices, s) for q, s in enumerate(starts)))
+            if len(combined) == 1:
+                stmt = Store(targets[0].buffer, targets[0].indices, combined[0])
+            else:
+                lets = [Var(self.names.fresh(f"{name}_new{q}"), c.dtype) for q, c in enumerate(combined)]
+                stmt = seq(*(Store(targets[used.index(q)].buffer, targets[used.index(q)].indices, v) for q, v in enumerate(lets)))
+                for v, c in reversed(list(zip(lets, combined))):
+                    stmt = Let(v, c, stmt)
+            if not any(i.kind == "reduce" for i in iters):  # every axis had one trip: a plain assignment
+                v = Var(self.names.fresh(f"{name}_r"), dt.int64)
+                iters.append(BlockIter(v, const(1), "reduce"))
+                loops.append((Var(self.names.fresh(f"{name}_one"), dt.int64), const(1)))
+        annotations: list[tuple[str, int | str]] = []
+        if stage is not None:
+            annotations = [("op", stage.op), ("node", stage.node), ("algorithm", stage.algorithm)]
+            if stage.composite is not None:
+                annotations.append(("composite", stage.composite))
+            if stage.value is None:
+                annotations.append(("stage", t.name))
+        all_iters = (*(i for i, _ in outer), *iters)
+        bindings = (*(b for _, b in outer), *(v for v, _ in loops))
+        nest: Stmt = Block(name, tuple(all_iters), tuple(bindings), stmt, init, annotations=tuple(annotations))
+        for v, extent in reversed(loops):
+            nest = For(v, extent, nest)
+        return nest
+
+    def _split_factor(self, axis: ReduceAxis, bodies: Sequence[Expr]) -> int | None:
+        """The factor by which a blocked layout divides this reduction's index, if it divides the extent too."""
+        if not isinstance(axis.extent, int):
+            return None
+        for body in bodies:
+            for node in walk(body):
+                if not isinstance(node, Read):
+                    continue
+                layout = self.layouts.get(id(node.tensor))
+                if layout is None:
+                    continue
+                for mapped in layout.map(node.indices):
+                    for part in walk(mapped):
+                        if isinstance(part, (FloorDiv, FloorMod)) and isinstance(part.b, Const) and axis.var.name in free_vars(part.a):
+                            if axis.extent % part.b.value == 0 and part.b.value > 1:
+                                return int(part.b.value)
+        return None
+
+    # -- scans
+    def _copy(self, to: Buffer, source: Buffer, base: str, scan: tuple[Expr, Expr] | None = None, lead: bool = False) -> Stmt:
+        """A block that copies `source` to `to`; inside a scan, `lead` puts the step's index first in `to`."""
+        name = self.names.fresh(base + "_copy")
+        iters, bindings, loops, index = [], [], [], []
+        if scan is not None:
+            v = Var(self.names.fresh(f"{name}_vt"), dt.int64)
+            iters.append(BlockIter(v, scan[0], "spatial" if lead else "scan"))
+            bindings.append(scan[1])
+        for k, extent in enumerate(source.shape):
+            v = Var(self.names.fresh(f"{name}_v{k}"), dt.int64)
+            loop = Var(self.names.fresh(f"{name}_i{k}"), dt.int64)
+            iters.append(BlockIter(v, extent))
+            bindings.append(loop)
+            loops.append((loop, extent))
+            index.append(v)
+        target: tuple[Expr, ...] = (iters[0].var, *index) if lead else tuple(index)
+        nest: Stmt = Block(name, tuple(iters), tuple(bindings), Store(to, target, Load(source, tuple(index))), annotations=(("op", "copy"),))
+        for v, extent in reversed(loops):
+            nest = For(v, extent, nest)
+        return nest
+
+    def _scan(self, t: Tensor, order: Sequence[Tensor]) -> Stmt:
+        source = t.source
+        assert isinstance(source, Scan)
+        outs = [u for u in order if u.source is source]
+        stage = self.expressions.stages.get(id(source))
+        for u in outs:
+            self._declare(u, None)
+        length = wrap(source.length, dt.int64)
+        before: list[Stmt] = []
+        for state, init in zip(source.states, source.init):
+            self.layouts[id(state)] = None
+            b = self._declare(state, "state")
+            if id(init) in self.expressions.scalars:
+                raise LoweringError("a scan starts from a scalar constant", hint="broadcast it to the state's shape")
+            before.append(self._copy_tensor(b, init))
+        loop = Var(self.names.fresh("t"), dt.int64)
+        binding: Expr = length - 1 - loop if source.reverse else loop
+        inside: list[Stmt] = []
+        inner_order = [u for u in _order(source.updates) if not isinstance(u.source, Placeholder) and depends_on(u, source.states, source.step)]
+        done: set[int] = set()
+        for u in inner_order:
+            if id(u.source) in done:
+                continue
+            done.add(id(u.source))
+            if isinstance(u.source, Scan):
+                raise LoweringError("a scan inside a scan's step is not supported", where=t.name)
+            if stage is not None:
+                self.expressions.stages.setdefault(id(u.source), Stage(stage.op, stage.node, stage.algorithm, stage.composite))
+            inside.append(self._compute(u, inner_order, (source.step, length, binding)))
+        for q, update in enumerate(source.updates):
+            state = self.buffers[id(source.states[q])]
+            for u in outs:
+                if u.output == q and not source.last:
+                    inside.append(self._copy(self.buffers[id(u)], self.buffers[id(update)], "emit", (length, binding), lead=True))
+            inside.append(self._copy(state, self.buffers[id(update)], "carry", (length, binding)))
+        stmts = [*before, For(loop, length, seq(*inside))]
+        for u in outs:
+            if source.last:
+                stmts.append(self._copy(self.buffers[id(u)], self.buffers[id(source.states[u.output])], "last"))
+        return seq(*stmts)
+
+    def _copy_tensor(self, to: Buffer, source: Tensor) -> Stmt:
+        if self.layouts.get(id(source)) is not None:
+            raise LoweringError("a scan starts from a value with a blocked layout", where=source.name)
+        return self._copy(to, self.buffers[id(source)], "start")
+
+
+def _order(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors that `outputs` need, producers first; all outputs of one source together."""
+    order: list[Tensor] = []
+    seen: set[int] = set()
+
+    def visit(t: Tensor) -> None:
+        if id(t) in seen:
+            return
+        seen.add(id(t))
+        inputs = t.inputs
+        for i in inputs:
+            visit(i)
+        order.append(t)
+
+    for t in outputs:
+        visit(t)
+    return order
+
+
+def split_layout_factor(layout: Layout) -> int | None:
+    """The factor of the first split of a layout."""
+    return next((s.factor for s in layout.steps if isinstance(s, Split)), None)
