@@ -1,0 +1,1 @@
+"""Loop passes: one function Program → Program in a file of its own. Their order is `weft.loop.pipeline`."""

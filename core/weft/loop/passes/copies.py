@@ -1,0 +1,133 @@
+"""Copies of statements whose binders get names of their own, because names are unique in a Program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from weft.expr.nodes import Expr, Var, transform
+from weft.loop.nodes import Allocate, AtomicUpdate, Block, Buffer, For, If, Let, Load, Program, Seq, Stmt, Store, map_stmt_exprs, seq, stmt_children, walk_stmts, with_stmt_children
+
+
+class Names:
+    """The names a Program uses; `fresh` gives one more."""
+
+    def __init__(self, used: Iterable[str]) -> None:
+        self.used = set(used)
+        self._next: dict[str, int] = {}
+
+    @staticmethod
+    def of(program: Program) -> Names:
+        names = Names([b.name for b in program.params] + [d.name for d in program.dims])
+        for s in walk_stmts(program.body):
+            match s:
+                case For() | Let():
+                    names.used.add(s.var.name)
+                case Allocate():
+                    names.used.add(s.buffer.name)
+                case Block():
+                    names.used.add(s.name)
+                    names.used.update(i.var.name for i in s.iters)
+        return names
+
+    def fresh(self, base: str) -> str:
+        """`base` itself if it is free, else base_1, base_2, …"""
+        if base not in self.used:
+            self.used.add(base)
+            return base
+        number = self._next.get(base, 1)
+        while f"{base}_{number}" in self.used:
+            number += 1
+        self._next[base] = number + 1
+        name = f"{base}_{number}"
+        self.used.add(name)
+        return name
+
+
+def rewrite(expr: Expr, values: dict[str, Expr], buffers: dict[str, Buffer]) -> Expr:
+    """`expr` with variables and buffers replaced by name."""
+    if not values and not buffers:
+        return expr
+
+    def rule(node: Expr) -> Expr | None:
+        if isinstance(node, Var):
+            return values.get(node.name)
+        if isinstance(node, Load) and node.buffer.name in buffers:
+            return Load(buffers[node.buffer.name], node.indices, node.predicate)
+        return None
+
+    return transform(expr, rule)
+
+
+def copy_stmt(stmt: Stmt, values: dict[str, Expr], names: Names | None, buffers: dict[str, Buffer] | None = None) -> Stmt:
+    """`stmt` with variables replaced by `values`; with `names`, every binder inside is renamed to a fresh name.
+
+    Unlike `substitute_stmt` it keeps the buffer of an allocation and of its uses the same when its shape changes.
+    """
+    buffers = buffers or {}
+
+    def change(expr: Expr) -> Expr:
+        return rewrite(expr, values, buffers)
+
+    match stmt:
+        case Seq():
+            return seq(*(copy_stmt(s, values, names, buffers) for s in stmt.stmts))
+        case For() | Let():
+            head = map_stmt_exprs(stmt, change)
+            assert isinstance(head, (For, Let))
+            inner = values
+            if names is not None:
+                var = Var(names.fresh(stmt.var.name), stmt.var.dtype)
+                inner, head = {**values, stmt.var.name: var}, replace(head, var=var)
+            return replace(head, body=copy_stmt(stmt.body, inner, names, buffers))
+        case Allocate():
+            shape = tuple(change(d) for d in stmt.buffer.shape)
+            name = names.fresh(stmt.buffer.name) if names is not None else stmt.buffer.name
+            if name == stmt.buffer.name and shape == stmt.buffer.shape:
+                return Allocate(stmt.buffer, copy_stmt(stmt.body, values, names, buffers))
+            moved = replace(stmt.buffer, name=name, shape=shape)
+            return Allocate(moved, copy_stmt(stmt.body, values, names, {**buffers, stmt.buffer.name: moved}))
+        case Store() | AtomicUpdate():
+            result = map_stmt_exprs(stmt, change)
+            assert isinstance(result, (Store, AtomicUpdate))
+            return replace(result, buffer=buffers[result.buffer.name]) if result.buffer.name in buffers else result
+        case Block():
+            result = map_stmt_exprs(stmt, change)
+            assert isinstance(result, Block)
+            inner = values
+            if names is not None:
+                iters = tuple(replace(i, var=Var(names.fresh(i.var.name), i.var.dtype)) for i in result.iters)
+                inner = {**values, **{old.var.name: new.var for old, new in zip(result.iters, iters)}}
+                # The predicate and the regions may speak of the iterators.
+                result = map_stmt_exprs(replace(result, iters=iters, name=names.fresh(stmt.name)), lambda e: rewrite(e, {o.var.name: inner[o.var.name] for o in stmt.iters}, {}))
+                assert isinstance(result, Block)
+
+            def regions(rs: tuple | None) -> tuple | None:  # type: ignore[type-arg]
+                return None if rs is None else tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in rs)
+
+            init = None if stmt.init is None else copy_stmt(stmt.init, inner, names, buffers)
+            return replace(result, init=init, body=copy_stmt(stmt.body, inner, names, buffers), reads=regions(result.reads), writes=regions(result.writes))
+        case _:
+            head = map_stmt_exprs(stmt, change)
+            children = stmt_children(stmt)
+            return with_stmt_children(head, tuple(copy_stmt(c, values, names, buffers) for c in children)) if children else head
+
+
+EMPTY = Seq(())
+
+
+def is_empty(stmt: Stmt | None) -> bool:
+    return stmt is None or (isinstance(stmt, Seq) and not stmt.stmts)
+
+
+def if_stmt(cond: Expr, then: Stmt, orelse: Stmt | None = None) -> Stmt:
+    """If, decided when the condition is constant, nothing when there is nothing in it."""
+    from weft.expr.nodes import Const, not_
+
+    if isinstance(cond, Const):
+        return then if cond.value else (EMPTY if orelse is None else orelse)
+    if is_empty(orelse):
+        orelse = None
+    if is_empty(then):
+        return EMPTY if orelse is None else If(not_(cond), orelse)
+    return If(cond, then, orelse)

@@ -1,0 +1,86 @@
+"""Costly formulas that do not vary in a loop are computed once, in front of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.expr.nodes import Call, Const, Div, Expr, FloorDiv, FloorMod, Select, TruncDiv, TruncMod, Var
+from weft.loop.nodes import For, IntrinsicCall, Let, Load, Program, Stmt, map_stmt_exprs, stmt_children, with_stmt_children
+from weft.loop.passes.copies import Names
+
+# An index sum of this many nodes is worth a name; LLVM moves smaller ones by itself.
+BIG = 12
+_DIVISIONS = (FloorDiv, FloorMod, TruncDiv, TruncMod)
+
+
+def hoist_invariants(program: Program) -> Program:
+    """Binds calls, divisions and big index sums that are free of a loop's variables by a Let outside that loop.
+
+    Only formulas that cannot fault move, since they may move out of a condition: no loads, integer division by constants only.
+    """
+    names: list[Names] = []  # made at the first use: most kernels hoist nothing
+
+    def fresh(base: str) -> str:
+        if not names:
+            names.append(Names.of(program))
+        return names[0].fresh(base)
+
+    def visit(stmt: Stmt, depth: int, levels: dict[str, int], pending: list[dict[Expr, Var]]) -> Stmt:
+        # levels: at which depth of loops each variable is bound. pending[d]: what goes in front of the loop at depth d.
+        if depth:
+            stmt = map_stmt_exprs(stmt, lambda e: hoist(e, depth, levels, pending))
+        if isinstance(stmt, For) and stmt.kind in ("serial", "parallel", "vectorized", "unrolled"):
+            pending.append({})
+            body = visit(stmt.body, depth + 1, {**levels, stmt.var.name: depth + 1}, pending)
+            result: Stmt = stmt if body is stmt.body else replace(stmt, body=body)
+            for value, var in reversed(pending.pop().items()):
+                result = Let(var, value, result)
+            return result
+        if isinstance(stmt, (For, Let)):  # nothing moves out of a loop over hardware indices: it is where the kernel begins
+            body = visit(stmt.body, depth, {**levels, stmt.var.name: depth}, pending)
+            return stmt if body is stmt.body else replace(stmt, body=body)
+        children = stmt_children(stmt)
+        if not children:
+            return stmt
+        new = tuple(visit(c, depth, levels, pending) for c in children)
+        return with_stmt_children(stmt, new) if any(n is not c for n, c in zip(new, children)) else stmt
+
+    def hoist(expr: Expr, depth: int, levels: dict[str, int], pending: list[dict[Expr, Var]]) -> Expr:
+        known: dict[int, tuple[int, int, bool, bool]] = {}
+
+        def measure(e: Expr) -> tuple[int, int, bool, bool]:
+            """Level at which e can be computed, its size, whether it cannot fault, whether it is costly."""
+            found = known.get(id(e))
+            if found is None:
+                parts = [measure(c) for c in e.children()]
+                level = levels.get(e.name, 0) if isinstance(e, Var) else max((p[0] for p in parts), default=0)
+                size = 1 + sum(p[1] for p in parts)
+                safe = not isinstance(e, (Load, IntrinsicCall)) and all(p[2] for p in parts)
+                costly = isinstance(e, (Call, Div, *_DIVISIONS)) or any(p[3] for p in parts) or (size >= BIG and e.dtype.is_integer)
+                if isinstance(e, _DIVISIONS) and e.dtype.is_integer and not (isinstance(e.b, Const) and e.b.value):
+                    safe = False
+                found = known[id(e)] = (level, size, safe, costly)
+            return found
+
+        def move(e: Expr) -> Expr:
+            level, _, safe, costly = measure(e)
+            if not costly:
+                return e
+            if safe and level < depth and not isinstance(e, (Const, Var)):
+                table = pending[level]
+                var = table.get(e)
+                if var is None:
+                    var = table[e] = Var(fresh("hoisted"), e.dtype)
+                    levels[var.name] = level
+                return var
+            children = e.children()
+            if isinstance(e, Select) and not safe:
+                # The condition of a select guards the loads on its sides; it stays readable where it stands.
+                new = (e.cond, *(move(c) for c in children[1:]))
+            else:
+                new = tuple(move(c) for c in children)
+            return e.with_children(new) if any(n is not c for n, c in zip(new, children)) else e
+
+        return move(expr)
+
+    return program.with_body(visit(program.body, 0, {}, []))

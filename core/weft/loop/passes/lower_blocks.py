@@ -1,0 +1,23 @@
+"""No Block is left: iterators become their bindings, predicates become If."""
+
+from __future__ import annotations
+
+from weft.expr.nodes import Expr, all_of, eq
+from weft.loop.nodes import Block, Program, Stmt, seq, transform_stmts
+from weft.loop.passes.copies import copy_stmt, if_stmt, rewrite
+
+
+def lower_blocks(program: Program) -> Program:
+    """Replaces every block by its body; the init of an undecomposed reduction runs where all reduce iterators are 0."""
+
+    def rule(stmt: Stmt) -> Stmt | None:
+        if not isinstance(stmt, Block):
+            return None
+        values: dict[str, Expr] = {i.var.name: b for i, b in zip(stmt.iters, stmt.bindings)}
+        body = copy_stmt(stmt.body, values, None)
+        if stmt.init is not None:
+            first = all_of(eq(values[i.var.name], 0) for i in stmt.iters if i.kind == "reduce")
+            body = seq(if_stmt(first, copy_stmt(stmt.init, values, None)), body)
+        return if_stmt(rewrite(stmt.predicate, values, {}), body)
+
+    return program.with_body(transform_stmts(program.body, rule))

@@ -1,0 +1,341 @@
+"""A loop over a range that a condition splits is cut there, so that the hot part carries no condition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from weft.expr.nodes import Add, And, Const, Eq, Expr, FloorDiv, Le, Lt, Mul, Ne, Not, Or, Select, Sub, Var, add, floordiv, free_vars, le, lt, maximum, minimum, mul, sub, transform, walk
+from weft.expr.ranges import Range, range_of
+from weft.loop.nodes import (
+    TRUE, AtomicUpdate, Evaluate, For, If, Let, Load, Program, Stmt, Store, int64, int_const, map_stmt_exprs, seq, stmt_children, stmt_exprs, transform_stmts, walk_stmts, with_stmt_children,
+)  # fmt: skip
+from weft.loop.passes.copies import EMPTY, Names, copy_stmt, if_stmt, is_empty
+from weft.loop.passes.simplify import Scope, fails, holds, program_scope, simplify
+
+# The statements of a program may become this many times as many; a small program may always grow to MIN_LIMIT.
+MAX_GROWTH, MIN_LIMIT = 4, 64
+FALSE = Const(False, TRUE.dtype)
+
+
+class Linear:
+    """constant + Σ coefficient · term, terms opaque."""
+
+    __slots__ = ("terms", "constant")
+
+    def __init__(self, terms: dict[Expr, int], constant: int) -> None:
+        self.terms, self.constant = terms, constant
+
+    def plus(self, other: Linear, times: int = 1) -> Linear:
+        terms = dict(self.terms)
+        for term, k in other.terms.items():
+            total = terms.get(term, 0) + k * times
+            if total:
+                terms[term] = total
+            else:
+                terms.pop(term, None)
+        return Linear(terms, self.constant + other.constant * times)
+
+    def without(self, term: Expr) -> Linear:
+        return Linear({t: k for t, k in self.terms.items() if t != term}, self.constant)
+
+    def expr(self) -> Expr:
+        total: Expr = int64(0)
+        for term, k in self.terms.items():
+            total = sub(total, mul(term, -k)) if k < 0 and int_const(total) is None else add(total, mul(term, k))
+        return add(total, self.constant)
+
+
+def linear(e: Expr) -> Linear:
+    match e:
+        case Const():
+            return Linear({}, e.value)
+        case Add():
+            return linear(e.a).plus(linear(e.b))
+        case Sub():
+            return linear(e.a).plus(linear(e.b), -1)
+        case Mul() if isinstance(e.b, Const):
+            return Linear({}, 0).plus(linear(e.a), e.b.value)
+        case Mul() if isinstance(e.a, Const):
+            return Linear({}, 0).plus(linear(e.b), e.a.value)
+    return Linear({e: 1}, 0)
+
+
+def _positive(cond: Expr) -> Linear | None:
+    """L such that cond is L >= 0."""
+    if not isinstance(cond, (Lt, Le)) or cond.a.dtype.name != "int64" or cond.a.dtype.lanes != 1:
+        return None
+    a, b = cond.a, cond.b
+    # x // c < d is x < d*c, and d <= x // c is d*c <= x.
+    if isinstance(cond, Lt) and isinstance(a, FloorDiv) and (c := int_const(a.b) or 0) > 0:
+        a, b = a.a, mul(b, c)
+    elif isinstance(cond, Le) and isinstance(b, FloorDiv) and (c := int_const(b.b) or 0) > 0:
+        a, b = mul(a, c), b.a
+    difference = linear(b).plus(linear(a), -1)
+    if isinstance(cond, Lt):
+        difference = Linear(difference.terms, difference.constant - 1)
+    return difference
+
+
+@dataclass
+class Atom:
+    """A comparison that a loop's middle part decides: there it is `value`. `exact`: on its side of the middle it is the opposite."""
+
+    cond: Expr
+    bound: Expr
+    lower: bool
+    exact: bool
+    value: Expr
+
+
+def _atoms_of(cond: Expr) -> Iterator[Expr]:
+    if isinstance(cond, (And, Or)):
+        yield from _atoms_of(cond.a)
+        yield from _atoms_of(cond.b)
+    elif isinstance(cond, Not):
+        yield from _atoms_of(cond.a)
+    elif isinstance(cond, (Lt, Le, Eq, Ne)):
+        yield cond
+
+
+def _conditions(stmt: Stmt, binders: tuple[Stmt, ...] = ()) -> Iterator[tuple[Expr, tuple[Stmt, ...]]]:
+    """Every condition in `stmt`, with the loops and lets between."""
+    if isinstance(stmt, If):
+        yield stmt.cond, binders
+    elif isinstance(stmt, Store) and stmt.predicate is not None:
+        yield stmt.predicate, binders
+    for expr in stmt_exprs(stmt):
+        for node in walk(expr):
+            if isinstance(node, Select):
+                yield node.cond, binders
+            elif isinstance(node, Load) and node.predicate is not None:
+                yield node.predicate, binders
+    inner = (*binders, stmt) if isinstance(stmt, (For, Let)) else binders
+    for child in stmt_children(stmt):
+        yield from _conditions(child, inner)
+
+
+def _extreme(form: Linear, binders: tuple[Stmt, ...]) -> tuple[Linear, bool] | None:
+    """The least value of `form` over the loops between, innermost first, and whether it depends on them."""
+    exact = True
+    for binder in reversed(binders):
+        assert isinstance(binder, (For, Let))
+        k = form.terms.get(binder.var)
+        if k is not None:
+            if isinstance(binder, Let):
+                return None
+            exact = False
+            form = form.without(binder.var)
+            if k < 0:
+                form = form.plus(linear(binder.extent), k)
+                form = Linear(form.terms, form.constant - k)
+        if any(binder.var.name in free_vars(t) for t in form.terms):
+            return None
+    return form, exact
+
+
+def _atom(cond: Expr, loop: For, binders: tuple[Stmt, ...], scope: Scope) -> Atom | None:
+    if isinstance(cond, (Eq, Ne)):
+        return _end(cond, loop, scope)
+    form = _positive(cond)
+    if form is None or loop.var.name not in free_vars(cond):
+        return None
+    found = _extreme(form, binders)
+    if found is None:
+        return None
+    form, exact = found
+    c = form.terms.get(loop.var)
+    rest = form.without(loop.var)
+    if c is None or any(loop.var.name in free_vars(t) or any(isinstance(n, Load) for n in walk(t)) for t in rest.terms):
+        return None
+    if c > 0:
+        negated = Linear({}, 0).plus(rest, -1)
+        bound = floordiv(Linear(negated.terms, negated.constant + c - 1).expr(), c)
+    else:
+        bound = add(floordiv(rest.expr(), -c), 1)
+    return Atom(cond, scope.simplify(bound), c > 0, exact, TRUE)
+
+
+def _end(cond: Eq | Ne, loop: For, scope: Scope) -> Atom | None:
+    """var == first or last value: the middle begins behind it or ends before it."""
+    if cond.a.dtype.name != "int64" or cond.a.dtype.lanes != 1:
+        return None
+    form = linear(cond.a).plus(linear(cond.b), -1)
+    c = form.terms.get(loop.var)
+    rest = form.without(loop.var)
+    if c not in (1, -1) or any(loop.var.name in free_vars(t) for t in rest.terms):
+        return None
+    place = Linear({}, 0).plus(rest, -c)
+    middle = FALSE if isinstance(cond, Eq) else TRUE
+    if not place.terms and place.constant == 0:
+        return Atom(cond, int64(1), True, True, middle)
+    last = place.plus(linear(loop.extent), -1)
+    if not last.terms and last.constant == -1:
+        return Atom(cond, scope.simplify(sub(loop.extent, 1)), False, True, middle)
+    return None
+
+
+def _weight(stmt: Stmt) -> int:
+    if isinstance(stmt, For):
+        return _weight(stmt.body) * ((int_const(stmt.extent) or 1) if stmt.kind == "unrolled" else 1)
+    own = 1 if isinstance(stmt, (Store, AtomicUpdate, Evaluate, Let)) else 0
+    return own + sum(_weight(c) for c in stmt_children(stmt))
+
+
+def _decide(stmt: Stmt, values: dict[Expr, Expr]) -> Stmt:
+    """`stmt` with the conditions replaced by their values and the Ifs that this decides gone."""
+    if not values:
+        return stmt
+
+    def rule(s: Stmt) -> Stmt | None:
+        s = map_stmt_exprs(s, lambda e: transform(e, values.get))
+        if isinstance(s, If):
+            return if_stmt(s.cond, s.then, s.orelse)
+        if isinstance(s, For) and is_empty(s.body):
+            return EMPTY
+        if isinstance(s, Store) and s.predicate == FALSE:
+            return EMPTY
+        return s
+
+    return transform_stmts(stmt, rule)
+
+
+def _opposite(value: Expr) -> Expr:
+    return TRUE if value == FALSE else FALSE
+
+
+def partition_loops(program: Program) -> Program:
+    """Cuts serial loops at the bounds that their conditions give; parallel loops get one If around a body without conditions.
+
+    for i in n { if i*8 + 7 < m {…} }   →   for i in (m - 7 + 7)//8 {…}; for i_1 in … { if … {…} }
+
+    Vectorized and unrolled loops stay whole: the loop around them is cut where all their iterations agree. A loop annotated
+    partition=0 is left alone. The program grows to at most MAX_GROWTH times its statements.
+    """
+    if not any(True for _ in _conditions(program.body)):
+        return program
+    weight = _weight(program.body)
+    budget = max(weight * (MAX_GROWTH - 1), MIN_LIMIT - weight)
+    names = Names.of(program)
+    changed = False
+
+    def visit(stmt: Stmt, scope: Scope) -> Stmt:
+        if isinstance(stmt, For):
+            if stmt.kind in ("serial", "parallel") and dict(stmt.annotations).get("partition") != 0:
+                found = cut(stmt, scope)
+                if found is not None:
+                    return found
+            return inside(stmt, scope)
+        if isinstance(stmt, If):
+            then = visit(stmt.then, scope.with_facts(holds(stmt.cond)))
+            return replace(stmt, then=then, orelse=None if stmt.orelse is None else visit(stmt.orelse, scope.with_facts(fails(stmt.cond))))
+        if isinstance(stmt, Let) and stmt.var.dtype.is_integer and stmt.var.dtype.lanes == 1:
+            return replace(stmt, body=visit(stmt.body, scope.with_range(stmt.var.name, range_of(stmt.value, scope.ranges))))
+        children = stmt_children(stmt)
+        return with_stmt_children(stmt, tuple(visit(c, scope) for c in children)) if children else stmt
+
+    def inside(loop: For, scope: Scope) -> Stmt:
+        """The loop uncut; the loops in its body may be cut."""
+        hi = range_of(loop.extent, scope.ranges).hi
+        return replace(loop, body=visit(loop.body, scope.with_range(loop.var.name, Range(0, None if hi is None else hi - 1), lt(loop.var, loop.extent))))
+
+    def cut(loop: For, scope: Scope) -> Stmt | None:
+        nonlocal budget, changed
+        atoms: dict[Expr, Atom] = {}
+        seen: set[Expr] = set()
+        for condition, binders in _conditions(loop.body):
+            for cond in _atoms_of(condition):
+                atom = _atom(cond, loop, binders, scope)
+                if atom is None:
+                    continue
+                old = atoms.get(cond)
+                if old is not None and old.bound != atom.bound:
+                    # The same comparison under different loops: the stricter bound serves both.
+                    join = maximum if atom.lower else minimum
+                    atom = replace(atom, bound=scope.simplify(join(old.bound, atom.bound)), exact=False)
+                atoms[cond] = atom
+                seen.add(cond)
+        lower = [a for a in atoms.values() if a.lower]
+        upper = [a for a in atoms.values() if not a.lower]
+        n = loop.extent
+        begin, end = bounds(lower, upper, n, scope)
+        if (lower and upper) and always(le(end, begin), scope):
+            # No middle is left; one side alone may have one.
+            upper, end = [], n
+            begin, end = bounds(lower, upper, n, scope)
+        if (not lower and not upper) or always(le(end, begin), scope):
+            return None
+        no_pre, no_post = begin == int64(0), end == n
+        middle = {a.cond: a.value for a in (*lower, *upper)}
+        # Beyond its own end a side is the opposite if it has one exact bound only; the other side's conditions hold if their bounds lie further out.
+        before = {a.cond: _opposite(a.value) for a in lower if a.exact and all(o.bound == a.bound for o in lower)}
+        before |= {a.cond: a.value for a in upper if always(le(begin, a.bound), scope)}
+        after = {a.cond: _opposite(a.value) for a in upper if a.exact and all(o.bound == a.bound for o in upper)}
+        after |= {a.cond: a.value for a in lower if always(le(a.bound, end), scope)}
+        mid_body = _decide(loop.body, middle)
+        parallel = loop.kind == "parallel"
+        if parallel:
+            shared = {c: v for c, v in before.items() if no_post or after.get(c) == v} if not no_pre else after
+            sides = [EMPTY if no_pre and no_post else _decide(loop.body, shared)]
+        else:
+            sides = [EMPTY if no_pre else _decide(loop.body, before), EMPTY if no_post else _decide(loop.body, after)]
+        growth = _weight(mid_body) + sum(_weight(s) for s in sides) - _weight(loop.body)
+        if growth > budget:
+            return None
+        budget -= max(growth, 0)
+        changed = True
+        lets: list[tuple[Var, Expr]] = []
+
+        def named(value: Expr, suffix: str) -> Expr:
+            if isinstance(value, (Const, Var)):
+                return value
+            lets.append((Var(names.fresh(f"{loop.var.name}_{suffix}"), value.dtype), value))
+            return lets[-1][0]
+
+        begin, end = named(begin, "begin"), named(end, "end")
+        for var, value in lets:
+            scope = scope.with_range(var.name, range_of(value, scope.ranges))
+        if parallel:
+            conditions = ([] if no_pre else [le(begin, loop.var)]) + ([] if no_post else [lt(loop.var, end)])
+            inner = scope.with_range(loop.var.name, Range(0, None))
+            slow = EMPTY if is_empty(sides[0]) else visit(copy_stmt(sides[0], {}, names), inner)
+            fast = visit(mid_body, inner)
+            test = conditions[0] if len(conditions) == 1 else And(*conditions) if conditions else TRUE
+            result: Stmt = replace(loop, body=if_stmt(test, fast, None if is_empty(slow) else slow))
+        else:
+            parts: list[Stmt] = []
+            if not no_pre and not is_empty(sides[0]):
+                var = Var(names.fresh(loop.var.name), loop.var.dtype)
+                parts.append(replace(loop, var=var, extent=begin, body=copy_stmt(sides[0], {loop.var.name: var}, names)))
+            middle_body = mid_body if no_pre else copy_stmt(mid_body, {loop.var.name: add(begin, loop.var)}, None)
+            parts.append(replace(loop, extent=sub(end, begin), body=middle_body))
+            if not no_post and not is_empty(sides[1]):
+                var = Var(names.fresh(loop.var.name), loop.var.dtype)
+                parts.append(replace(loop, var=var, extent=sub(n, end), body=copy_stmt(sides[1], {loop.var.name: add(end, var)}, names)))
+            result = seq(*(inside(p, scope) for p in parts if isinstance(p, For) and not is_empty(p.body)))
+        for var, value in reversed(lets):
+            result = Let(var, value, result)
+        return result
+
+    body = visit(program.body, program_scope(program))
+    return simplify(program.with_body(body)) if changed else program
+
+
+def bounds(lower: list[Atom], upper: list[Atom], n: Expr, scope: Scope) -> tuple[Expr, Expr]:
+    """Where the middle begins and ends, within 0 … n."""
+    begin: Expr = int64(0)
+    for atom in lower:
+        begin = maximum(begin, atom.bound)
+    begin = scope.simplify(minimum(begin, n)) if lower else begin
+    end: Expr = n
+    for atom in upper:
+        end = minimum(end, atom.bound)
+    end = scope.simplify(maximum(end, begin)) if upper else end
+    return begin, end
+
+
+def always(cond: Expr, scope: Scope) -> bool:
+    return scope.simplify(cond) == TRUE
+
+
+

@@ -1,0 +1,52 @@
+"""The order of the loop passes: from a scheduled Program to one that code generation takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weft.loop.nodes import Program
+from weft.loop.passes.expand_math import expand_math
+from weft.loop.passes.flatten_buffers import flatten_buffers
+from weft.loop.passes.guard_loads import guard_loads
+from weft.loop.passes.hoist_invariants import hoist_invariants
+from weft.loop.passes.lower_blocks import lower_blocks
+from weft.loop.passes.partition_loops import partition_loops
+from weft.loop.passes.simplify import simplify
+from weft.loop.passes.unroll_loops import unroll_loops
+from weft.loop.passes.vectorize_loops import vectorize_loops
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A named step of the pipeline and what holds after it. `run` takes the functions that the target has, too."""
+
+    name: str
+    after: str
+    run: Callable[[Program, frozenset[str]], Program]
+
+
+def _stage(function: Callable[[Program], Program], after: str) -> Stage:
+    return Stage(function.__name__, after, lambda program, functions: function(program))
+
+
+STAGES: tuple[Stage, ...] = (
+    _stage(lower_blocks, "no Block"),
+    _stage(simplify, "formulas simplified by ranges and conditions; no empty or single-trip loop"),
+    _stage(partition_loops, "the hot part of a loop carries no condition that splits its range"),
+    _stage(flatten_buffers, "every buffer has one dimension"),
+    _stage(guard_loads, "a Load that a Select guards has a predicate"),
+    _stage(vectorize_loops, "no vectorized loop"),
+    _stage(unroll_loops, "no unrolled loop"),
+    _stage(hoist_invariants, "costly invariant formulas are Let outside their loop"),
+    Stage("expand_math", "every Call names a function that the target has", expand_math),
+)
+
+
+def lower_program(program: Program, functions: frozenset[str], on_stage: Callable[[str, Program], None] | None = None) -> Program:
+    """`program` through all stages. `functions` are the names of `expr.functions` that the target has; `on_stage(name, program)` sees each result."""
+    for stage in STAGES:
+        program = stage.run(program, functions)
+        if on_stage is not None:
+            on_stage(stage.name, program)
+    return program
