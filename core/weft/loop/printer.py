@@ -13,7 +13,7 @@ from typing import TypeAlias
 from weft import dtypes as dt
 from weft.errors import LoopError
 from weft.expr.nodes import Expr, Var
-from weft.expr.printer import print_expr
+from weft.expr.printer import print_expr, print_name
 from weft.loop.nodes import (
     TRUE, Allocate, AtomicUpdate, Block, BlockIter, Buffer, Evaluate, For, If, Let, Program, Region, Seq, Stmt, Store, While,
 )  # fmt: skip
@@ -65,9 +65,9 @@ def excerpt(program: Program, mark: Marks = (), at: Stmt | None = None, note: st
 
 def print_buffer(buffer: Buffer) -> str:
     """The declaration of a buffer: `acc: float32[14, 16] in register align 32`."""
-    text = f"{buffer.name}: {buffer.dtype}[{_comma(buffer.shape)}]"
+    text = f"{print_name(buffer.name)}: {buffer.dtype}[{_comma(buffer.shape)}]"
     if buffer.scope != "global":
-        text += f" in {buffer.scope}"
+        text += f" in {print_name(buffer.scope)}"
     return text if buffer.align == 64 else f"{text} align {buffer.align}"
 
 
@@ -80,7 +80,7 @@ def _comma(exprs: Collection[Expr]) -> str:
 
 
 def _variable(var: Var) -> str:
-    return var.name if var.dtype == dt.int64 else f"{var.name} as {var.dtype}"
+    return print_name(var.name) if var.dtype == dt.int64 else f"{print_name(var.name)} as {var.dtype}"
 
 
 def _string(text: str) -> str:
@@ -90,11 +90,15 @@ def _string(text: str) -> str:
 def _annotations(items: tuple[tuple[str, int | str], ...]) -> str:
     if not items:
         return ""
-    return " @ " + ", ".join(f"{k}={_string(v) if isinstance(v, str) else int(v)}" for k, v in items)
+    return " @ " + ", ".join(f"{print_name(k)}={_string(v) if isinstance(v, str) else int(v)}" for k, v in items)
 
 
 def _region(region: Region) -> str:
-    return f"{region.buffer.name}[" + ", ".join(f"{print_expr(lo)} for {print_expr(n)}" for lo, n in region.ranges) + "]"
+    return f"{print_name(region.buffer.name)}[" + ", ".join(f"{print_expr(lo)} for {print_expr(n)}" for lo, n in region.ranges) + "]"
+
+
+def _element(buffer: Buffer, indices: tuple[Expr, ...], predicate: Expr | None = None) -> str:
+    return f"{print_name(buffer.name)}[{_comma(indices)}{'' if predicate is None else f'; {print_expr(predicate)}'}]"
 
 
 def _iter(it: BlockIter, binding: Expr) -> str:
@@ -108,7 +112,7 @@ class _Printer:
         self.at, self.note = at, note
 
     def program(self, p: Program) -> Iterator[str]:
-        text = f"program {p.name}({', '.join(map(print_buffer, p.inputs))}) -> ({', '.join(map(print_buffer, p.outputs))})"
+        text = f"program {print_name(p.name)}({', '.join(map(print_buffer, p.inputs))}) -> ({', '.join(map(print_buffer, p.outputs))})"
         if p.dims:
             text += f" dims({', '.join(map(_variable, p.dims))})"
         if p.aliases:
@@ -147,16 +151,15 @@ class _Printer:
                     yield from self.lines(stmt.orelse, depth + 1)
                 yield tab + "}"
             case Let():
-                yield from self.definition(f"let {stmt.var.name}: {stmt.var.dtype} = {print_expr(stmt.value)}", stmt, stmt.var.name, stmt.body, depth, last)
+                yield from self.definition(f"let {print_name(stmt.var.name)}: {stmt.var.dtype} = {print_expr(stmt.value)}", stmt, stmt.var.name, stmt.body, depth, last)
             case Allocate():
                 yield from self.definition(f"allocate {print_buffer(stmt.buffer)}", stmt, stmt.buffer.name, stmt.body, depth, last)
             case Store():
-                line = f"{tab}{stmt.buffer.name}[{_comma(stmt.indices)}] = {print_expr(stmt.value)}"
-                yield self.marked(line if stmt.predicate is None else f"{line} where {print_expr(stmt.predicate)}", stmt)
+                yield self.marked(f"{tab}{_element(stmt.buffer, stmt.indices, stmt.predicate)} = {print_expr(stmt.value)}", stmt)
             case AtomicUpdate():
-                yield self.marked(f"{tab}atomic {stmt.buffer.name}[{_comma(stmt.indices)}] {_ATOMIC[stmt.op]}= {print_expr(stmt.value)}", stmt)
+                yield self.marked(f"{tab}atomic {_element(stmt.buffer, stmt.indices)} {_ATOMIC[stmt.op]}= {print_expr(stmt.value)}", stmt)
             case Evaluate():
-                yield self.marked(f"{tab}evaluate {print_expr(stmt.call)}", stmt)
+                yield self.marked(tab + print_expr(stmt.call).removesuffix(" -> handle"), stmt)
             case Block():
                 yield from self.block(stmt, depth)
             case _:
@@ -173,7 +176,7 @@ class _Printer:
         tab = _INDENT * depth
         if len(b.bindings) != len(b.iters):
             raise LoopError(f"block '{b.name}' has {len(b.iters)} iterator(s) and {len(b.bindings)} binding(s)")
-        text = f"{tab}block {b.name}({', '.join(map(_iter, b.iters, b.bindings))})"
+        text = f"{tab}block {print_name(b.name)}({', '.join(map(_iter, b.iters, b.bindings))})"
         if b.predicate != TRUE:
             text += f" where {print_expr(b.predicate)}"
         if b.reads is not None:
