@@ -129,7 +129,7 @@ def _vector_load(name: str, array: Any, lanes: int, indices: tuple[Any, ...], ma
 
 
 def _vector_store(name: str, array: Any, lanes: int, indices: tuple[Any, ...], value: Any, mask: Any) -> None:
-    mask = np.broadcast_to(np.asarray(True if mask is None else mask, bool), (lanes,))
+    mask = np.broadcast_to(np.asarray(mask, bool), (lanes,))
     _lanes_inside("store to", name, array.shape, indices, mask)
     value = np.broadcast_to(np.asarray(value, array.dtype), (lanes,))
     columns = [np.broadcast_to(np.asarray(i), (lanes,)) for i in indices]
@@ -506,9 +506,8 @@ class _Run:
         storage = self.target(s.buffer)
         lanes = max((i.dtype.lanes for i in s.indices), default=1)
         if lanes > 1:
-            *indices, value = self.formulas(*s.indices, s.value, *(() if s.predicate is None else (s.predicate,)))[: len(s.indices) + 1]
-            mask = "None" if s.predicate is None else self.formula(s.predicate).text
-            self.put(f"_vector_store({s.buffer.name!r}, {storage.array}, {lanes}, ({_items(indices)}), {value.text}, {mask})")
+            *indices, value, mask = self.formulas(*s.indices, s.value, TRUE if s.predicate is None else s.predicate)
+            self.put(f"_vector_store({s.buffer.name!r}, {storage.array}, {lanes}, ({_items(indices)}), {value.text}, {mask.text})")
             return
         guarded = s.predicate is not None and s.predicate != TRUE
         if guarded:
