@@ -1,0 +1,248 @@
+"""Sums of products: matrix product and convolution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.dtypes import DType
+from weft.errors import GraphError
+from weft.expr.nodes import Const, Expr, all_of, cast_to, const, select
+from weft.graph.nodes import TensorType, Type
+from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.ops.examples import floats, integers
+from weft.ops.precision import compute_dtype, rounded, widen
+from weft.ops.shapes import broadcast, broadcast_indices, dim_floordiv, expect_kind, one_dtype, operands, show, unify
+from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
+from weft.tensor.language import sum as sum_over
+
+
+def reduction_tolerance(length: Dim) -> float:
+    """Ulps for a sum of `length` products, relative to the largest output: rounding errors walk at random."""
+    return 4.0 + 2.0 * math.sqrt(length if isinstance(length, int) else 4096)
+
+
+@dataclass(frozen=True)
+class MatMul(Operator):
+    """numpy's matmul of a, b: the last two axes are matrices, those before broadcast; a vector on the left is a row, on the right a column, and its axis goes.
+
+    Accumulates in float32 for narrower floats. `dtype`: multiply and accumulate in it and give it (int8 × int8 → int32); None: the operands' own.
+    """
+
+    dtype: DType | None = None
+    kind = "contraction"
+
+    def infer(self, *types: Type | None) -> TensorType:
+        """Raises GraphError for scalars, different dtypes (unless `dtype` is given), or lengths that do not agree."""
+        a, b = operands(types, 2)
+        result = self.dtype or one_dtype([a, b])
+        for t in (a, b):
+            expect_kind(t.dtype, ("int", "uint", "float", "complex"))
+        if not a.rank or not b.rank:
+            raise GraphError(f"expected at least one dimension, got {show(a.shape)} and {show(b.shape)}")
+        unify(a.shape[-1], b.shape[-2 if b.rank > 1 else 0], "length of the products")
+        batch = broadcast(a.shape[:-2], b.shape[:-2])
+        return TensorType(result, (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.rank > 1 else ())))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        a, b = arrays
+        assert a is not None and b is not None
+        result = self.infer(TensorType(_dtype(a), a.shape), TensorType(_dtype(b), b.shape)).dtype
+        if self.dtype is not None:
+            a, b = a.astype(self.dtype.numpy), b.astype(self.dtype.numpy)
+        return rounded(np.matmul(widen(a), widen(b)), result)
+
+    @algorithm("tensors")
+    def direct(self, a: Tensor, b: Tensor) -> Tensor:
+        dtype = self.dtype or a.dtype
+        wide = compute_dtype(dtype)
+        batch = broadcast(a.shape[:-2], b.shape[:-2])
+        row, column = a.rank > 1, b.rank > 1
+        shape = (*batch, *a.shape[-2:-1], *(b.shape[-1:] if column else ()))
+        k = reduce_axis(unify(a.shape[-1], b.shape[-2 if column else 0], "length of the products"), "k")
+
+        def formula(*index: Expr) -> Expr:
+            lead = index[: len(batch)]
+            i = index[len(batch) : len(batch) + row]
+            j = index[len(index) - column :] if column else ()
+            left = a[(*broadcast_indices(a.shape[:-2], lead), *i, k)]
+            right = b[(*broadcast_indices(b.shape[:-2], lead), k, *j)]
+            return sum_over(cast_to(left, wide) * cast_to(right, wide), k)
+
+        product = compute(shape, formula, "matmul")
+        return product if wide == dtype else compute(shape, lambda *i: cast_to(product[i], dtype), "rounded")
+
+    def tolerance(self, *types: TensorType) -> float:
+        return reduction_tolerance(types[0].shape[-1])
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        f = floats
+        yield Sample(cls(), (f((5, 7)), f((7, 3), seed=1)), "matrix")
+        yield Sample(cls(), (f((2, 1, 5, 7)), f((3, 7, 4), seed=1)), "batched")
+        yield Sample(cls(), (f((3, 5, 7)), f((7, 4), seed=1)), "shared_right")
+        yield Sample(cls(), (f((7,)), f((7,), seed=1)), "dot")
+        yield Sample(cls(), (f((7,)), f((2, 7, 4), seed=1)), "row")
+        yield Sample(cls(), (f((2, 5, 7)), f((7,), seed=1)), "column")
+        yield Sample(cls(), (f((1, 9)), f((9, 1), seed=1)), "one")
+        yield Sample(cls(), (f((4, 6), "float16"), f((6, 5), "float16", seed=1)), "float16")
+        yield Sample(cls(), (f((4, 6), "bfloat16"), f((6, 5), "bfloat16", seed=1)), "bfloat16")
+        yield Sample(cls(), (f((4, 6), "float64"), f((6, 5), "float64", seed=1)), "float64")
+        yield Sample(cls(), (integers((4, 6), "int32"), integers((6, 5), "int32", seed=1)), "int32")
+        from weft.dtypes import int32
+
+        yield Sample(cls(int32), (integers((4, 6), "uint8", 0, 255), integers((6, 5), "int8", -128, 127)), "uint8_int8")
+
+
+def _dtype(x: Array) -> DType:
+    from weft.dtypes import dtype
+
+    return dtype(x.dtype)
+
+
+def window_extent(size: Dim, kernel: Dim, stride: int, pads: tuple[int, int], dilation: int, ceil_mode: bool = False) -> Dim:
+    """How many windows fit along an axis; with `ceil_mode` also a last one that hangs over, if it starts before the right padding."""
+    span = as_dim(dilation * (kernel - 1) + 1)
+    slack = as_dim(size + (pads[0] + pads[1]) - span)
+    if not ceil_mode:
+        return as_dim(dim_floordiv(slack, stride) + 1)
+    from weft.ops.shapes import dim_ceildiv, dim_min
+
+    return dim_min(as_dim(dim_ceildiv(slack, stride) + 1), as_dim(dim_floordiv(as_dim(size + pads[0] - 1), stride) + 1))
+
+
+def filled(value: Sequence[int], count: int, default: int) -> tuple[int, ...]:
+    """An attribute per spatial axis; empty stands for `default` everywhere."""
+    if value and len(value) != count:
+        raise GraphError(f"expected {count} number(s), got {tuple(value)}")
+    return tuple(value) or (default,) * count
+
+
+def pad_pairs(pads: Sequence[int], count: int) -> tuple[tuple[int, int], ...]:
+    """(begin…, end…) as (begin, end) per axis."""
+    flat = filled(pads, 2 * count, 0)
+    return tuple(zip(flat[:count], flat[count:]))
+
+
+def reference_windows(x: Array, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], counts: Sequence[int]) -> Array:
+    """A view [batch, channel, out…, kernel…] of x [batch, channel, in…] already padded."""
+    n = len(kernel)
+    steps = x.strides[2:]
+    shape = (*x.shape[:2], *counts, *kernel)
+    return np.lib.stride_tricks.as_strided(
+        x, shape, (*x.strides[:2], *(steps[d] * strides[d] for d in range(n)), *(steps[d] * dilations[d] for d in range(n))), writeable=False
+    )
+
+
+@dataclass(frozen=True)
+class Conv(Operator):
+    """Convolution (cross-correlation) of x [n, c, in…] with w [oc, c/groups, kernel…] → [n, oc, out…], one to three (or more) spatial axes.
+
+    Attributes: strides, pads (begin…, end…), dilations per spatial axis, empty for 1, 0, 1; groups. Padding is zero. A bias is an Add of its own.
+    `dtype`: multiply and accumulate in it and give it; None: the operands' own (float32 inside for narrower floats).
+    """
+
+    strides: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    groups: int = 1
+    dtype: DType | None = None
+    kind = "contraction"
+
+    def infer(self, *types: Type | None) -> TensorType:
+        """Raises GraphError for ranks, channels or attributes that do not agree."""
+        x, w = operands(types, 2)
+        result = self.dtype or one_dtype([x, w])
+        if x.rank < 3 or w.rank != x.rank:
+            raise GraphError(f"expected x [n, c, in…] and w [oc, c/groups, kernel…], got {show(x.shape)} and {show(w.shape)}")
+        unify(as_dim(w.shape[1] * self.groups), x.shape[1], "channels")
+        if isinstance(w.shape[0], int) and w.shape[0] % self.groups:
+            raise GraphError(f"output channels: expected a multiple of groups = {self.groups}, got {w.shape[0]}")
+        return TensorType(result, (x.shape[0], w.shape[0], *self.out_dims(x.shape[2:], w.shape[2:])))
+
+    def spatial(self, n: int) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], tuple[int, ...]]:
+        """Strides, (begin, end) pads and dilations for n spatial axes."""
+        return filled(self.strides, n, 1), pad_pairs(self.pads, n), filled(self.dilations, n, 1)
+
+    def out_dims(self, size: Sequence[Dim], kernel: Sequence[Dim]) -> tuple[Dim, ...]:
+        strides, pads, dilations = self.spatial(len(size))
+        return tuple(window_extent(*a) for a in zip(size, kernel, strides, pads, dilations))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        x, w = arrays
+        assert x is not None and w is not None
+        dtype = self.dtype or _dtype(x)
+        if self.dtype is not None:
+            x, w = x.astype(dtype.numpy), w.astype(dtype.numpy)
+        strides, pads, dilations = self.spatial(x.ndim - 2)
+        counts = self.out_dims(x.shape[2:], w.shape[2:])
+        padded = np.pad(widen(x), [(0, 0), (0, 0), *pads])
+        views = reference_windows(padded, w.shape[2:], strides, dilations, counts)  # type: ignore[arg-type]
+        g, n = self.groups, x.ndim - 2
+        views = views.reshape(x.shape[0], g, w.shape[1], *views.shape[2:])
+        weights = widen(w).reshape(g, w.shape[0] // g, *w.shape[1:])
+        out = np.stack(
+            [np.tensordot(views[:, k], weights[k], ((1, *range(2 + n, 2 + 2 * n)), tuple(range(1, 2 + n)))) for k in range(g)], axis=1
+        )  # [n, g, out…, oc/g]
+        out = np.moveaxis(out, -1, 2)
+        return rounded(out.reshape(x.shape[0], w.shape[0], *counts), dtype)
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor, w: Tensor) -> Tensor:
+        dtype = self.dtype or x.dtype
+        wide = compute_dtype(dtype)
+        n = x.rank - 2
+        strides, pads, dilations = self.spatial(n)
+        source = x
+        if any(p for pair in pads for p in pair):
+            zero = const(0, x.dtype)
+
+            def padded(*index: Expr) -> Expr:
+                inner = [i - lo for i, (lo, _) in zip(index[2:], pads)]
+                inside = all_of(c for i, d, pair in zip(inner, x.shape[2:], pads) for c in _bounds(i, d, pair))
+                return select(inside, x[(*index[:2], *inner)], zero)
+
+            source = compute((*x.shape[:2], *(as_dim(d + lo + hi) for d, (lo, hi) in zip(x.shape[2:], pads))), padded, "pad")
+        ic = reduce_axis(w.shape[1], "ic")
+        taps = [reduce_axis(d, f"k{'dhw'[3 - n + k] if n <= 3 else k}") for k, d in enumerate(w.shape[2:])]
+        shape = (x.shape[0], w.shape[0], *self.out_dims(x.shape[2:], w.shape[2:]))
+        per_group = dim_floordiv(w.shape[0], self.groups)
+
+        def formula(b: Expr, oc: Expr, *at: Expr) -> Expr:
+            first: Expr = Const(0, ic.var.dtype) if self.groups == 1 else (oc // per_group) * w.shape[1]
+            inner = [o * s + t.var * d for o, s, t, d in zip(at, strides, taps, dilations)]
+            return sum_over(cast_to(source[(b, first + ic.var, *inner)], wide) * cast_to(w[(oc, ic, *taps)], wide), [ic, *taps])
+
+        product = compute(shape, formula, "conv")
+        return product if wide == dtype else compute(shape, lambda *i: cast_to(product[i], dtype), "rounded")
+
+    def tolerance(self, *types: TensorType) -> float:
+        from weft.ops.shapes import product
+
+        return reduction_tolerance(product(types[1].shape[1:]))
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        f = floats
+        yield Sample(cls(), (f((2, 3, 7, 6)), f((4, 3, 3, 2), seed=1)), "plain")
+        yield Sample(cls((2, 1), (1, 0, 2, 1), (1, 2)), (f((1, 3, 8, 9)), f((5, 3, 3, 3), seed=1)), "all")
+        yield Sample(cls(pads=(1, 1, 1, 1), groups=2), (f((1, 4, 5, 5)), f((6, 2, 3, 3), seed=1)), "groups")
+        yield Sample(cls(pads=(1, 1, 1, 1), groups=4), (f((1, 4, 5, 5)), f((4, 1, 3, 3), seed=1)), "depthwise")
+        yield Sample(cls((2,), (1, 1)), (f((2, 3, 9)), f((4, 3, 3), seed=1)), "one_axis")
+        yield Sample(cls(pads=(1, 0, 1, 0, 1, 0)), (f((1, 2, 3, 4, 5)), f((3, 2, 2, 2, 2), seed=1)), "three_axes")
+        yield Sample(cls(), (f((1, 8, 3, 3)), f((5, 8, 1, 1), seed=1)), "pointwise")
+        yield Sample(cls(pads=(1, 1, 1, 1)), (f((1, 2, 4, 4), "float16"), f((2, 2, 3, 3), "float16", seed=1)), "float16")
+        from weft.dtypes import int32
+
+        yield Sample(cls(pads=(1, 1, 1, 1), dtype=int32), (integers((1, 2, 4, 4), "uint8", 0, 255), integers((3, 2, 3, 3), "int8", -128, 127)), "uint8_int8")
+
+
+def _bounds(i: Expr, size: Dim, pads: tuple[int, int]) -> list[Expr]:
+    """What must be tested to know that 0 ≤ i < size, given how far i can stray."""
+    return ([i >= 0] if pads[0] > 0 else []) + ([i < size] if pads[1] > 0 else [])
+
+
+__all__ = ["Conv", "MatMul"]

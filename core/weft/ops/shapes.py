@@ -1,0 +1,245 @@
+"""What the type rules of operators share: axes, broadcasting, and dimensions that are ints or formulas."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from weft import dtypes as dt
+from weft.dtypes import DType
+from weft.errors import GraphError
+from weft.expr.nodes import Const, Expr, Mul, ceildiv, eq, floordiv, maximum, minimum, select, wrap
+from weft.graph.nodes import TensorType, Type
+from weft.tensor.language import Dim, as_dim
+
+Shape = tuple[Dim, ...]
+
+
+# -- dimensions -------------------------------------------------------------------------------------------------------
+
+
+def dim_expr(d: Dim) -> Expr:
+    """A dimension as an int64 formula."""
+    return wrap(d, dt.int64)
+
+
+def dim_min(a: Dim, b: Dim) -> Dim:
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else as_dim(minimum(a, b))
+
+
+def dim_max(a: Dim, b: Dim) -> Dim:
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else as_dim(maximum(a, b))
+
+
+def dim_ceildiv(a: Dim, b: Dim) -> Dim:
+    """a / b rounded up; b positive."""
+    return -(-a // b) if isinstance(a, int) and isinstance(b, int) else as_dim(ceildiv(dim_expr(a), b))
+
+
+def dim_floordiv(a: Dim, b: Dim) -> Dim:
+    return a // b if isinstance(a, int) and isinstance(b, int) else as_dim(floordiv(dim_expr(a), b))
+
+
+def dim_select(cond: object, a: Dim, b: Dim) -> Dim:
+    """`a` where `cond` (a bool or a formula) holds, else `b`."""
+    if isinstance(cond, bool):
+        return a if cond else b
+    return as_dim(select(cond, dim_expr(a), dim_expr(b)))  # type: ignore[arg-type]
+
+
+def simplified(d: Dim) -> Dim:
+    """`d` simplified, given that its symbols are not negative."""
+    if isinstance(d, int):
+        return d
+    from weft.expr.nodes import free_vars
+    from weft.expr.ranges import Range
+    from weft.expr.simplify import simplify
+
+    return as_dim(simplify(d, {name: Range(0, None) for name in free_vars(d)}))
+
+
+def same(a: Dim, b: Dim) -> bool | None:
+    """Whether two dimensions are equal: True or False if that is certain, else None."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    if isinstance(a, Expr) and isinstance(b, Expr) and a == b:
+        return True
+    difference = simplified(as_dim(dim_expr(a) - dim_expr(b)))
+    return None if isinstance(difference, Expr) else difference == 0
+
+
+def unify(a: Dim, b: Dim, what: str) -> Dim:
+    """The one value of two dimensions that must agree; the simpler of the two if both are symbolic and may differ.
+
+    Raises:
+        GraphError: they differ, or one is a number and the other cannot be shown to be it.
+    """
+    equal = same(a, b)
+    if equal is False or (equal is None and (isinstance(a, int) or isinstance(b, int))):
+        raise GraphError(f"{what}: expected {a}, got {b}", why=None if equal is False else "a symbolic dimension cannot be shown to be this number")
+    return b if isinstance(b, int) else a
+
+
+def unify_shapes(a: Sequence[Dim], b: Sequence[Dim], what: str) -> Shape:
+    """Two shapes that must agree, dimension by dimension."""
+    if len(a) != len(b):
+        raise GraphError(f"{what}: expected shape {show(a)}, got {show(b)}")
+    return tuple(unify(x, y, f"{what}, dimension {k}") for k, (x, y) in enumerate(zip(a, b)))
+
+
+def broadcast(*shapes: Sequence[Dim]) -> Shape:
+    """numpy's broadcast of shapes; 1 gives way to anything.
+
+    Raises:
+        GraphError: the shapes do not broadcast.
+    """
+    rank = max((len(s) for s in shapes), default=0)
+    result: list[Dim] = [1] * rank
+    for shape in shapes:
+        for k, d in enumerate(shape, start=rank - len(shape)):
+            if isinstance(d, int) and d == 1:
+                continue
+            if isinstance(result[k], int) and result[k] == 1:
+                result[k] = d
+            else:
+                try:
+                    result[k] = unify(result[k], d, f"broadcast, dimension {k}")
+                except GraphError as error:
+                    raise GraphError(f"shapes {' and '.join(show(s) for s in shapes)} do not broadcast: {error.what}", why=error.why) from error
+    return tuple(result)
+
+
+def broadcast_indices(shape: Sequence[Dim], indices: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The indices into a tensor of `shape` that broadcasts over `indices`: the trailing ones, 0 where the tensor has one element."""
+    tail = indices[len(indices) - len(shape) :]
+    return tuple(Const(0, dt.int64) if isinstance(d, int) and d == 1 else i for d, i in zip(shape, tail))
+
+
+def show(shape: Sequence[Dim]) -> str:
+    return f"[{', '.join(str(d) for d in shape)}]"
+
+
+def static(dims: Sequence[Dim]) -> tuple[int, ...]:
+    """Dimensions as numbers, for a reference.
+
+    Raises:
+        GraphError: one is a formula whose symbols have no value.
+    """
+    result = []
+    for d in dims:
+        d = as_dim(d)
+        if not isinstance(d, int):
+            raise GraphError(f"dimension '{d}' has no value here", hint="substitute the symbols first")
+        result.append(d)
+    return tuple(result)
+
+
+# -- products ---------------------------------------------------------------------------------------------------------
+
+
+def factors(dims: Sequence[Dim]) -> tuple[int, Counter[Expr]]:
+    """A product of dimensions as a number and symbolic factors."""
+    number, symbolic = 1, Counter[Expr]()
+    stack = list(dims)
+    while stack:
+        d = as_dim(stack.pop())
+        if isinstance(d, int):
+            number *= d
+        elif isinstance(d, Mul):
+            stack += [d.a, d.b]
+        else:
+            symbolic[d] += 1
+    return number, symbolic
+
+
+def product(dims: Sequence[Dim]) -> Dim:
+    number, symbolic = factors(dims)
+    result: Dim = number
+    if number:
+        for e in symbolic.elements():
+            result = as_dim(e if isinstance(result, int) and result == 1 else e * result if isinstance(result, int) else result * e)
+    return result
+
+
+def quotient(dims: Sequence[Dim], by: Sequence[Dim]) -> Dim:
+    """Π dims // Π by; common factors cancel first."""
+    (n, a), (m, b) = factors(dims), factors(by)
+    common = a & b
+    shared = math.gcd(n, m) if n and m else 1
+    top, bottom = product([n // shared, *(a - common).elements()]), product([m // shared, *(b - common).elements()])
+    if isinstance(bottom, int) and bottom in (0, 1):
+        return top
+    return dim_floordiv(top, bottom)
+
+
+# -- operands ---------------------------------------------------------------------------------------------------------
+
+
+def tensor(type: Type | None, what: str = "operand") -> TensorType:
+    """The operand's type, which must be a tensor.
+
+    Raises:
+        GraphError: the operand is absent, a sequence or an optional.
+    """
+    if not isinstance(type, TensorType):
+        raise GraphError(f"{what}: expected a tensor, got {'nothing' if type is None else type}")
+    return type
+
+
+def operands(types: Sequence[Type | None], count: int | None = None) -> list[TensorType]:
+    """The operands' types, which must all be tensors, `count` of them."""
+    if count is not None and len(types) != count:
+        raise GraphError(f"expected {count} operand(s), got {len(types)}")
+    return [tensor(t, f"operand {k}") for k, t in enumerate(types)]
+
+
+def one_dtype(types: Sequence[TensorType]) -> DType:
+    """The common dtype of operands.
+
+    Raises:
+        GraphError: they differ.
+    """
+    for k, t in enumerate(types):
+        if t.dtype != types[0].dtype:
+            raise GraphError(f"operand {k}: expected dtype {types[0].dtype}, got {t.dtype}", hint="cast first")
+    return types[0].dtype
+
+
+def expect_kind(dtype: DType, kinds: Sequence[str], what: str = "operand") -> None:
+    """Raises GraphError unless the dtype's kind is one of `kinds`."""
+    if dtype.kind not in kinds:
+        raise GraphError(f"{what}: expected {' or '.join(kinds)}, got {dtype}")
+
+
+def expect_rank(type: TensorType, rank: int, what: str = "operand") -> None:
+    if type.rank != rank:
+        raise GraphError(f"{what}: expected {rank} dimension(s), got {type.rank}: {show(type.shape)}")
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """An axis counted from the front.
+
+    Raises:
+        GraphError: out of range.
+    """
+    if not -rank <= axis < rank:
+        raise GraphError(f"axis: expected {-rank} … {rank - 1}, got {axis}")
+    return axis % rank
+
+
+def axes_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Axes counted from the front, which must differ."""
+    result = tuple(axis_of(a, rank) for a in axes)
+    if len(set(result)) != len(result):
+        raise GraphError(f"axes: expected different ones, got {tuple(axes)}")
+    return result
+
+
+def is_one(d: Dim) -> bool:
+    return isinstance(d, int) and d == 1
+
+
+def equals(a: Dim, b: Dim) -> Expr:
+    """The condition that two dimensions are equal."""
+    return eq(dim_expr(a), dim_expr(b))

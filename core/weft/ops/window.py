@@ -1,0 +1,190 @@
+"""Pooling: reductions over windows that slide along the spatial axes of x [n, c, in…]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.errors import GraphError
+from weft.expr import nodes as e
+from weft.expr.nodes import Expr, all_of, cast_to, const, select
+from weft.graph.nodes import TensorType, Type
+from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.ops.contraction import filled, pad_pairs, reduction_tolerance, reference_windows, window_extent
+from weft.ops.examples import floats, integers
+from weft.ops.precision import compute_dtype, rounded, widen
+from weft.ops.shapes import expect_kind, operands, show, static
+from weft.tensor.language import Dim, ReduceAxis, Tensor, compute, lowest, reduce, reduce_axis
+from weft.tensor.language import sum as sum_over
+
+DHW = "dhw"
+
+
+@dataclass(frozen=True)
+class Pool(Operator):
+    """What pools share: kernel, strides (empty: 1, unlike torch's), pads (begin…, end…), dilations, ceil_mode."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    ceil_mode: bool = False
+    kind = "window"
+
+    def infer(self, *types: Type | None) -> Type | tuple[Type, ...]:
+        """Raises GraphError for a rank that does not fit the kernel."""
+        (x,) = operands(types, 1)
+        expect_kind(x.dtype, ("int", "uint", "float"))
+        return TensorType(x.dtype, self.out_shape(x.shape))
+
+    def out_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+        if len(shape) != 2 + len(self.kernel):
+            raise GraphError(f"expected x [n, c, in…] with {len(self.kernel)} spatial axes, got {show(shape)}")
+        strides, pads, dilations = self.spatial()
+        return (*shape[:2], *(window_extent(*a, self.ceil_mode) for a in zip(shape[2:], self.kernel, strides, pads, dilations)))
+
+    def spatial(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], tuple[int, ...]]:
+        n = len(self.kernel)
+        return filled(self.strides, n, 1), pad_pairs(self.pads, n), filled(self.dilations, n, 1)
+
+    def reference_windows(self, x: Array, fill: object) -> Array:
+        """Windows [n, c, out…, kernel…] of the wide x, `fill` outside."""
+        strides, pads, dilations = self.spatial()
+        counts = static(self.out_shape(x.shape))[2:]
+        need = [(c - 1) * s + (k - 1) * d + 1 for c, s, k, d in zip(counts, strides, self.kernel, dilations)]
+        widths = [(lo, max(hi, m - size - lo)) for (lo, hi), m, size in zip(pads, need, x.shape[2:])]
+        padded = np.pad(x, [(0, 0), (0, 0), *widths], constant_values=fill)
+        return reference_windows(padded, self.kernel, strides, dilations, counts)
+
+    def taps(self) -> list[ReduceAxis]:
+        n = len(self.kernel)
+        return [reduce_axis(d, f"k{DHW[3 - n + k] if n <= 3 else k}") for k, d in enumerate(self.kernel)]
+
+    def position(self, at: Sequence[Expr], taps: Sequence[ReduceAxis], size: Sequence[Dim]) -> tuple[list[Expr], Expr]:
+        """Input indices of a window's element, and whether it lies inside."""
+        strides, pads, dilations = self.spatial()
+        inner = [o * s + t.var * d - lo for o, s, t, d, (lo, _) in zip(at, strides, taps, dilations, pads)]
+        tests: list[Expr] = []
+        for i, n, (lo, hi) in zip(inner, size, pads):
+            tests += [i >= 0] if lo > 0 else []
+            tests += [i < n] if hi > 0 or self.ceil_mode else []
+        return inner, all_of(tests)
+
+    @classmethod
+    def variants(cls) -> Iterable[tuple[Pool, tuple[int, ...], str]]:
+        yield cls((2, 2), (2, 2)), (1, 2, 6, 7), "plain"
+        yield cls((3, 3), (2, 2), (1, 1, 1, 1)), (2, 3, 7, 6), "pads"
+        yield cls((3, 2), (2, 1), (0, 1, 1, 0), (1, 2)), (1, 2, 8, 7), "all"
+        yield cls((3, 3), (2, 2), (0, 0, 0, 0), (), True), (1, 1, 6, 6), "ceil"
+        yield cls((2, 2), (3, 3), (1, 1, 1, 1), (), True), (1, 1, 5, 4), "ceil_skips"
+        yield cls((3,), (2,), (1, 1)), (1, 2, 9), "one_axis"
+        yield cls((2, 2, 2), (1, 2, 1)), (1, 1, 3, 4, 5), "three_axes"
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for op, shape, name in cls.variants():
+            yield Sample(op, (floats(shape),), name)
+        yield Sample(cls((2, 2), (1, 1), (1, 0, 0, 1)), (floats((1, 2, 4, 4), "float16"),), "float16")
+
+
+@dataclass(frozen=True)
+class MaxPool(Pool):
+    """The greatest element of each window; padding never wins."""
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor) -> Tensor:
+        taps, least = self.taps(), lowest(x.dtype)
+
+        def formula(*index: Expr) -> Expr:
+            inner, inside = self.position(index[2:], taps, x.shape[2:])
+            return reduce("max", select(inside, x[(*index[:2], *inner)], least), taps)  # type: ignore[no-any-return]
+
+        return compute(self.out_shape(x.shape), formula, "maxpool")  # type: ignore[no-any-return]
+
+    def reference(self, *arrays: Array | None) -> Array:
+        (x,) = arrays
+        assert x is not None
+        dtype = dt.dtype(x.dtype)
+        views = self.reference_windows(widen(x), lowest(dtype).value)
+        return rounded(views.max(axis=tuple(range(x.ndim, views.ndim))), dtype)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield from super().samples()
+        yield Sample(cls((2, 2), (2, 2), (1, 1, 1, 1)), (integers((1, 1, 4, 4), "uint8", 0, 255),), "uint8")
+        yield Sample(cls((2,)), (np.array([[[1, np.nan, 0, -np.inf, -np.inf]]], np.float32),), "nan")
+
+
+@dataclass(frozen=True)
+class AveragePool(Pool):
+    """The mean of each window: over its elements inside x, or inside x and its pads if `count_include_pad`."""
+
+    count_include_pad: bool = False
+
+    def counts(self, index: Sequence[Expr], size: Sequence[Dim]) -> Expr:
+        """How many elements of the window at `index` count, int64."""
+        strides, pads, dilations = self.spatial()
+        total: Expr = const(1, dt.int64)
+        for o, k, s, (lo, hi), d, n in zip(index, self.kernel, strides, pads, dilations, size):
+            if (self.count_include_pad and not self.ceil_mode) or (lo <= 0 and hi <= 0 and not self.ceil_mode):
+                total = total * k
+                continue
+            first = o * s - lo
+            begin, end = (-lo, n + hi) if self.count_include_pad else (0, n)
+            low = e.maximum(e.ceildiv(e.sub(const(begin, dt.int64), first), d), 0)
+            high = e.minimum(e.ceildiv(e.sub(e.wrap(end, dt.int64), first), d), k)
+            total = total * e.maximum(high - low, 0)
+        return total
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor) -> Tensor:
+        taps, wide = self.taps(), compute_dtype(x.dtype)
+        shape = self.out_shape(x.shape)
+
+        def formula(*index: Expr) -> Expr:
+            inner, inside = self.position(index[2:], taps, x.shape[2:])
+            return sum_over(select(inside, cast_to(x[(*index[:2], *inner)], wide), const(0, wide)), taps)
+
+        total = compute(shape, formula, "poolsum")
+
+        def mean(*index: Expr) -> Expr:
+            count = cast_to(self.counts(index[2:], x.shape[2:]), wide)
+            value = total[index]
+            return cast_to(e.truncdiv(value, count) if wide.is_integer else value / count, x.dtype)
+
+        return compute(shape, mean, "averagepool")  # type: ignore[no-any-return]
+
+    def reference(self, *arrays: Array | None) -> Array:
+        (x,) = arrays
+        assert x is not None
+        dtype = dt.dtype(x.dtype)
+        _, pads, _ = self.spatial()
+        ones = np.ones((1, 1, *x.shape[2:]), np.float64)
+        if self.count_include_pad:
+            padded = np.pad(ones, [(0, 0), (0, 0), *pads], constant_values=1)
+            bare = type(self)(self.kernel, self.strides, (), self.dilations, self.ceil_mode)
+            strides, _, dilations = self.spatial()
+            counts = static(self.out_shape(x.shape))[2:]
+            need = [max(0, (c - 1) * s + (k - 1) * d + 1 - n) for c, s, k, d, n in zip(counts, strides, self.kernel, dilations, padded.shape[2:])]
+            views = reference_windows(np.pad(padded, [(0, 0), (0, 0), *((0, m) for m in need)]), bare.kernel, strides, dilations, counts)
+        else:
+            views = self.reference_windows(ones, 0)
+        axes = tuple(range(x.ndim, 2 * x.ndim - 2))
+        total = self.reference_windows(widen(x), 0).sum(axis=axes)
+        with np.errstate(all="ignore"):
+            return rounded(np.trunc(total / views.sum(axis=axes)) if dtype.is_integer else total / views.sum(axis=axes), dtype)
+
+    def tolerance(self, *types: TensorType) -> float:
+        return reduction_tolerance(int(np.prod(self.kernel)))
+
+    @classmethod
+    def variants(cls) -> Iterable[tuple[Pool, tuple[int, ...], str]]:
+        for op, shape, name in super().variants():
+            yield op, shape, name
+            yield cls(op.kernel, op.strides, op.pads, op.dilations, op.ceil_mode, True), shape, f"{name}_include"
+
+
+__all__ = ["AveragePool", "MaxPool"]
