@@ -1,0 +1,96 @@
+"""Tensors of other libraries as numpy arrays, without copying: through DLPack, or through `__array__`."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from weft.dtypes import all_dtypes
+from weft.errors import InputError
+from weft.runtime.abi import DEVICE_CPU, DEVICE_CUDA_HOST, DLTensor, dlpack_type
+
+_DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU"}
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = [("tensor", DLTensor), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", DLTensor),
+    ]
+
+
+@cache
+def _by_code() -> dict[tuple[int, int], np.dtype[Any]]:
+    # Sub-byte tensors of DLPack are packed, ours take a byte per element: they do not match.
+    return {dlpack_type(d): d.numpy for d in all_dtypes() if d.kind not in ("string", "handle") and (d.bits >= 8 or d.is_bool)}
+
+
+class _Lender:
+    """Holds a DLPack capsule for as long as an array shows its memory. The capsule is never marked as used: its own destructor gives the tensor back."""
+
+    def __init__(self, capsule: object, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype[Any], readonly: bool) -> None:
+        self.capsule = capsule
+        # numpy does not know the type codes of ml_dtypes here: the bytes are described, the type is put on by a view.
+        self.__array_interface__ = {"version": 3, "data": (address, readonly), "shape": shape, "strides": strides, "typestr": f"|V{dtype.itemsize}"}
+
+
+def from_dlpack(value: Any, name: str) -> np.ndarray[Any, Any]:
+    """`value` (which has `__dlpack__`) as an array over the same memory.
+
+    Raises:
+        InputError: it lies on another device, or has an element type that numpy with ml_dtypes lacks.
+    """
+    device = value.__dlpack_device__()[0] if hasattr(value, "__dlpack_device__") else DEVICE_CPU
+    if int(device) not in (DEVICE_CPU, DEVICE_CUDA_HOST):
+        raise InputError(f"input '{name}' lies on a {_DEVICES.get(int(device), f'DLPack type {int(device)}')} device", why="this executable runs on the CPU", hint="copy it to the CPU first")
+    try:
+        capsule = value.__dlpack__()
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"input '{name}' cannot be read through DLPack", why=str(error)) from error
+    api = ctypes.pythonapi
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    api.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    readonly = False
+    if api.PyCapsule_IsValid(capsule, b"dltensor"):
+        tensor = _Managed.from_address(api.PyCapsule_GetPointer(capsule, b"dltensor")).tensor
+    elif api.PyCapsule_IsValid(capsule, b"dltensor_versioned"):
+        versioned = _Versioned.from_address(api.PyCapsule_GetPointer(capsule, b"dltensor_versioned"))
+        tensor, readonly = versioned.tensor, bool(versioned.flags & 1)
+    else:
+        raise InputError(f"input '{name}' gave no DLPack tensor", why="its capsule is neither 'dltensor' nor 'dltensor_versioned'")
+    dtype = _by_code().get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if dtype is None:
+        raise InputError(f"input '{name}' has an element type that cannot be read", why=f"DLPack type code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes")
+    rank = tensor.ndim
+    shape = tuple((ctypes.c_int64 * rank).from_address(tensor.shape)) if rank else ()
+    strides = tuple(s * dtype.itemsize for s in (ctypes.c_int64 * rank).from_address(tensor.strides)) if rank and tensor.strides else None
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    return np.asarray(_Lender(capsule, tensor.data + tensor.byte_offset, shape, strides, dtype, readonly)).view(dtype)
+
+
+def as_array(value: Any, name: str) -> np.ndarray[Any, Any]:
+    """Any tensor as a numpy array, sharing memory where it can; the dtype is never changed.
+
+    Raises:
+        InputError: it is no tensor, or none that the CPU can read.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        return from_dlpack(value, name)
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    raise InputError(f"input '{name}' is no tensor, got {type(value).__name__}", hint="give a numpy array, or anything with __dlpack__ or __array__")

@@ -1,0 +1,149 @@
+"""The one worker pool of this process: where its state lies, how many threads a run gets, what fork does to it.
+
+The pool's code is an image that weft-llvm emits and archives carry. The first one mapped serves the whole process and is never unmapped, since a
+worker may be spinning inside it at any time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft import settings
+from weft.runtime.abi import Context
+from weft.runtime.loader import Code, address_of, imports_table
+
+STATE_BYTES = 16384
+"""What the pool may use of its state. Zeros are a pool without workers; `parallel_for` starts those it needs."""
+SPIN_OFFSET = 8
+"""Where in the state the number of counter ticks stands that an idle thread spins before it sleeps; 0: the pool's own guess."""
+SPIN_SECONDS = 50e-6
+_MADV_WIPEONFORK = 18
+
+
+def available_threads() -> int:
+    """CPUs that this process may use: its affinity, cut by the quota of its control group."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        count = os.cpu_count() or 1
+    quota = _cgroup_quota()
+    return max(1, min(count, quota) if quota else count)
+
+
+def _cgroup_quota(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> int | None:
+    """CPUs granted by the control groups above this process (v2, then v1), rounded up; None without a limit."""
+    best: float | None = None
+    try:
+        with open(groups) as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = (line.split(":", 2) + ["", "", ""])[:3]
+        base = root if controllers == "" else os.path.join(root, "cpu") if "cpu" in controllers.split(",") else None
+        if base is None:
+            continue
+        parts = [p for p in path.split("/") if p and p != ".."]
+        for depth in range(len(parts) + 1):
+            place = os.path.join(base, *parts[:depth])
+            limit = _read_limit(place)
+            if limit is not None:
+                best = limit if best is None else min(best, limit)
+    return None if best is None else max(1, int(-(-best // 1)))
+
+
+def _read_limit(place: str) -> float | None:
+    try:
+        with open(os.path.join(place, "cpu.max")) as file:
+            quota, period = file.read().split()[:2]
+    except (OSError, ValueError):
+        try:
+            with open(os.path.join(place, "cpu.cfs_quota_us")) as file:
+                quota = file.read().strip()
+            with open(os.path.join(place, "cpu.cfs_period_us")) as file:
+                period = file.read().strip()
+        except OSError:
+            return None
+    try:
+        return int(quota) / int(period) if int(quota) > 0 and int(period) > 0 else None
+    except ValueError:  # "max"
+        return None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What goes into a context: addresses of the state and of `parallel_for`."""
+
+    state: int
+    parallel_for: int
+    code: Code
+
+
+_lock = threading.Lock()
+_pool: Pool | None = None
+_spin_ticks = 0
+_memory: mmap.mmap | None = None
+
+
+def process_pool(image: bytes, entries: Mapping[str, int]) -> Pool:
+    """The pool of this process, made of `image` if there is none yet. Workers start when a parallel loop first needs them."""
+    global _pool, _memory, _spin_ticks
+    with _lock:
+        if _pool is None:
+            code = Code(image, entries)
+            memory = mmap.mmap(-1, STATE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            try:
+                # A child of fork() has no workers: the kernel gives it zeros even where Python's own hook does not run.
+                memory.madvise(_MADV_WIPEONFORK)
+            except (OSError, AttributeError, ValueError):
+                pass
+            _memory = memory
+            _spin_ticks = _calibrate(code.address("ticks"))
+            _pool = Pool(address_of(memory), code.address("parallel_for"), code)
+            _write_spin()
+            os.register_at_fork(after_in_child=_reset)
+        return _pool
+
+
+def _calibrate(ticks: int) -> int:
+    """Counter ticks in SPIN_SECONDS, measured in a fifth of a millisecond."""
+    read = ctypes.CFUNCTYPE(ctypes.c_int64)(ticks)
+    began, first = time.perf_counter_ns(), read()
+    while time.perf_counter_ns() - began < 200_000:
+        pass
+    last, ended = read(), time.perf_counter_ns()
+    return max(1, int((last - first) / (ended - began) * 1e9 * SPIN_SECONDS))
+
+
+def _write_spin() -> None:
+    assert _memory is not None
+    _memory[SPIN_OFFSET : SPIN_OFFSET + 8] = _spin_ticks.to_bytes(8, "little")
+
+
+def _reset() -> None:
+    """In the child after fork: no workers, nothing running."""
+    global _lock
+    _lock = threading.Lock()
+    if _memory is not None:
+        _memory[:] = bytes(STATE_BYTES)
+        _write_spin()
+
+
+def start(threads: int) -> int:
+    """Starts the workers that `threads` threads need now rather than at the first parallel loop; how many threads there are then."""
+    if _pool is None:
+        return 1
+    context = Context(imports=ctypes.addressof(imports_table()), pool=_pool.state, threads=threads)
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)(_pool.code.address("start"))
+    return int(function(ctypes.addressof(context), threads)) + 1
+
+
+def default_threads() -> int:
+    """WEFT_THREADS, or as many as the process may use."""
+    return settings.THREADS.get() or available_threads()
