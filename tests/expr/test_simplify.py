@@ -1,0 +1,203 @@
+"""The simplifier: goldens, its rules brute-forced, fuzzed for equality and idempotence."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from weft import dtypes as dt
+from weft.errors import ExprError
+from weft.expr import nodes as n
+from weft.expr.evaluate import evaluate
+from weft.expr.nodes import Const, Expr, Var
+from weft.expr.parser import parse_expr
+from weft.expr.printer import print_expr
+from weft.expr.ranges import Range, range_of
+from weft.expr.rules import RULES, RewriteRule
+from weft.expr.simplify import prove, simplify
+
+RANGES = {"i": Range(0, 63), "j": Range(0, 15), "k": Range(0, 7), "n": Range(0, None), "m": Range(0, None), "p": Range(0, None)}
+A_ROW = ("p < n", "0 <= q", "q < m")
+
+CASES = [
+    ("(i*16 + j)//16", "i", ()),
+    ("(i*16 + j)%16", "j", ()),
+    ("a*b*c//b", "a*c", ()),
+    ("x//4*4 + x%4", "x", ()),
+    ("x//3//5", "x//15", ()),
+    ("x%24%8", "x%8", ()),
+    ("x%24//8", "x//8%3", ()),
+    ("(i*24 + j)//8", "i*3 + j//8", ()),
+    ("(i*17 + k)//17", "i", ()),
+    ("(n*i + p)//n", "i", ("p < n",)),
+    ("(n*i + p)%n", "p", ("p < n",)),
+    ("(i*n*m + p*m + q)//(n*m)", "i", A_ROW),
+    ("(i*n*m + p*m + q)//m%n", "p", A_ROW),
+    ("(i*n*m + p*m + q)%m", "q", A_ROW),
+    ("(i*(n + 1) + p)//(n + 1)", "i", ("p <= n",)),
+    ("p//(m*16)%8*16*m + p%(m*16)", "p%(m*128)", ()),
+    ("x//32%4*32 + x%32", "x%128", ()),
+    ("(x + 17)//16*16 + (x + 17)%16", "x + 17", ()),
+    ("(n - 1)//16 + 1", "(n + 15)//16", ()),
+    ("min(i, 64) + max(i, -1)", "i*2", ()),
+    ("min(i*4 + 3, i*4 + j)", "i*4 + min(j, 3)", ()),
+    ("truncdiv(i*16 + j, 16)", "i", ()),
+    ("x >> 3", "x//8", ()),
+    ("0 - x", "0 - x", ()),
+    ("n - i - 1", "n - i - 1", ()),
+    ("i*16 + j < 1024", "true", ()),
+    ("i*16 + j < 1023", "i*16 + j < 1023", ()),
+    ("x*2 < 7", "x < 4", ()),
+    ("2*x == 7", "false", ()),
+    ("i < 5 and i < 7", "i < 5", ()),
+    ("i < 5 or i < 7", "i < 7", ()),
+    ("x < 5 or 3 < x", "true", ()),
+    ("x < 5 and 7 < x", "false", ()),
+    ("i//4 < n", "i < n*4", ()),
+    ("not (i < 3 or j == 2)", "3 <= i and j != 2", ()),
+    ("select(i < 3, min(i, 3), i + 1)", "select(i < 3, i, i + 1)", ()),
+    ("select(p < n, p%n, 0)", "select(p < n, p, 0)", ()),
+    ("j + p*16 < n", "true", ("j < min(16, n - p*16)",)),
+    ("n <= (n + 15)//16*16", "true", ()),
+    ("(n + 15)//16*16 - n < 16", "true", ()),
+    ("p*16 + j < (n + 15)//16*16", "true", ("p < (n + 15)//16",)),
+    ("x%n < n", "true", ()),
+]
+
+
+@pytest.mark.parametrize(("text", "expected", "facts"), CASES)
+def test_normal_form(text: str, expected: str, facts: tuple[str, ...]) -> None:
+    known = [parse_expr(f) for f in facts]
+    result = simplify(parse_expr(text), RANGES, known)
+    assert print_expr(result) == expected
+    assert simplify(result, RANGES, known) is result
+
+
+def test_unchanged_formula_is_the_same_object() -> None:
+    e = parse_expr("i*16 + j")
+    assert simplify(e, RANGES) is e
+
+
+def test_vectors_by_lane() -> None:
+    v = lambda t: simplify(parse_expr(t), RANGES)  # noqa: E731
+    assert print_expr(v("ramp(i*8, 1, 8)//broadcast(16, 8)")) == "broadcast(i//2, 8)"
+    assert print_expr(v("ramp(i*8, 1, 8)%broadcast(8, 8)")) == "ramp(0, 1, 8)"
+    assert print_expr(v("ramp(i*32, 16, 4)//broadcast(16, 4)")) == "ramp(i*2, 1, 4)"
+
+
+def test_prove_is_false_when_unknown() -> None:
+    assert prove(parse_expr("i < 64"), RANGES)
+    assert not prove(parse_expr("i < 63"), RANGES)
+    assert not prove(parse_expr("n < m"), RANGES)
+    assert prove(parse_expr("n < m + 1"), RANGES, [parse_expr("n <= m")])
+
+
+def test_division_by_constant_zero_is_kept_until_it_runs() -> None:
+    e = n.FloorDiv(Var("x"), Const(0, dt.int64))
+    assert simplify(e, {}) is e
+    with pytest.raises(ExprError, match="integer division by zero"):
+        evaluate(e, {"x": 1})
+
+
+FLOATS = np.array([0.0, -0.0, 1.0, -1.0, 1.5, -2.5, 3e38, 1e-40, np.inf, -np.inf, np.nan], np.float32)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.pattern)
+def test_rule_holds_bit_for_bit(rule: RewriteRule) -> None:
+    pattern, result = rule.parse()
+    names = list(n.free_vars(pattern))
+    values = {"float": FLOATS, "int": np.array([-(2**31), -3, -1, 0, 1, 2, 7, 2**31 - 1], np.int32), "bool": np.array([False, True]), "any": FLOATS[:4]}
+    grids = np.meshgrid(*(values["bool"] if x in "cd" else values[rule.domain] for x in names), indexing="ij")
+    env = dict(zip(names, grids))
+    a, b = np.broadcast_arrays(evaluate(pattern, env), evaluate(result, env))
+    assert a.dtype == b.dtype
+    assert ((a == b) & (np.signbit(a.astype(float)) == np.signbit(b.astype(float))) | ((a != a) & (b != b))).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("x*1.0f32 - 0.0f32", "x"), ("x + 0.0f32", "x + 0.0f32"), ("x/4.0f32", "x*0.25f32"), ("x/3.0f32", "x/3.0f32"), ("x*0.0f32", "x*0.0f32"), ("x - x", "x - x")],
+)
+def test_float_rules(text: str, expected: str) -> None:
+    assert print_expr(simplify(parse_expr(text, {"x": Var("x", dt.float32)}))) == expected
+
+
+def test_casts_that_lose_nothing() -> None:
+    variables = {"h": Var("h", dt.float16), "f": Var("f", dt.float32), "a": Var("a", dt.int32), "i": Var("i")}
+    for text, expected in [("float16(float32(h))", "h"), ("float32(float16(f))", "float32(float16(f))"), ("int32(int64(a))", "a"), ("int64(int32(i))", "i")]:
+        assert print_expr(simplify(parse_expr(text, variables), {"i": Range(0, 9)})) == expected
+    assert print_expr(simplify(parse_expr("int64(int32(i))", variables))) == "int64(int32(i))"
+
+
+def test_wrapping_integers_are_not_index_formulas() -> None:
+    a = {"a": Var("a", dt.int8)}
+    assert print_expr(simplify(parse_expr("a + 1i8 <= a", a))) == "a + 1i8 <= a"
+    assert print_expr(simplify(parse_expr("a*4i8//4i8", a))) == "a*4i8//4i8"
+
+
+# -- fuzz -------------------------------------------------------------------------------------------------------------
+
+FUZZ = {"x": Range(-5, 6), "y": Range(0, 3), "z": Range(0, 7), "n": Range(1, 4)}
+POINTS = {v: g.ravel() for v, g in zip(FUZZ, np.meshgrid(*(np.arange(r.lo, r.hi + 1) for r in FUZZ.values()), indexing="ij"))}  # type: ignore[operator]
+FACTS = (parse_expr("y < n"),)
+
+
+def _ints(conditions: bool = True) -> st.SearchStrategy[Expr]:
+    leaf = st.one_of(st.sampled_from([Var(v) for v in FUZZ]), st.integers(-9, 16).map(lambda v: Const(v, dt.int64)))
+
+    def grow(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+        pair = st.tuples(inner, inner)
+        divisor = st.one_of(st.sampled_from([-4, -1, 1, 2, 3, 4, 6, 8, 16]).map(lambda v: Const(v, dt.int64)), st.just(Var("n")), st.just(n.mul(Var("n"), 4)))
+        divided = st.tuples(st.sampled_from([n.FloorDiv, n.FloorMod, n.TruncDiv, n.TruncMod, n.FloorDiv, n.FloorMod]), inner, divisor).map(lambda t: t[0](t[1], t[2]))
+        plain = st.tuples(st.sampled_from([n.Add, n.Sub, n.Mul, n.Min, n.Max, n.Add]), pair).map(lambda t: t[0](*t[1]))
+        return st.one_of(plain, divided, plain, divided, st.tuples(_conditions(inner), pair).map(lambda t: n.select(t[0], *t[1])))
+
+    return st.recursive(leaf, grow, max_leaves=8)
+
+
+def _conditions(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    compare = st.tuples(st.sampled_from([n.Lt, n.Le, n.Eq, n.Ne]), inner, inner).map(lambda t: t[0](t[1], t[2]))
+    return st.recursive(
+        compare, lambda c: st.one_of(st.tuples(st.sampled_from([n.And, n.Or]), c, c).map(lambda t: t[0](t[1], t[2])), c.map(n.not_)), max_leaves=3
+    )
+
+
+def _check(e: Expr, with_facts: bool) -> None:
+    env = POINTS
+    facts: tuple[Expr, ...] = ()
+    if with_facts:
+        facts, keep = FACTS, POINTS["y"] < POINTS["n"]
+        env = {k: v[keep] for k, v in POINTS.items()}
+    expected = evaluate(e, env)
+    result = simplify(e, FUZZ, facts)
+    got = evaluate(result, env)
+    assert (np.broadcast_to(got, env["x"].shape) == expected).all(), f"{e}  →  {result}"
+    again = simplify(result, FUZZ, facts)
+    assert again is result, f"{e}  →  {result}  →  {again}"
+    inside = range_of(e, FUZZ)
+    low, high = int(np.min(expected)), int(np.max(expected))
+    assert inside.within(None, None) and low in inside and high in inside, f"{e} in {inside}, but {low} … {high}"
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@given(_ints(), st.booleans())
+def test_fuzz_integers(e: Expr, with_facts: bool) -> None:
+    _check(e, with_facts)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(_conditions(_ints()), st.booleans())
+def test_fuzz_conditions(e: Expr, with_facts: bool) -> None:
+    _check(e, with_facts)
+
+
+def test_products_of_many_sums_do_not_explode() -> None:
+    e: Expr = Const(1, dt.int64)
+    for name in itertools.islice("abcdefghijklmnop", 16):
+        e = n.mul(e, n.add(Var(name), 1))
+    result = simplify(e, {})
+    assert simplify(result, {}) is result
