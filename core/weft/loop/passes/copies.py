@@ -6,7 +6,25 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from weft.expr.nodes import Expr, Var, transform
-from weft.loop.nodes import Allocate, AtomicUpdate, Block, Buffer, For, If, Let, Load, Program, Seq, Stmt, Store, map_stmt_exprs, seq, stmt_children, walk_stmts, with_stmt_children
+from weft.loop.nodes import (
+    Allocate,
+    AtomicUpdate,
+    Block,
+    Buffer,
+    For,
+    If,
+    Let,
+    Load,
+    Program,
+    Seq,
+    Stmt,
+    Store,
+    map_stmt_exprs,
+    seq,
+    stmt_children,
+    walk_stmts,
+    with_stmt_children,
+)
 
 
 class Names:

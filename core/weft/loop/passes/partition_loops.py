@@ -5,10 +5,54 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from weft.expr.nodes import Add, And, Const, Eq, Expr, FloorDiv, Le, Lt, Mul, Ne, Not, Or, Select, Sub, Var, add, floordiv, free_vars, le, lt, maximum, minimum, mul, sub, transform, walk
+from weft.expr.nodes import (
+    Add,
+    And,
+    Const,
+    Eq,
+    Expr,
+    FloorDiv,
+    Le,
+    Lt,
+    Mul,
+    Ne,
+    Not,
+    Or,
+    Select,
+    Sub,
+    Var,
+    add,
+    floordiv,
+    free_vars,
+    le,
+    lt,
+    maximum,
+    minimum,
+    mul,
+    sub,
+    transform,
+    walk,
+)
 from weft.expr.ranges import Range, range_of
 from weft.loop.nodes import (
-    TRUE, AtomicUpdate, Evaluate, For, If, Let, Load, Program, Stmt, Store, int64, int_const, map_stmt_exprs, seq, stmt_children, stmt_exprs, transform_stmts, walk_stmts, with_stmt_children,
+    TRUE,
+    AtomicUpdate,
+    Evaluate,
+    For,
+    If,
+    Let,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    int64,
+    int_const,
+    map_stmt_exprs,
+    seq,
+    stmt_children,
+    stmt_exprs,
+    transform_stmts,
+    with_stmt_children,
 )  # fmt: skip
 from weft.loop.passes.copies import EMPTY, Names, copy_stmt, if_stmt, is_empty
 from weft.loop.passes.simplify import Scope, fails, holds, program_scope, simplify
@@ -21,7 +65,7 @@ FALSE = Const(False, TRUE.dtype)
 class Linear:
     """constant + Σ coefficient · term, terms opaque."""
 
-    __slots__ = ("terms", "constant")
+    __slots__ = ("constant", "terms")
 
     def __init__(self, terms: dict[Expr, int], constant: int) -> None:
         self.terms, self.constant = terms, constant

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.expr.nodes import Const, Expr
-from weft.loop.nodes import For, Program, Seq, Stmt, int_const, map_stmt_exprs, seq, stmt_children, walk_stmts, with_stmt_children
+from weft.loop.nodes import For, Program, Seq, Stmt, int_const, seq, stmt_children, walk_stmts, with_stmt_children
 from weft.loop.passes.copies import Names, copy_stmt
 
 
