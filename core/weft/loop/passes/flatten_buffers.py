@@ -13,6 +13,8 @@ def scale(index: Expr, factor: Expr) -> Expr:
     if isinstance(factor, Const):
         if isinstance(index, Add):
             return add(scale(index.a, factor), scale(index.b, factor))
+        if isinstance(index, Sub) and isinstance(index.b, Const):
+            return add(scale(index.a, factor), mul(Const(-index.b.value, index.dtype), factor))
         if isinstance(index, Sub):
             return sub(scale(index.a, factor), scale(index.b, factor))
         if isinstance(index, Mul) and isinstance(index.b, Const):

@@ -10,6 +10,7 @@ from weft.loop.passes.copies import Names
 
 # An index sum of this many nodes is worth a name; LLVM moves smaller ones by itself.
 BIG = 12
+NONE: frozenset[str] = frozenset()
 _DIVISIONS = (FloorDiv, FloorMod, TruncDiv, TruncMod)
 
 
@@ -18,6 +19,7 @@ def hoist_invariants(program: Program) -> Program:
 
     Only formulas that cannot fault move, since they may move out of a condition: no loads, integer division by constants only.
     """
+    known: dict[Expr, tuple[int, bool, bool, frozenset[str]]] = {}
     names: list[Names] = []  # made at the first use: most kernels hoist nothing
 
     def fresh(base: str) -> str:
@@ -46,26 +48,29 @@ def hoist_invariants(program: Program) -> Program:
         return with_stmt_children(stmt, new) if any(n is not c for n, c in zip(new, children)) else stmt
 
     def hoist(expr: Expr, depth: int, levels: dict[str, int], pending: list[dict[Expr, Var]]) -> Expr:
-        known: dict[int, tuple[int, int, bool, bool]] = {}
-
-        def measure(e: Expr) -> tuple[int, int, bool, bool]:
-            """Level at which e can be computed, its size, whether it cannot fault, whether it is costly."""
-            found = known.get(id(e))
+        def measure(e: Expr) -> tuple[int, bool, bool, frozenset[str]]:
+            """Size of e, whether it cannot fault, whether it is costly, its variables."""
+            found = known.get(e)
             if found is None:
                 parts = [measure(c) for c in e.children()]
-                level = levels.get(e.name, 0) if isinstance(e, Var) else max((p[0] for p in parts), default=0)
-                size = 1 + sum(p[1] for p in parts)
-                safe = not isinstance(e, (Load, IntrinsicCall)) and all(p[2] for p in parts)
-                costly = isinstance(e, (Call, Div, *_DIVISIONS)) or any(p[3] for p in parts) or (size >= BIG and e.dtype.is_integer)
-                if isinstance(e, _DIVISIONS) and e.dtype.is_integer and not (isinstance(e.b, Const) and e.b.value):
-                    safe = False
-                found = known[id(e)] = (level, size, safe, costly)
+                size, safe, costly, variables = 1, not isinstance(e, (Load, IntrinsicCall)), False, NONE
+                for p in parts:
+                    size, safe, costly = size + p[0], safe and p[1], costly or p[2]
+                    variables = variables | p[3] if variables else p[3]
+                if isinstance(e, Var):
+                    variables = frozenset((e.name,))
+                elif isinstance(e, (Call, Div, *_DIVISIONS)) or (size >= BIG and e.dtype.is_integer):
+                    costly = True
+                    if isinstance(e, _DIVISIONS) and e.dtype.is_integer and not (isinstance(e.b, Const) and e.b.value):
+                        safe = False
+                found = known[e] = (size, safe, costly, variables)
             return found
 
         def move(e: Expr) -> Expr:
-            level, _, safe, costly = measure(e)
+            _, safe, costly, variables = measure(e)
             if not costly:
                 return e
+            level = max((levels.get(v, 0) for v in variables), default=0)
             if safe and level < depth and not isinstance(e, (Const, Var)):
                 table = pending[level]
                 var = table.get(e)

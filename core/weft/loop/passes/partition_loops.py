@@ -339,24 +339,24 @@ def partition_loops(program: Program) -> Program:
         begin, end = named(begin, "begin"), named(end, "end")
         for var, value in lets:
             scope = scope.with_range(var.name, range_of(value, scope.ranges))
+        # The middle first: it is the hot part, and the budget may not suffice for all.
         if parallel:
             conditions = ([] if no_pre else [le(begin, loop.var)]) + ([] if no_post else [lt(loop.var, end)])
             inner = scope.with_range(loop.var.name, Range(0, None))
-            slow = EMPTY if is_empty(sides[0]) else visit(copy_stmt(sides[0], {}, names), inner)
             fast = visit(mid_body, inner)
+            slow = EMPTY if is_empty(sides[0]) else visit(copy_stmt(sides[0], {}, names), inner)
             test = conditions[0] if len(conditions) == 1 else And(*conditions) if conditions else TRUE
             result: Stmt = replace(loop, body=if_stmt(test, fast, None if is_empty(slow) else slow))
         else:
-            parts: list[Stmt] = []
+            middle_body = mid_body if no_pre else copy_stmt(mid_body, {loop.var.name: add(begin, loop.var)}, None)
+            result = EMPTY if is_empty(middle_body) else inside(replace(loop, extent=sub(end, begin), body=middle_body), scope)
             if not no_pre and not is_empty(sides[0]):
                 var = Var(names.fresh(loop.var.name), loop.var.dtype)
-                parts.append(replace(loop, var=var, extent=begin, body=copy_stmt(sides[0], {loop.var.name: var}, names)))
-            middle_body = mid_body if no_pre else copy_stmt(mid_body, {loop.var.name: add(begin, loop.var)}, None)
-            parts.append(replace(loop, extent=sub(end, begin), body=middle_body))
+                result = seq(inside(replace(loop, var=var, extent=begin, body=copy_stmt(sides[0], {loop.var.name: var}, names)), scope), result)
             if not no_post and not is_empty(sides[1]):
                 var = Var(names.fresh(loop.var.name), loop.var.dtype)
-                parts.append(replace(loop, var=var, extent=sub(n, end), body=copy_stmt(sides[1], {loop.var.name: add(end, var)}, names)))
-            result = seq(*(inside(p, scope) for p in parts if isinstance(p, For) and not is_empty(p.body)))
+                post = copy_stmt(sides[1], {loop.var.name: add(end, var)}, names)
+                result = seq(result, inside(replace(loop, var=var, extent=sub(n, end), body=post), scope))
         for var, value in reversed(lets):
             result = Let(var, value, result)
         return result
