@@ -15,7 +15,6 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.errors import ParseError, WeftError, nearest
-from weft.expr.nodes import Var
 from weft.expr.parser import parse_expr
 from weft.graph.layout import Layout, parse_layout
 from weft.graph.nodes import Graph, Node, OptionalType, SequenceType, SymbolSource, TensorType, Type, Value
@@ -23,7 +22,8 @@ from weft.graph.operator import Operator
 from weft.tensor.language import as_dim
 
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
-_IDENTIFIER = re.compile(r"[A-Za-z_][\w.]*")
+_IDENTIFIER = re.compile(r"[^\W\d][\w.]*")
+_SYMBOL = re.compile(r"[^\W\d]\w*(?:\.\w+)*|`[^`\n]*`")
 _INTEGER = re.compile(r"-?\d+")
 _FLOAT = re.compile(r"-?(\d+\.\d*([eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf|nan)")
 _LAYOUT = re.compile(r"((split|permute)\([0-9, ]*\)\s?)+")
@@ -116,7 +116,9 @@ class _Parser:
         start, depth = self.at, 0
         while self.at < len(self.text):
             char = self.text[self.at]
-            if char in _OPEN:
+            if char == "`":
+                self.at = max(self.at, self.text.find("`", self.at + 1))
+            elif char in _OPEN:
                 depth += 1
             elif char in _CLOSE:
                 if depth == 0:
@@ -139,7 +141,7 @@ class _Parser:
         if not text:
             self.fail("expected a formula", at=start)
         try:
-            return parse_expr(text, {n: Var(n, dt.int64) for n in _IDENTIFIER.findall(text)})
+            return parse_expr(text)
         except WeftError as error:
             return self.fail(f"'{text}' is no formula: {error.what}", at=start)
 
@@ -240,7 +242,7 @@ class _Parser:
         self.expect("(")
         sources: list[tuple[int, str, str, int]] = []
         while not self.take(")"):
-            symbol = self.match(_IDENTIFIER, "a symbol")
+            symbol = self.match(_SYMBOL, "a symbol").strip("`")
             self.expect("=")
             at, name = self.at, self.name()
             self.expect("[")

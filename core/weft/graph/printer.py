@@ -21,6 +21,7 @@ import numpy as np
 from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr.nodes import Expr
+from weft.expr.printer import print_name as print_symbol
 from weft.graph.layout import Layout
 from weft.graph.nodes import Graph, TensorType, Value
 
@@ -86,7 +87,7 @@ def _scalar_text(value: Value) -> str:
 def _print(graph: Graph, indent: str) -> str:
     inner = indent + "  "
     inputs = ", ".join(f"{print_name(v.name)}: {v.type}" for v in graph.inputs)
-    symbols = ", ".join(f"{name} = {print_name(s.value.name)}[{s.index}]" for name, s in graph.symbols.items())
+    symbols = ", ".join(f"{print_symbol(name)} = {print_name(s.value.name)}[{s.index}]" for name, s in graph.symbols.items())
     lines = [f"graph {BARE.fullmatch(graph.name) and graph.name or json.dumps(graph.name)}({inputs}) symbols({symbols}) {{"]
     for value in all_constants(graph):
         lines.append(f"{inner}{print_name(value.name)}: {value.type} = const{_scalar_text(value)}")

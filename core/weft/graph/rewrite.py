@@ -117,16 +117,28 @@ class Rewriter:
         self._give_names(new)
         return new
 
-    def _copy(self, node: Node, inputs: tuple[Value | None, ...], on_subgraph: Callable[[Graph], Graph] | None) -> None:
-        op = map_subgraphs(node.op, on_subgraph) if on_subgraph is not None else node.op
+    def copy(self, node: Node, inputs: tuple[Value | None, ...], op: Operator | None = None, infer: bool = False) -> tuple[Value, ...]:
+        """The old node over other inputs (and with another operator of the same outputs); its types are kept, layouts
+        included, unless an input's logical type changed or `infer` asks for it."""
+        op = op or node.op
         types: list[Type] = [o.type for o in node.outputs]
-        if any(a is not None and b is not None and _logical(a.type) != _logical(b.type) for a, b in zip(inputs, node.inputs)):
+        if infer or any(a is not None and b is not None and _logical(a.type) != _logical(b.type) for a, b in zip(inputs, node.inputs)):
             inferred = op.infer_checked(inputs)
             types = [n.with_layout(o.layout) if isinstance(n, TensorType) and isinstance(o, TensorType) else n for n, o in zip(inferred, types)]
-        outputs = [Value(o.name, t) for o, t in zip(node.outputs, types)]
-        self.builder.graph.nodes.append(Node(op, inputs, outputs, node.names))
-        for o, n in zip(node.outputs, outputs):
-            self._set(o, n)
+        outputs = tuple(Value(o.name, t) for o, t in zip(node.outputs, types))
+        copied = Node(op, inputs, outputs, node.names)
+        self.builder.graph.nodes.append(copied)
+        self._built.append(copied)
+        return outputs
+
+    def _copy(self, node: Node, inputs: tuple[Value | None, ...], on_subgraph: Callable[[Graph], Graph] | None) -> None:
+        op = map_subgraphs(node.op, on_subgraph) if on_subgraph is not None else node.op
+        for old, new in zip(node.outputs, self.copy(node, inputs, op)):
+            self._set(old, new)
+
+    def builder_for_rule(self) -> GraphBuilder:
+        """A GraphBuilder whose nodes come before the one at hand, for decompositions."""
+        return _RuleBuilder(self)
 
     def _replace(self, node: Node, results: tuple[Value, ...]) -> None:
         fresh = {id(o) for b in self._built for o in b.outputs}
@@ -153,6 +165,17 @@ class Rewriter:
             for other in seen:
                 if id(other) not in live:
                     node.names = node.names | other.names
+
+
+class _RuleBuilder(GraphBuilder):
+    """Adds through a Rewriter, so that what is built gets the names of what it replaces."""
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter = rewriter
+        self.graph, self._taken, self._names = rewriter.builder.graph, rewriter.builder._taken, rewriter.builder._names
+
+    def add(self, op: Operator, *inputs: Value | None, name: str | None = None) -> Any:
+        return self._rewriter.add(op, *inputs, name=name)
 
 
 def rewrite(graph: Graph, *rules: Rule, on_subgraph: Callable[[Graph], Graph] | None = None, rounds: int = 10) -> Graph:

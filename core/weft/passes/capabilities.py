@@ -1,0 +1,58 @@
+"""What graph passes may assume of a target. compile.py builds it from the hooks; passes call no hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from weft.graph.layout import Layout, Split
+from weft.graph.nodes import Node
+
+
+# Stands in an offer for "as it comes": reading the operand costs the same in any layout.
+ANY = Layout((Split(0, 1),))
+
+
+@dataclass(frozen=True)
+class LayoutOffer:
+    """One way in which a target computes a node: how it wants the inputs stored and how it stores the outputs.
+
+    Args:
+        inputs: one layout per operand (None: row-major, and absent operands; ANY: as it comes).
+        outputs: one layout per output.
+        cost: of the node computed this way, in bytes of memory moved meanwhile; row-major everywhere is always possible at 0.
+    """
+
+    inputs: tuple[Layout | None, ...]
+    outputs: tuple[Layout | None, ...]
+    cost: float = 0.0
+
+
+LayoutRule: TypeAlias = "Callable[[Node], list[LayoutOffer]]"
+
+# Composites whose whole decomposition becomes one Program: a schedule library takes them as one kernel.
+CLAIMED = frozenset(
+    {
+        "Softmax", "LogSoftmax", "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm", "Attention", "LSTM", "GRU", "RNN",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """See the module.
+
+    Args:
+        claims: names of composites that stay whole.
+        channel_block: channels of a blocked activation layout (vector lanes); None: all row-major.
+        panel: columns of a packed constant matrix; None: not packed.
+        layouts: operator class name → its offers, best first; by default those of `layout_offers`.
+        max_group: most nodes in a group.
+    """
+
+    claims: frozenset[str] = CLAIMED
+    channel_block: int | None = None
+    panel: int | None = None
+    layouts: Mapping[str, LayoutRule] | None = field(default=None, compare=False)
+    max_group: int = 64

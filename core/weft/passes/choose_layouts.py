@@ -1,0 +1,233 @@
+"""Decides how values are stored, over the whole graph.
+
+Operators never see layouts: any node is right under any. Some have layouts under which they are fast (`Capabilities.layouts`), some
+follow (elementwise operators, pooling, concatenation: they cost the same under each), the rest read and write row-major. Every node is
+labelled with one offer so that the sum of the offers' costs and of the conversions is small: all start with their best
+offer, then each node in turn takes what is cheapest given its neighbours, until nothing changes.
+"""
+
+from __future__ import annotations
+
+from weft.graph.layout import Layout, Split
+from weft.graph.nodes import Graph, Node, TensorType, Value
+from weft.graph.relayout import Relayout
+from weft.graph.rewrite import Replacement, Rewriter, rewrite
+from weft.passes.capabilities import ANY, Capabilities, LayoutOffer, LayoutRule
+from weft.passes.layout_offers import default_offers, elements
+
+ROUNDS = 8
+# Pooling over spatial axes computes each channel by itself.
+FOLLOWERS = frozenset({"MaxPool", "AveragePool", "LpPool"})
+
+
+def choose_layouts(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
+    """Afterwards values carry layouts; inputs and outputs of the graph are row-major; every Relayout is needed. Runs anew on any graph."""
+    capabilities = capabilities or Capabilities()
+    graph = strip_layouts(graph)
+    rules = capabilities.layouts if capabilities.layouts is not None else default_offers(capabilities)
+    labels = _Choice(graph, rules).run() if rules else {}
+
+    converted: dict[tuple[int, Layout | None], Value] = {}
+
+    def stored(r: Rewriter, value: Value, layout: Layout | None) -> Value:
+        """`value` (of the new graph) as a user wants it."""
+        if value.tensor.layout == layout:
+            return value
+        key = (id(value), layout)
+        if key not in converted:
+            if value.constant is not None:
+                copy = r.constant(value.constant, value.name)
+                copy.type = value.tensor.with_layout(layout)
+                converted[key] = copy
+            else:
+                converted[key] = r.add(Relayout(layout), value, name=value.name)
+                converted[key].producer.names = value.producer.names if value.producer is not None else frozenset()  # type: ignore[union-attr]
+        return converted[key]
+
+    def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+        offer = labels.get(id(node))
+        wanted = offer.inputs if offer is not None else (None,) * len(inputs)
+        ready = tuple(
+            v if v is None or not isinstance(v.type, TensorType) or (offer is not None and w is ANY) else stored(r, v, w) for v, w in zip(inputs, wanted)
+        )
+        outputs = r.copy(node, ready)
+        if offer is not None:
+            for o, layout in zip(outputs, offer.outputs):
+                if layout is not None:
+                    o.type = o.tensor.with_layout(layout)
+        return outputs
+
+    rewriter = Rewriter(graph)
+    new = rewriter.run(rule, on_subgraph=lambda g: choose_layouts(g, capabilities))
+    if any(isinstance(v.type, TensorType) and v.type.layout is not None for v in new.outputs):
+        new = _row_major_outputs(new)
+    return new
+
+
+def strip_layouts(graph: Graph) -> Graph:
+    """The same graph, all row-major, without conversions."""
+
+    def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+        return inputs[0] if isinstance(node.op, Relayout) else None
+
+    new = rewrite(graph, rule, rounds=1)
+    for value in new.values():
+        if isinstance(value.type, TensorType) and value.type.layout is not None:
+            value.type = value.type.with_layout(None)
+    return new
+
+
+def _row_major_outputs(graph: Graph) -> Graph:
+    done: dict[int, Value] = {}
+    taken = {v.name for v in graph.values()}
+    for k, value in enumerate(graph.outputs):
+        if not isinstance(value.type, TensorType) or value.type.layout is None:
+            continue
+        if id(value) not in done:
+            inner = value.name
+            while inner in taken:
+                inner += "_blocked"
+            taken.add(inner)
+            # The row-major value takes the output's name.
+            out = Value(value.name, value.type.with_layout(None))
+            value.name = inner
+            graph.nodes.append(Node(Relayout(None), [value], [out], value.producer.names if value.producer is not None else ()))
+            done[id(value)] = out
+        graph.outputs[k] = done[id(value)]
+    return graph
+
+
+def follower_offer(node: Node, layout: Layout | None) -> LayoutOffer | None:
+    """How a node that follows computes under `layout`, if it can; None in `inputs` where an operand is better row-major."""
+    if not node.outputs or not isinstance(node.output.type, TensorType) or len(node.outputs) != 1:
+        return None
+    output = node.output
+    kind, name = node.op.kind, type(node.op).__name__
+    if layout is not None and not _fits(output, layout):
+        return None
+    if kind == "elementwise":
+        # Operands that broadcast are read row-major: their reads are splats or contiguous in the blocked axis.
+        return LayoutOffer(tuple(layout if v is not None and _same_extent(v, output) else None for v in node.inputs), (layout,))
+    if name in FOLLOWERS and node.inputs[0] is not None:
+        return LayoutOffer((layout, *(None,) * (len(node.inputs) - 1)), (layout,))
+    if name == "Concat":
+        if layout is not None and not all(v is not None and _fits(v, layout) for v in node.inputs):
+            return None
+        return LayoutOffer((layout,) * len(node.inputs), (layout,))
+    return None
+
+
+def reads_any(node: Node) -> bool:
+    """Whether the first operand may be stored anyhow: a reduction that keeps the channels and writes row-major."""
+    first = node.inputs[0] if node.inputs else None
+    axes = node.op.attributes().get("axes")
+    if node.op.kind != "reduction" or first is None or not isinstance(first.type, TensorType) or len(node.outputs) != 1:
+        return False
+    if not isinstance(axes, tuple) or not all(isinstance(a, int) for a in axes):
+        return False
+    return bool(first.type.rank) and 1 not in {a % first.type.rank for a in axes}
+
+
+def _same_extent(value: Value, output: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.shape == output.shape
+
+
+def _fits(value: Value, layout: Layout) -> bool:
+    """Whether the layout's rank is the value's and its splits leave no padding."""
+    if not isinstance(value.type, TensorType):
+        return False
+    splits = [s for s in layout.steps if isinstance(s, Split)]
+    rank = len(layout.steps[-1].order) - len(splits) if not isinstance(layout.steps[-1], Split) else None
+    return rank == value.type.rank and not layout.pads(value.type.shape)
+
+
+class _Choice:
+    """Labels nodes with offers."""
+
+    def __init__(self, graph: Graph, rules: object) -> None:
+        self.graph = graph
+        self.rules: dict[str, LayoutRule] = dict(rules)  # type: ignore[call-overload]
+        self.users = graph.users()
+        self.outputs = {id(v) for v in graph.outputs}
+        self.offers: dict[int, list[LayoutOffer]] = {}
+        self.labels: dict[int, LayoutOffer] = {}
+
+    def run(self) -> dict[int, LayoutOffer]:
+        for node in self.graph.nodes:
+            found = self._own_offers(node)
+            if found:
+                self.offers[id(node)] = [*found, _row_major(node)]
+                self.labels[id(node)] = found[0]
+            elif reads_any(node):
+                self.labels[id(node)] = LayoutOffer((ANY, *(None,) * (len(node.inputs) - 1)), (None,))
+            elif follower_offer(node, None) is not None:
+                # Start as the largest operand is stored.
+                known = [self.stored(v) for v in sorted((v for v in node.inputs if v is not None and _same_rank(v, node)), key=elements, reverse=True)]
+                start = next((layout for layout in known if layout is not None), None)
+                self.labels[id(node)] = follower_offer(node, start) or follower_offer(node, None)  # type: ignore[assignment]
+        anchors = [n for n in self.graph.nodes if id(n) in self.offers]
+        if not anchors:
+            return self.labels
+        flexible = [n for n in self.graph.nodes if id(n) in self.labels]
+        for _ in range(ROUNDS):
+            changed = False
+            for node in (*flexible, *reversed(flexible)):
+                changed |= self._improve(node)
+            if not changed:
+                break
+        return self.labels
+
+    def _own_offers(self, node: Node) -> list[LayoutOffer]:
+        rule = self.rules.get(type(node.op).__name__)
+        return rule(node) if rule is not None else []
+
+    def stored(self, value: Value) -> Layout | None:
+        """The layout in which the value's producer writes it."""
+        label = self.labels.get(id(value.producer)) if value.producer is not None else None
+        return label.outputs[value.producer.outputs.index(value)] if label is not None else None  # type: ignore[union-attr]
+
+    def _wanted(self, node: Node, position: int) -> Layout | None:
+        label = self.labels.get(id(node))
+        return label.inputs[position] if label is not None else None
+
+    def conversions(self, value: Value | None) -> float:
+        """Bytes moved to give every user of `value` what it wants: each layout once, read and written."""
+        if value is None or value.constant is not None or not isinstance(value.type, TensorType):
+            return 0.0
+        have = self.stored(value)
+        wanted = {self._wanted(n, k) for n, k in self.users.get(id(value), ())}
+        if id(value) in self.outputs:
+            wanted.add(None)
+        return 2.0 * elements(value) * value.type.dtype.bytes * len(wanted - {have, ANY})
+
+    def _cost(self, node: Node, label: LayoutOffer) -> float:
+        before = self.labels[id(node)]
+        self.labels[id(node)] = label
+        touched = {id(v): v for v in (*node.inputs, *node.outputs) if v is not None}
+        cost = label.cost + sum(self.conversions(v) for v in touched.values())
+        self.labels[id(node)] = before
+        return cost
+
+    def _improve(self, node: Node) -> bool:
+        now = self.labels[id(node)]
+        candidates = self.offers.get(id(node))
+        if candidates is None:
+            if ANY in now.inputs:
+                return False
+            layouts = {self.stored(v) for v in node.inputs if v is not None} | {self._wanted(n, k) for n, k in self.users.get(id(node.output), ())} | {None}
+            candidates = [o for o in (follower_offer(node, layout) for layout in sorted(layouts - {ANY}, key=str)) if o is not None]
+        best, least = now, self._cost(node, now)
+        for offer in candidates:
+            cost = self._cost(node, offer)
+            if cost < least:
+                best, least = offer, cost
+        self.labels[id(node)] = best
+        return best is not now
+
+
+def _same_rank(value: Value, node: Node) -> bool:
+    return isinstance(value.type, TensorType) and value.type.rank == node.output.tensor.rank
+
+
+def _row_major(node: Node) -> LayoutOffer:
+    return LayoutOffer((None,) * len(node.inputs), (None,) * len(node.outputs))

@@ -1,0 +1,68 @@
+"""Computes at compile time what depends on constants only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.errors import WeftError
+from weft.expr.nodes import Expr
+from weft.graph.nodes import Graph, Node, TensorType, Value
+from weft.graph.rewrite import Replacement, Rewriter, attribute_symbols, rewrite, substitute_symbols
+from weft.passes.eliminate_common_subexpressions import RANDOM
+
+LIMIT = 64 << 20
+
+
+def fold_constants(graph: Graph, limit: int = LIMIT) -> Graph:
+    """Afterwards no node has constant inputs only, but those whose result would be over `limit` bytes and larger than its inputs; no
+    data symbol is bound to a constant.
+
+    Args:
+        limit: bytes of a result that need no justification by the size of the inputs.
+    """
+
+    def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+        if node.op.kind == "control" or type(node.op).__name__ in RANDOM or attribute_symbols(node.op):
+            return None
+        if any(v is not None and v.constant is None for v in inputs):
+            return None
+        if not all(isinstance(o.type, TensorType) and o.type.is_static and o.type.dtype.kind != "string" for o in node.outputs):
+            return None
+        size = sum(int(np.prod(o.shape, dtype=np.int64)) * o.dtype.bytes for o in node.outputs)
+        if size > max(limit, sum(v.constant.nbytes for v in inputs if v is not None and v.constant is not None)):
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                result = node.op.reference(*(None if v is None else v.constant for v in inputs))
+        except (WeftError, ArithmeticError, ValueError, IndexError):
+            return None  # it fails at run time as well, where the error names the run's data
+        results = result if isinstance(result, tuple) else (result,)
+        folded = []
+        for old, data in zip(node.outputs, results):
+            array = np.asarray(data)
+            if array.shape != old.shape or array.dtype != old.dtype.numpy:
+                return None
+            value = r.constant(np.ascontiguousarray(array) if array.ndim else array, old.name)
+            value.type = old.type
+            folded.append(value)
+        return tuple(folded)
+
+    while True:
+        graph = rewrite(graph, rule, on_subgraph=lambda g: fold_constants(g, limit), rounds=1)
+        known = {n: int(s.value.constant.reshape(-1)[s.index]) for n, s in graph.symbols.items() if s.value.constant is not None}
+        if not known:
+            return graph
+        # Sizes that became numbers make shapes static, which may make more nodes foldable.
+        graph = substitute_symbols(graph, known)
+        graph = refine_types(graph)
+
+
+def refine_types(graph: Graph) -> Graph:
+    """The graph with types inferred anew where an input's type is more precise than it was."""
+
+    def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+        if all(not isinstance(d, Expr) for o in node.outputs if isinstance(o.type, TensorType) for d in o.type.shape):
+            return None
+        return r.copy(node, inputs, infer=True)
+
+    return Rewriter(graph).run(rule)

@@ -1,0 +1,312 @@
+"""Puts nodes into groups; every group becomes one kernel.
+
+An anchor (contraction, window, reduction, composite, opaque) takes the elementwise nodes that follow it at the same shape; reductions over trailing axes
+take the row-wise nodes around them too; what is left of elementwise and injective nodes forms groups of its own. A set of nodes may be
+a group if nothing outside lies on a path between two of its nodes, and if one value leaves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weft.expr.nodes import Expr
+from weft.graph.group import Group
+from weft.graph.nodes import Graph, Node, TensorType, Value
+from weft.graph.relayout import Relayout
+from weft.graph.rewrite import attribute_symbols, copy_graph, map_subgraphs, sort_nodes, type_symbols
+from weft.passes.capabilities import Capabilities
+from weft.tensor.language import Dim
+
+# Operators that change the shape of row-major memory and nothing else.
+VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "ExpandDims"})
+# Elementwise operators whose formula is one or two instructions: repeating them costs less than storing their results.
+CHEAP = frozenset(
+    {
+        "Add", "Subtract", "Multiply", "Negative", "Absolute", "Maximum", "Minimum", "Clip", "Relu", "Where", "Cast", "Identity", "Equal", "NotEqual", "Less", "LessEqual",
+        "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "LogicalXor", "LogicalNot", "BroadcastTo", "Slice", "Transpose", "Reshape", "Relayout", "Expand",
+    }
+)  # fmt: skip
+# Composites that read their first operand row by row: cheap formulas on it may be computed as it is read.
+ROW_WISE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RMSNorm"})
+
+
+def fuse(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
+    """Afterwards every node is a Group, but control flow and nodes on strings, sequences and optionals."""
+    return _Fusion(copy_graph(graph), capabilities or Capabilities()).run()
+
+
+class _Fusion:
+    def __init__(self, graph: Graph, capabilities: Capabilities) -> None:
+        self.graph, self.capabilities = graph, capabilities
+        self.nodes = graph.nodes
+        self.index = {id(n): k for k, n in enumerate(self.nodes)}
+        self.users: list[list[int]] = [[] for _ in self.nodes]
+        self.uses: list[list[int]] = [[] for _ in self.nodes]
+        # A kernel's sizes are arguments: what computes a size and what has it cannot be one kernel.
+        self.apart: set[tuple[int, int]] = set()
+        for k, node in enumerate(self.nodes):
+            for v in node.inputs:
+                self._edge(v, k)
+            for name in {*attribute_symbols(node.op), *(n for o in node.outputs for n in type_symbols(o.type))}:
+                if name in graph.symbols:
+                    source = graph.symbols[name].value
+                    self._edge(source, k)
+                    if source.producer is not None and id(source.producer) in self.index:
+                        self.apart.add((self.index[id(source.producer)], k))
+        self.kept = {id(v) for v in graph.outputs} | {id(s.value) for s in graph.symbols.values()}
+        self.group: list[int | None] = [None] * len(self.nodes)
+        self.members: list[list[int]] = []
+        # The last member of any group that has one at or before k and one after.
+        self.reach = list(range(len(self.nodes)))
+
+    def _edge(self, value: Value | None, user: int) -> None:
+        if value is None or value.producer is None or id(value.producer) not in self.index:
+            return
+        p = self.index[id(value.producer)]
+        if user not in self.users[p]:
+            self.users[p].append(user)
+            self.uses[user].append(p)
+
+    # -- facts
+    def fusable(self, k: int) -> bool:
+        node = self.nodes[k]
+        if node.op.kind == "control" or isinstance(node.op, Group):
+            return False
+        values = (*(v for v in node.inputs if v is not None), *node.outputs)
+        return all(isinstance(v.type, TensorType) and v.type.dtype.kind != "string" for v in values)
+
+    def is_view(self, k: int) -> bool:
+        node = self.nodes[k]
+        first = node.inputs[0]
+        assert type(node.op).__name__ not in VIEWS or first is not None
+        return type(node.op).__name__ in VIEWS and first is not None and first.tensor.layout is None and node.output.tensor.layout is None
+
+    def free_elementwise(self, k: int) -> bool:
+        return self.group[k] is None and self.nodes[k].op.kind == "elementwise" and self.fusable(k) and len(self.nodes[k].outputs) == 1
+
+    def live_outs(self, members: set[int]) -> list[Value]:
+        found = []
+        for k in sorted(members):
+            for o in self.nodes[k].outputs:
+                users = [u for u in self.users[k] if any(v is o for v in self.nodes[u].inputs)]
+                if id(o) in self.kept or any(u not in members for u in users):
+                    found.append(o)
+        return found
+
+    def sound(self, members: set[int]) -> bool:
+        """Whether no path leaves the set and comes back, groups already made taken as one node, and no size is computed inside."""
+        if any(p in members and u in members for p, u in self.apart):
+            return False
+        # Beyond the set's last node a path can only come back through a made group that reaches back over it.
+        horizon = max(members)
+        while self.reach[horizon] > horizon:
+            horizon = self.reach[horizon]
+        seen: set[int] = set()
+        stack = [u for k in members for u in self.users[k] if u not in members]
+        while stack:
+            k = stack.pop()
+            if k in members:
+                return False
+            if k in seen or k > horizon:
+                continue
+            g = self.group[k]
+            whole = self.members[g] if g is not None else [k]
+            seen.update(whole)
+            stack.extend(u for m in whole for u in self.users[m] if u not in seen)
+        return True
+
+    def close(self, members: Iterable[int]) -> None:
+        ordered = sorted(members)
+        for k in ordered:
+            self.group[k] = len(self.members)
+        for k in range(ordered[0], ordered[-1]):
+            self.reach[k] = max(self.reach[k], ordered[-1])
+        self.members.append(ordered)
+
+    # -- the phases
+    def run(self) -> Graph:
+        for k, node in enumerate(self.nodes):
+            if not self.fusable(k) or self.is_view(k) or self.group[k] is not None:
+                continue
+            if node.op.kind in ("contraction", "window", "composite", "reduction"):
+                self.close(self.with_prologue(k, self.with_followers(k)))
+            elif node.op.kind == "opaque":
+                self.close([k])
+        for k in range(len(self.nodes) - 1, -1, -1):
+            if self.group[k] is None and self.fusable(k):
+                self.close([k] if self.is_view(k) else self.with_producers({k}))
+        return self.build()
+
+    def with_followers(self, anchor: int) -> set[int]:
+        """The anchor and the longest run of elementwise (and, after a reduction, row-wise) nodes that follow it and leave one value."""
+        node = self.nodes[anchor]
+        members, best = {anchor}, {anchor}
+        if len(node.outputs) != 1:
+            return best
+        shapes = [node.output.shape]
+        layouts = {node.output.tensor.layout}
+        rows = trailing_axes(node)
+        if rows is not None:
+            shapes.append(node.inputs[0].shape)  # type: ignore[union-attr]
+            layouts.add(node.inputs[0].tensor.layout)  # type: ignore[union-attr]
+        frontier = sorted(self.users[anchor])
+        while frontier and len(members) < self.capabilities.max_group:
+            k = frontier.pop(0)
+            if k in members or not self._follows(k, shapes, layouts, rows):
+                continue
+            members.add(k)
+            if len(self.live_outs(members)) == 1 and self.sound(members):
+                best = set(members)
+            frontier = sorted({*frontier, *(u for u in self.users[k] if u not in members)})
+        return best
+
+    def _follows(self, k: int, shapes: list[tuple[Dim, ...]], layouts: set[object], rows: tuple[int, ...] | None) -> bool:
+        node = self.nodes[k]
+        if self.free_elementwise(k):
+            return node.output.shape in shapes and node.output.tensor.layout in layouts
+        if rows is None or self.group[k] is not None or node.op.kind != "reduction" or not self.fusable(k):
+            return False
+        # Another reduction of the same rows: softmax's sum after its maximum, the variance after the mean.
+        return trailing_axes(node) == rows and node.inputs[0] is not None and node.inputs[0].shape == shapes[-1]
+
+    def with_prologue(self, anchor: int, members: set[int]) -> set[int]:
+        node = self.nodes[anchor]
+        if node.op.kind == "reduction" and len(node.outputs) == 1:
+            return self.with_producers(members)
+        if type(node.op).__name__ in ROW_WISE:
+            return self.with_producers(members, only_cheap=True, into=anchor, most=4)
+        return members
+
+    def with_producers(self, members: set[int], only_cheap: bool = False, into: int | None = None, most: int = 64) -> set[int]:
+        """`members` and the elementwise and injective nodes before them that nothing else uses, as far as computing them in place costs little."""
+        members = set(members)
+        added = 0
+        todo = sorted({p for m in ([into] if into is not None else members) for p in self.uses[m]}, reverse=True)
+        while todo and added < most and len(members) < self.capabilities.max_group:
+            k = todo.pop(0)
+            if k in members or not self._may_precede(k, members, only_cheap):
+                continue
+            trial = members | {k}
+            if len(self.live_outs(trial)) > len(self.live_outs(members)) or not self.sound(trial):
+                continue
+            members, added = trial, added + 1
+            todo = sorted({*todo, *self.uses[k]}, reverse=True)
+        return members
+
+    def _may_precede(self, k: int, members: set[int], only_cheap: bool) -> bool:
+        node = self.nodes[k]
+        if self.group[k] is not None or node.op.kind not in ("elementwise", "injective") or not self.fusable(k) or self.is_view(k) or len(node.outputs) != 1:
+            return False
+        cheap = type(node.op).__name__ in CHEAP
+        if only_cheap and not (cheap and node.op.kind == "elementwise"):
+            return False
+        for u in self.users[k]:
+            if u not in members:
+                return False
+            user = self.nodes[u]
+            # Where elements are read more than once the formula is computed more than once: only cheap ones may be.
+            repeated = user.op.kind == "injective" and not isinstance(user.op, Relayout) and not at_most(user.output.shape, node.output.shape)
+            repeated |= user.op.kind == "elementwise" and not at_most(user.output.shape, node.output.shape)
+            if user.op.kind not in ("elementwise", "injective", "reduction") and type(user.op).__name__ not in ROW_WISE:
+                return False
+            if repeated and not cheap:
+                return False
+            if type(user.op).__name__ in ROW_WISE and (user.inputs[0] is not node.output or user.output.shape != node.output.shape):
+                return False
+            if user.op.kind in ("reduction",) and user.inputs[0] is not node.output:
+                return False
+        return True
+
+    # -- building
+    def build(self) -> Graph:
+        new = Graph(self.graph.name, list(self.graph.inputs), list(self.graph.outputs), [], dict(self.graph.symbols), list(self.graph.output_names))
+        made: set[int] = set()
+        roots: dict[int, int] = {}
+        fixed = {id(v) for v in self.graph.inputs}
+        taken = {id(v) for v in self.graph.outputs}
+        for k, node in enumerate(self.nodes):
+            g = self.group[k]
+            if g is None:
+                op = map_subgraphs(node.op, lambda body: fuse(body, self.capabilities))
+                new.nodes.append(Node(op, node.inputs, node.outputs, node.names))
+            elif g not in made:
+                made.add(g)
+                members = self.members[g]
+                view = len(members) == 1 and self.is_view(members[0]) and self._may_view(node, roots, fixed, taken)
+                new.nodes.append(self._group(members, view))
+        sort_nodes(new)
+        return new
+
+    def _may_view(self, node: Node, roots: dict[int, int], fixed: set[int], taken: set[int]) -> bool:
+        """Results own their memory: an output is no view of an input, of a constant or of another output."""
+        source = node.inputs[0]
+        assert source is not None
+        root = roots.get(id(source), id(source))
+        if id(node.output) in taken:
+            if root in fixed or source.constant is not None or root in taken or id(source) in taken:
+                return False
+            taken.add(root)
+        if source.constant is not None:
+            fixed.add(id(source))
+        roots[id(node.output)] = root
+        return True
+
+    def _group(self, members: list[int], view: bool) -> Node:
+        inside = set(members)
+        nodes = [self.nodes[k] for k in members]
+        outs = self.live_outs(inside)
+        body = Graph("_".join(type(n.op).__name__.lower() for n in nodes[:6]))
+        inner: dict[int, Value] = {}
+        outer: list[Value] = []
+        names: set[str] = set()
+        for node in nodes:
+            names |= node.names
+            inputs: list[Value | None] = []
+            for v in node.inputs:
+                if v is not None and id(v) not in inner:
+                    small = v.constant is not None and v.constant.size == 1 and not view
+                    inner[id(v)] = Value(v.name, v.type, constant=v.constant if small else None)
+                    if not small:
+                        body.inputs.append(inner[id(v)])
+                        outer.append(v)
+                inputs.append(None if v is None else inner[id(v)])
+            outputs = [Value(o.name, o.type) for o in node.outputs]
+            inner.update({id(o): n for o, n in zip(node.outputs, outputs)})
+            body.nodes.append(Node(node.op, inputs, outputs, node.names))
+        body.outputs = [inner[id(o)] for o in outs]
+        body.output_names = [o.name for o in outs]
+        return Node(Group(body, view), outer, outs, names)
+
+
+def trailing_axes(node: Node) -> tuple[int, ...] | None:
+    """The axes of a reduction that keeps dimensions and reduces the last ones; else None."""
+    first = node.inputs[0] if node.inputs else None
+    if node.op.kind != "reduction" or first is None or len(node.outputs) != 1:
+        return None
+    attributes = node.op.attributes()
+    axes = attributes.get("axes", attributes.get("axis"))
+    if not attributes.get("keepdims", attributes.get("keep_dims", False)) or node.output.tensor.rank != first.tensor.rank:
+        return None
+    rank = first.tensor.rank
+    axes = tuple(range(rank)) if axes is None else (axes,) if isinstance(axes, int) else tuple(axes)
+    if not all(isinstance(a, int) for a in axes):
+        return None
+    normal = tuple(sorted(a % rank for a in axes)) if rank else ()
+    return normal if normal and normal == tuple(range(rank - len(normal), rank)) else None
+
+
+def at_most(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
+    """Whether a value of shape `a` certainly has no more elements than one of shape `b`."""
+    if a == b:
+        return True
+    left, right = 1, 1
+    symbols_a, symbols_b = [d for d in a if isinstance(d, Expr)], [d for d in b if isinstance(d, Expr)]
+    for d in symbols_a:
+        if d not in symbols_b:
+            return False
+        symbols_b.remove(d)
+    for d in a:
+        left *= d if isinstance(d, int) else 1
+    for d in b:
+        right *= d if isinstance(d, int) else 1
+    return left <= right and not symbols_b

@@ -1,0 +1,85 @@
+"""The layouts that vector machines like, as offers per operator: channels in blocks of vector lanes, packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from weft.graph.layout import Layout, Permute, Split, blocked
+from weft.graph.nodes import Node, TensorType, Value
+from weft.passes.capabilities import Capabilities, LayoutOffer, LayoutRule
+
+# A convolution that reads rows of one channel reaches about half of what it reaches on blocks of channels; the half it loses, in the
+# bytes that memory could move meanwhile (64 FLOP and 8 bytes a cycle).
+BYTES_PER_FLOP = 1 / 8
+
+
+def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
+    """Operator class name → rule, for the channel block and the panel of `capabilities`."""
+    offers: dict[str, LayoutRule] = {}
+    if capabilities.channel_block is not None:
+        lanes = capabilities.channel_block
+        offers["Conv"] = lambda node: conv_offers(node, lanes)
+    if capabilities.panel is not None:
+        width = capabilities.panel
+        offers["MatMul"] = lambda node: matmul_offers(node, width)
+    return offers
+
+
+def conv_weight_layout(rank: int, lanes: int, input_blocked: bool, depthwise: bool) -> Layout:
+    """[O, I, k…] as O/v, I/v, k…, I%v, O%v; I whole where the input is row-major; depthwise [C, 1, k…] as C/v, 1, k…, C%v."""
+    if depthwise or not input_blocked:
+        return blocked(rank, 0, lanes)
+    # After both splits the axes are O/v, O%v, I/v, I%v, k…
+    return Layout((Split(0, lanes), Split(2, lanes), Permute((0, 2, *range(4, rank + 2), 3, 1))))
+
+
+def conv_offers(node: Node, lanes: int) -> list[LayoutOffer]:
+    """Blocked output where the output channels divide, blocked input where the input channels do; weights packed to match."""
+    x, w = node.inputs[0], node.inputs[1]
+    if x is None or w is None or w.constant is None or not isinstance(x.type, TensorType):
+        return []
+    groups = node.op.attributes().get("groups", 1)
+    oc, ic = w.constant.shape[0], x.shape[1]
+    depthwise = groups == oc and ic == oc and w.constant.shape[1] == 1
+    if (groups != 1 and not depthwise) or oc % lanes or not isinstance(ic, int):
+        return []
+    rank, rest = x.tensor.rank, (None,) * (len(node.inputs) - 2)
+    gain = conv_flops(node.output, w) * BYTES_PER_FLOP
+    activation = blocked(rank, 1, lanes)
+    found = []
+    if ic % lanes == 0:
+        found.append(LayoutOffer((activation, conv_weight_layout(rank, lanes, True, depthwise), *rest), (activation,), -gain))
+    if not depthwise:
+        # Few input channels (an image's three): rows are read as they are, blocks written.
+        loss = gain / 2 if ic % lanes == 0 else 0.0
+        found.append(LayoutOffer((None, conv_weight_layout(rank, lanes, False, False), *rest), (activation,), loss - gain))
+    return found
+
+
+def conv_flops(output: Value, weights: Value) -> float:
+    """Of a convolution; symbolic extents count as 64."""
+    assert weights.constant is not None
+    return 2.0 * float(np.prod(weights.constant.shape[1:])) * elements(output)
+
+
+def elements(value: Value) -> float:
+    """How many elements a value has; symbolic extents count as 64, as any number would do to compare."""
+    total = 1.0
+    for d in value.shape:
+        total *= d if isinstance(d, int) else 64
+    return total
+
+
+def panel_layout(panel: int) -> Layout:
+    """[K, N] as N/p, K, p: a product reads p columns at a time, one row after another."""
+    return Layout((Split(1, panel), Permute((1, 0, 2))))
+
+
+def matmul_offers(node: Node, panel: int) -> list[LayoutOffer]:
+    """A constant right matrix packed in panels of columns."""
+    a, b = node.inputs[0], node.inputs[1]
+    if a is None or b is None or b.constant is None or b.constant.ndim != 2 or a.tensor.rank < 2 or b.constant.shape[1] * 2 < panel:
+        return []
+    return [LayoutOffer((None, panel_layout(panel), *(None,) * (len(node.inputs) - 2)), (None,), -1.0)]

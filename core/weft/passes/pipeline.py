@@ -1,0 +1,113 @@
+"""The order of graph passes, and what holds after each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from weft.errors import GraphError, nearest
+from weft.graph.nodes import Graph
+from weft.graph.verify import verify
+from weft.passes.capabilities import Capabilities
+from weft.passes.choose_layouts import choose_layouts
+from weft.passes.decompose import decompose
+from weft.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
+from weft.passes.eliminate_dead_code import eliminate_dead_code
+from weft.passes.fold_batch_norm import fold_batch_norm
+from weft.passes.fold_constants import fold_constants
+from weft.passes.fold_scale import fold_scale
+from weft.passes.fuse import fuse
+from weft.passes.simplify_algebra import simplify_algebra
+
+
+@dataclass(frozen=True)
+class GraphPass:
+    """A pass of a plugin or a user.
+
+    Args:
+        name: names it in reports and may be another pass's `after`.
+        function: Graph → Graph; the meaning must stay the same.
+        after: the pass it follows; "" puts it first.
+    """
+
+    name: str
+    function: Callable[[Graph], Graph]
+    after: str = ""
+
+
+# (name, function, invariant). A name that comes again has a number.
+STAGES: tuple[tuple[str, Callable[[Graph, Capabilities], Graph], str], ...] = (
+    ("fold_constants", lambda g, c: fold_constants(g), "no node has constant inputs only; no size is bound to a constant"),
+    ("fold_batch_norm", lambda g, c: fold_batch_norm(g), "no batch normalisation has constant parameters"),
+    ("decompose", decompose, "every composite is claimed by the target"),
+    ("simplify_algebra", lambda g, c: simplify_algebra(g), "no rule of algebra applies"),
+    ("fold_constants_2", lambda g, c: fold_constants(g), "as after fold_constants"),
+    ("fold_scale", lambda g, c: fold_scale(g), "no constant scale follows a convolution or product with constant weights"),
+    ("eliminate_common_subexpressions", lambda g, c: eliminate_common_subexpressions(g), "no two nodes compute the same"),
+    ("eliminate_dead_code", lambda g, c: eliminate_dead_code(g), "every node contributes to an output"),
+    ("choose_layouts", choose_layouts, "values carry layouts; inputs and outputs are row-major"),
+    ("fuse", fuse, "every node is a Group, but control flow and nodes on strings, sequences and optionals"),
+)
+
+
+def stage_names() -> list[str]:
+    """The core's passes in order."""
+    return [name for name, _, _ in STAGES]
+
+
+def run_passes(
+    graph: Graph,
+    capabilities: Capabilities | None = None,
+    extra: Sequence[GraphPass] = (),
+    on_stage: Callable[[str, Graph, float], None] | None = None,
+    check: bool = True,
+) -> Graph:
+    """`graph` after all passes: optimised, laid out and fused.
+
+    Args:
+        extra: passes of plugins and users, each after the pass it names; in the given order where several name the same.
+        on_stage: called with every pass's name, result and seconds.
+        check: verify the graph after every pass.
+
+    Raises:
+        GraphError: a pass names a slot that does not exist, or left an ill-formed graph.
+    """
+    capabilities = capabilities or Capabilities()
+    for name, function in _ordered(extra):
+        started = time.perf_counter()
+        graph = function(graph, capabilities)
+        seconds = time.perf_counter() - started
+        if check:
+            try:
+                verify(graph)
+            except GraphError as error:
+                raise GraphError(f"after the pass '{name}': {error.what}", where=error.where, why=error.why, hint=error.hint) from error
+        if on_stage is not None:
+            on_stage(name, graph, seconds)
+    return graph
+
+
+def _ordered(extra: Sequence[GraphPass]) -> list[tuple[str, Callable[[Graph, Capabilities], Graph]]]:
+    order = [(name, function) for name, function, _ in STAGES]
+    tails: dict[str, int] = {}
+    pending = list(extra)
+    while pending:
+        left = []
+        for p in pending:
+            names = [name for name, _ in order]
+            if p.after and p.after not in names:
+                left.append(p)
+                continue
+            at = names.index(p.after) + 1 if p.after else 0
+            at += tails.get(p.after, 0)
+            tails[p.after] = tails.get(p.after, 0) + 1
+            order.insert(at, (p.name, lambda g, c, function=p.function: function(g)))  # type: ignore[misc]
+        if len(left) == len(pending):
+            close = nearest(left[0].after, [name for name, _ in order])
+            raise GraphError(
+                f"the graph pass '{left[0].name}' runs after '{left[0].after}', which does not exist",
+                hint=f"did you mean '{close}'?" if close else "the passes are " + ", ".join(stage_names()),
+            )
+        pending = left
+    return order

@@ -1,0 +1,287 @@
+"""Rules of algebra: pattern → check → replacement.
+
+A rule sees a node whose operator is one of its classes. It gives the replacement, or a reason why it does not act (kept for whoever
+asks through `on_decline`), or None if the pattern is not there. Rules keep every finite result; a zero may lose its sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.graph.nodes import Graph, Node, Value
+from weft.graph.operator import Operator
+from weft.graph.rewrite import Replacement, Rewriter, rewrite
+from weft.graph.verify import same_dim, same_type
+from weft.ops.activation import Relu
+from weft.ops.arithmetic import Add, Cast, Divide, Multiply, Negative, Power, Reciprocal, Sqrt, Subtract, Where
+from weft.ops.comparison import LogicalNot
+from weft.ops.contraction import Conv
+from weft.ops.elementwise import Identity
+from weft.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
+from weft.ops.reduction import Reduction
+
+Inputs: TypeAlias = "tuple[Value | None, ...]"
+Outcome: TypeAlias = "Replacement | str"
+
+
+@dataclass(frozen=True)
+class AlgebraRule:
+    """One rule; see the module."""
+
+    name: str
+    operators: tuple[type[Operator], ...]
+    apply: Callable[[Rewriter, Node, Inputs], Outcome]
+
+
+def simplify_algebra(graph: Graph, rules: Sequence[AlgebraRule] | None = None, on_decline: Callable[[str, Node, str], None] | None = None) -> Graph:
+    """Afterwards no rule applies.
+
+    Args:
+        on_decline: called with the rule's name, the node, and the reason why a pattern that was there was not replaced.
+    """
+    rules = RULES if rules is None else rules
+
+    def as_rule(item: AlgebraRule) -> Callable[[Rewriter, Node, Inputs], Replacement]:
+        def act(r: Rewriter, node: Node, inputs: Inputs) -> Replacement:
+            if not isinstance(node.op, item.operators):
+                return None
+            outcome = item.apply(r, node, inputs)
+            if isinstance(outcome, str):
+                if on_decline is not None:
+                    on_decline(item.name, node, outcome)
+                return None
+            return outcome
+
+        act.__name__ = item.name
+        return act
+
+    return rewrite(graph, *(as_rule(item) for item in rules), on_subgraph=lambda g: simplify_algebra(g, rules, on_decline))
+
+
+# -- facts ------------------------------------------------------------------------------------------------------------
+
+
+def all_equal(value: Value | None, number: float) -> bool:
+    """Whether the value is a constant all of whose elements are `number`."""
+    return value is not None and value.constant is not None and value.constant.size > 0 and value.constant.dtype != object and bool((value.constant == number).all())
+
+
+def scalar_of(value: Value | None) -> float | None:
+    """The number that all elements of a real constant are, if they are one."""
+    if value is None or value.constant is None or value.constant.size == 0 or value.dtype.kind not in ("int", "uint", "float"):
+        return None
+    first = value.constant.reshape(-1)[0]
+    return float(first) if bool((value.constant == first).all()) else None
+
+
+def _if_same(value: Value | None, node: Node) -> Outcome:
+    """`value` in place of the node's only output, if the types agree."""
+    if value is None or not same_type(value.type, node.output.type, layouts=False):
+        return "the result is broadcast to another shape"
+    return value
+
+
+# -- arithmetic -------------------------------------------------------------------------------------------------------
+
+
+def _neutral_right(number: float) -> Callable[[Rewriter, Node, Inputs], Outcome]:
+    return lambda r, node, inputs: _if_same(inputs[0], node) if all_equal(inputs[1], number) else None
+
+
+def _neutral_either(number: float) -> Callable[[Rewriter, Node, Inputs], Outcome]:
+    def apply(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+        if all_equal(inputs[1], number):
+            return _if_same(inputs[0], node)
+        return _if_same(inputs[1], node) if all_equal(inputs[0], number) else None
+
+    return apply
+
+
+def _power(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    base, exponent = inputs[0], scalar_of(inputs[1])
+    if base is None or exponent not in (1.0, 2.0, 3.0, 0.5, -1.0):
+        return None
+    if not same_type(base.type, node.output.type, layouts=False):
+        return "the base is broadcast, or the exponent has another dtype"
+    if exponent == 1.0:
+        return base
+    if exponent in (2.0, 3.0):
+        square = r.add(Multiply(), base, base)
+        return square if exponent == 2.0 else r.add(Multiply(), square, base)
+    if not base.dtype.is_float:
+        return "a root of integers"
+    return r.add(Sqrt() if exponent == 0.5 else Reciprocal(), base)
+
+
+def _divide(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    a, b = inputs
+    if b is None or b.constant is None or not b.dtype.is_float or b.constant.size == 0:
+        return None
+    wide = b.constant.astype(np.float64)
+    mantissa, _ = np.frexp(wide)
+    inverse = 1.0 / np.where(wide == 0, np.nan, wide)
+    exact = (np.abs(mantissa) == 0.5) & np.isfinite(inverse) & (inverse.astype(b.constant.dtype).astype(np.float64) == inverse)
+    if not exact.all():
+        return "a divisor is no power of two, so its reciprocal rounds"
+    return r.add(Multiply(), a, r.constant(inverse, like=b))
+
+
+def _twice(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    before = r.producer(inputs[0], type(node.op))
+    return before.inputs[0] if before is not None else None
+
+
+def _again(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    return inputs[0] if r.producer(inputs[0], type(node.op)) is not None else None
+
+
+def _same_dtype(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    return inputs[0] if inputs[0] is not None and inputs[0].type == node.output.type else None
+
+
+def _where(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    cond = inputs[0]
+    if cond is None or cond.constant is None or cond.constant.size == 0 or not (cond.constant.all() or not cond.constant.any()):
+        return None
+    chosen = inputs[1] if cond.constant.all() else inputs[2]
+    if chosen is not None and not same_type(chosen.type, node.output.type, layouts=False):
+        return r.add(BroadcastTo(node.output.shape), chosen)
+    return chosen
+
+
+# -- movement ---------------------------------------------------------------------------------------------------------
+
+
+def _transpose(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    x = inputs[0]
+    assert x is not None and isinstance(node.op, Transpose)
+    order = node.op.order(x.tensor.rank)
+    if order == tuple(range(len(order))):
+        return x
+    before = r.producer(x, Transpose)
+    if before is not None:
+        source = before.inputs[0]
+        assert source is not None and isinstance(before.op, Transpose)
+        inner = before.op.order(x.tensor.rank)
+        return r.add(Transpose(tuple(inner[k] for k in order)), source)
+    moved = [k for k in order if x.shape[k] != 1]
+    if moved == sorted(moved):
+        return r.add(Reshape(node.output.shape), x)  # only axes of one element move: the memory is the same
+    return None
+
+
+def _reshape(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    x = inputs[0]
+    assert x is not None and isinstance(node.op, Reshape)
+    if same_type(x.type, node.output.type, layouts=False):
+        return x
+    before = r.producer(x, Reshape)
+    if before is not None:
+        return r.add(Reshape(node.output.shape), before.inputs[0])
+    if node.op.shape != node.output.shape:
+        return r.add(Reshape(node.output.shape), x)  # -1 written out, so that equal reshapes look equal
+    return None
+
+
+def _broadcast(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    x = inputs[0]
+    if x is not None and same_type(x.type, node.output.type, layouts=False):
+        return x
+    before = r.producer(x, BroadcastTo)
+    if before is not None and before.inputs[0] is not None and _infers(node, BroadcastTo(node.output.shape), before.inputs):
+        return r.add(BroadcastTo(node.output.shape), before.inputs[0])
+    return None
+
+
+def _infers(node: Node, op: Operator, inputs: Sequence[Value | None]) -> bool:
+    from weft.errors import WeftError
+
+    try:
+        types = op.infer_checked(inputs)
+    except WeftError:
+        return False
+    return all(same_type(a, b.type, layouts=False) for a, b in zip(types, node.outputs))
+
+
+def _broadcast_operand(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    """An elementwise operator broadcasts by itself."""
+    if node.op.kind != "elementwise" or len(inputs) < 2:
+        return None
+    for k, value in enumerate(inputs):
+        before = r.producer(value, BroadcastTo)
+        if before is not None:
+            new = (*inputs[:k], before.inputs[0], *inputs[k + 1 :])
+            if _infers(node, node.op, new):
+                return r.add(node.op, *new)
+            return "the other operands do not give the result its shape"
+    return None
+
+
+def _slice(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    x = inputs[0]
+    assert x is not None and isinstance(node.op, Slice)
+    whole = all(s == 0 for s in node.op.starts) and all(s == 1 for s in node.op.all_steps)
+    return x if whole and all(same_dim(a, b) for a, b in zip(node.op.sizes, x.shape)) else None
+
+
+def _concat(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    if len(inputs) == 1:
+        return inputs[0]
+    assert isinstance(node.op, Concat)
+    axis = node.op.axis % node.output.tensor.rank
+    kept = [v for v in inputs if v is not None and v.shape[axis] != 0]
+    return None if len(kept) == len(inputs) or not kept else kept[0] if len(kept) == 1 else r.add(node.op, *kept)
+
+
+def _pad(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    assert isinstance(node.op, Pad)
+    return inputs[0] if all(isinstance(p, int) and p == 0 for p in node.op.pads) else None
+
+
+def _pad_of_conv(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    before = r.producer(inputs[0], Pad)
+    if before is None:
+        return None
+    assert isinstance(node.op, Conv) and isinstance(before.op, Pad)
+    pads, fill = before.op.pads, before.inputs[1] if len(before.inputs) > 1 else None
+    n = len(pads) // 2
+    if before.op.mode != "constant" or (fill is not None and not all_equal(fill, 0)):
+        return "the padding is not zero"
+    if not all(isinstance(p, int) and p >= 0 for p in pads) or any(pads[k] for k in (0, 1, n, n + 1)):
+        return "the padding crops, or is not known, or pads batch or channels"
+    own = tuple(node.op.pads) or (0,) * (2 * (n - 2))
+    both = tuple(a + int(b) for a, b in zip(own, (*pads[2:n], *pads[n + 2 :])))  # type: ignore[arg-type]
+    return r.add(replace(node.op, pads=both), before.inputs[0], *inputs[1:])
+
+
+def _reduce_nothing(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    axes: Any = node.op.attributes().get("axes")
+    return _if_same(inputs[0], node) if axes == () else None
+
+
+RULES: tuple[AlgebraRule, ...] = (
+    AlgebraRule("identity", (Identity,), lambda r, node, inputs: inputs[0]),
+    AlgebraRule("add_zero", (Add,), _neutral_either(0)),
+    AlgebraRule("subtract_zero", (Subtract,), _neutral_right(0)),
+    AlgebraRule("multiply_one", (Multiply,), _neutral_either(1)),
+    AlgebraRule("divide_by_one", (Divide,), _neutral_right(1)),
+    AlgebraRule("divide_by_power_of_two", (Divide,), _divide),
+    AlgebraRule("power", (Power,), _power),
+    AlgebraRule("twice", (Negative, LogicalNot), _twice),
+    AlgebraRule("again", (Relu,), _again),
+    AlgebraRule("cast_to_same", (Cast,), _same_dtype),
+    AlgebraRule("where_constant", (Where,), _where),
+    AlgebraRule("transpose", (Transpose,), _transpose),
+    AlgebraRule("reshape", (Reshape,), _reshape),
+    AlgebraRule("broadcast", (BroadcastTo,), _broadcast),
+    AlgebraRule("slice_all", (Slice,), _slice),
+    AlgebraRule("concat", (Concat,), _concat),
+    AlgebraRule("pad_nothing", (Pad,), _pad),
+    AlgebraRule("pad_of_conv", (Conv,), _pad_of_conv),
+    AlgebraRule("reduce_nothing", (Reduction,), _reduce_nothing),
+    AlgebraRule("broadcast_operand", (Operator,), _broadcast_operand),
+)
