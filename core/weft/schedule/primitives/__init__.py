@@ -1,0 +1,36 @@
+"""THE table of schedule primitives. One function `name(program, …) → (Program, result)` per file; adding one is a file and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from weft.loop.nodes import Program
+from weft.schedule.primitives.annotate import annotate
+from weft.schedule.primitives.bind import bind
+from weft.schedule.primitives.cache_read import cache_read
+from weft.schedule.primitives.cache_write import cache_write
+from weft.schedule.primitives.compact_buffer import compact_buffer
+from weft.schedule.primitives.compute_at import compute_at
+from weft.schedule.primitives.compute_inline import compute_inline
+from weft.schedule.primitives.decompose_reduction import decompose_reduction
+from weft.schedule.primitives.fuse import fuse
+from weft.schedule.primitives.parallel import parallel
+from weft.schedule.primitives.reorder import reorder
+from weft.schedule.primitives.reverse_compute_at import reverse_compute_at
+from weft.schedule.primitives.reverse_compute_inline import reverse_compute_inline
+from weft.schedule.primitives.set_scope import set_scope
+from weft.schedule.primitives.split import split
+from weft.schedule.primitives.unroll import unroll
+from weft.schedule.primitives.vectorize import vectorize
+
+Primitive: TypeAlias = Callable[..., tuple[Program, Any]]
+
+PRIMITIVES: dict[str, Primitive] = {
+    f.__name__: f
+    for f in (
+        split, fuse, reorder, unroll, vectorize, parallel, bind, annotate,
+        compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
+        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction,
+    )
+}  # fmt: skip

@@ -1,0 +1,492 @@
+"""What a statement touches: boxes of buffers as formulas of the loops that stay fixed.
+
+A box is found by interval arithmetic on polynomials: index formulas are sums of products of atoms (variables, and whatever is not a sum or product),
+so `wo*14 + wi - wo*14` cancels and extents come out as the numbers they are, symbolic sizes included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.expr.nodes import (
+    Add,
+    And,
+    Cast,
+    Const,
+    Eq,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Le,
+    Lt,
+    Max,
+    Min,
+    Mul,
+    Select,
+    Sub,
+    Var,
+    const,
+    floordiv,
+    free_vars,
+    maximum,
+    minimum,
+    substitute,
+    walk,
+)  # fmt: skip
+from weft.loop.nodes import AtomicUpdate, Block, Buffer, For, Let, Load, Stmt, Store, stmt_children, stmt_exprs
+
+Monomial: TypeAlias = tuple[Expr, ...]
+
+
+class Poly:
+    """Σ coefficient · product of atoms, with integer coefficients. Atoms are int formulas that are no sum or product."""
+
+    __slots__ = ("terms",)
+
+    def __init__(self, terms: Mapping[Monomial, int]) -> None:
+        self.terms = {m: c for m, c in terms.items() if c}
+
+    def __add__(self, other: Poly) -> Poly:
+        terms = dict(self.terms)
+        for m, c in other.terms.items():
+            terms[m] = terms.get(m, 0) + c
+        return Poly(terms)
+
+    def __sub__(self, other: Poly) -> Poly:
+        return self + other.scale(-1)
+
+    def __mul__(self, other: Poly) -> Poly:
+        terms: dict[Monomial, int] = {}
+        for m, c in self.terms.items():
+            for n, d in other.terms.items():
+                product = tuple(sorted((*m, *n), key=_key)) if m and n else (*m, *n)
+                terms[product] = terms.get(product, 0) + c * d
+        return Poly(terms)
+
+    def scale(self, factor: int) -> Poly:
+        return Poly({m: c * factor for m, c in self.terms.items()})
+
+    def plus(self, value: int) -> Poly:
+        return self + number(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Poly) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.terms.items()))
+
+    @property
+    def constant(self) -> int | None:
+        """The value if there is no atom, else None."""
+        if not self.terms:
+            return 0
+        return self.terms[()] if len(self.terms) == 1 and () in self.terms else None
+
+    def names(self) -> set[str]:
+        return {v for m in self.terms for a in m for v in free_vars(a)}
+
+    def expr(self) -> Expr:
+        """As a formula: first what is added, then what is taken away, numbers last."""
+        result: Expr | None = None
+        for positive in (True, False):
+            for m, c in self.terms.items():
+                if not m or (c > 0) != positive:
+                    continue
+                term = m[0]
+                for a in m[1:]:
+                    term = term * a
+                term = term if abs(c) == 1 else term * abs(c)
+                if result is None:
+                    result = term if positive else const(0) - term
+                else:
+                    result = result + term if positive else result - term
+        n = self.terms.get((), 0)
+        if result is None:
+            return const(n)
+        return result + n if n > 0 else result - (-n) if n < 0 else result
+
+
+def _key(atom: Expr) -> str:
+    return atom.name if isinstance(atom, Var) else str(atom)
+
+
+def number(value: int) -> Poly:
+    return Poly({(): value})
+
+
+def poly(e: Expr) -> Poly:
+    """An integer formula as a polynomial; casts between integers are taken as exact, as index formulas do not overflow."""
+    if isinstance(e, Const):
+        return number(int(e.value))
+    if isinstance(e, Add):
+        return poly(e.a) + poly(e.b)
+    if isinstance(e, Sub):
+        return poly(e.a) - poly(e.b)
+    if isinstance(e, Mul):
+        return poly(e.a) * poly(e.b)
+    if isinstance(e, Cast) and e.dtype.is_integer and e.value.dtype.is_integer and e.value.dtype.bits <= e.dtype.bits:
+        return poly(e.value)
+    if isinstance(e, FloorDiv):
+        quotient = _divide(poly(e.a), poly(e.b))
+        return quotient if quotient is not None else Poly({(e,): 1})
+    if isinstance(e, FloorMod):
+        a, b = poly(e.a), poly(e.b)
+        quotient = _divide(a, b)
+        return a - quotient * b if quotient is not None else Poly({(e,): 1})
+    return Poly({(e,): 1})
+
+
+def _divide(a: Poly, b: Poly) -> Poly | None:
+    """floor(a / b) if it is a polynomial: every term divides, but for a number within one step of zero. A divisor is never below 1."""
+    if len(b.terms) != 1:
+        return None
+    ((divisor, factor),) = b.terms.items()
+    if factor <= 0:
+        return None
+    result: dict[Monomial, int] = {}
+    for m, c in a.terms.items():
+        if not m and (divisor or c % factor):
+            if not divisor:
+                result[()] = c // factor  # numbers round down on their own once all else divides
+            elif -factor <= c < 0:
+                result[()] = -1
+            elif not 0 <= c < factor:
+                return None
+            continue
+        rest = list(m)
+        for atom in divisor:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if c % factor:
+            return None
+        result[tuple(rest)] = result.get(tuple(rest), 0) + c // factor
+    return Poly(result)
+
+
+# -- intervals --------------------------------------------------------------------------------------------------------
+
+Interval: TypeAlias = tuple[Poly, Poly]
+
+
+def interval(e: Expr, moving: Mapping[str, Expr]) -> Interval | None:
+    """The least and greatest value of `e` while each moving variable runs over 0 … extent - 1; all others stay. None: unknown."""
+    return _interval_of(poly(e), moving)
+
+
+def _moves(atom: Expr, moving: Mapping[str, Expr]) -> bool:
+    if isinstance(atom, Var):
+        return atom.name in moving
+    return any((isinstance(n, Var) and n.name in moving) or isinstance(n, Load) for n in walk(atom))
+
+
+def _interval_of(p: Poly, moving: Mapping[str, Expr]) -> Interval | None:
+    lo = hi = p
+    for _ in range(64):
+        atom = next((a for q in (lo, hi) for m in q.terms for a in m if not isinstance(a, Var) and _moves(a, moving)), None)
+        # Innermost variables first: the extent of an inner loop may name an outer one, never the reverse.
+        if atom is None:
+            names = {a.name for q in (lo, hi) for m in q.terms for a in m if isinstance(a, Var) and a.name in moving}
+            if not names:
+                return lo, hi
+            name = next(n for n in reversed(list(moving)) if n in names)
+            atom = next(a for q in (lo, hi) for m in q.terms for a in m if isinstance(a, Var) and a.name == name)
+            ends: Interval | None = (number(0), poly(moving[name]).plus(-1))
+        else:
+            ends = _atom_interval(atom, moving)
+        if ends is None:
+            return None
+        low, high = _replace(lo, atom, ends[0], ends[1]), _replace(hi, atom, ends[1], ends[0])
+        if low is None or high is None:
+            return None
+        lo, hi = low, high
+    return None
+
+
+def _replace(p: Poly, atom: Expr, if_positive: Poly, if_negative: Poly) -> Poly | None:
+    """`p` with `atom` replaced by the end that its coefficient calls for; None if the sign is unknown or the power above one."""
+    rest: dict[Monomial, int] = {}
+    coefficient: dict[Monomial, int] = {}
+    for m, c in p.terms.items():
+        if atom in m:
+            others = list(m)
+            others.remove(atom)
+            if atom in others:
+                return None
+            coefficient[tuple(others)] = c
+        else:
+            rest[m] = c
+    if not coefficient:
+        return p
+    factor = Poly(coefficient)
+    if at_least_zero(factor):
+        return Poly(rest) + factor * if_positive
+    if at_least_zero(factor.scale(-1)):
+        return Poly(rest) + factor * if_negative
+    return None
+
+
+def _atom_interval(atom: Expr, moving: Mapping[str, Expr]) -> Interval | None:
+    """The range of an atom that is no variable."""
+    if isinstance(atom, (FloorDiv, FloorMod)):
+        ends = interval(atom.a, moving)
+        divisor = poly(atom.b)
+        if any(_moves(a, moving) for m in divisor.terms for a in m):
+            return None
+        if isinstance(atom, FloorMod):
+            if ends is not None and at_least_zero(ends[0]) and at_least_zero(divisor.plus(-1) - ends[1]):
+                return ends
+            return number(0), divisor.plus(-1)
+        if ends is None or not (divisor.constant or 1) > 0:
+            return None
+        return poly(floordiv(ends[0].expr(), atom.b)), poly(floordiv(ends[1].expr(), atom.b))
+    if isinstance(atom, (Min, Max)):
+        a, b = interval(atom.a, moving), interval(atom.b, moving)
+        if a is None or b is None:
+            return None
+        build = minimum if isinstance(atom, Min) else maximum
+        return _pick(build, a[0], b[0]), _pick(build, a[1], b[1])
+    if isinstance(atom, Select):
+        a, b = interval(atom.a, moving), interval(atom.b, moving)
+        return None if a is None or b is None else hull([a, b])
+    if isinstance(atom, Cast) and atom.value.dtype.is_bool:
+        return number(0), number(1)
+    return None
+
+
+def _pick(build: object, a: Poly, b: Poly) -> Poly:
+    if at_least_zero(a - b):
+        return a if build is maximum else b
+    if at_least_zero(b - a):
+        return b if build is maximum else a
+    return poly(build(a.expr(), b.expr()))  # type: ignore[operator]
+
+
+def at_least_zero(p: Poly) -> bool:
+    """Whether `p` is certainly not negative, given that variables (dimensions, loops, iterators) are not."""
+    negative: list[tuple[Monomial, int]] = []
+    for m, c in p.terms.items():
+        if not all(_not_negative(a) for a in m):
+            return False
+        if c < 0:
+            negative.append((m, c))
+    if not negative:
+        return True
+    # A ceildiv next to what it covers: c·((n + c-1)//c) ≥ n.
+    for m, c in p.terms.items():
+        if c > 0 and len(m) == 1 and isinstance(m[0], FloorDiv):
+            divisor = poly(m[0].b).constant
+            if divisor is not None and c % divisor == 0:
+                covered = (poly(m[0].a).plus(1 - divisor)).scale(c // divisor)
+                if at_least_zero(p - Poly({m: c}) + covered):
+                    return True
+    return False
+
+
+def _not_negative(e: Expr) -> bool:
+    if isinstance(e, Var):
+        return e.dtype.is_integer
+    if isinstance(e, Const):
+        return bool(e.value >= 0)
+    if isinstance(e, FloorMod):
+        return True
+    if isinstance(e, (Add, Mul, FloorDiv, Min)):
+        return _not_negative(e.a) and _not_negative(e.b)
+    if isinstance(e, Max):
+        return _not_negative(e.a) or _not_negative(e.b)
+    return False
+
+
+def hull(intervals: Sequence[Interval]) -> Interval | None:
+    """The least interval around all of them, if their ends compare."""
+    lo, hi = intervals[0]
+    for low, high in intervals[1:]:
+        if at_least_zero(lo - low):
+            lo = low
+        elif not at_least_zero(low - lo):
+            return None
+        if at_least_zero(high - hi):
+            hi = high
+        elif not at_least_zero(hi - high):
+            return None
+    return lo, hi
+
+
+# -- proof ------------------------------------------------------------------------------------------------------------
+
+
+def slack(condition: Expr) -> list[Poly] | None:
+    """Polynomials that are all ≥ 0 exactly where the condition holds; None if it is no comparison of integers."""
+    if isinstance(condition, (Lt, Le)) and condition.a.dtype.is_integer:
+        return [(poly(condition.b) - poly(condition.a)).plus(-1 if isinstance(condition, Lt) else 0)]
+    if isinstance(condition, Eq) and condition.a.dtype.is_integer:
+        d = poly(condition.a) - poly(condition.b)
+        return [d, d.scale(-1)]
+    if isinstance(condition, And):
+        a, b = slack(condition.a), slack(condition.b)
+        return None if a is None or b is None else a + b
+    return None
+
+
+def certain(condition: Expr, loops: Mapping[str, Expr], facts: Iterable[Expr] = ()) -> bool:
+    """Whether `condition` holds for all values of the loops (outermost first) where the facts hold."""
+    if isinstance(condition, Const):
+        return bool(condition.value)
+    goals = slack(condition)
+    if goals is None:
+        return condition in tuple(facts)
+    known = [p for f in facts for p in (slack(f) or ())]
+
+    def holds(goal: Poly) -> bool:
+        ends = _interval_of(goal, loops)
+        return ends is not None and at_least_zero(ends[0])
+
+    return all(holds(g) or any(holds(g - k) for k in known) for g in goals)
+
+
+# -- accesses ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Access:
+    """One place of a statement that reads or writes a buffer: indices over loops (bindings substituted), and the loops inside the block."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    write: bool
+    block: Block | None
+    inner: tuple[tuple[str, Expr], ...] = ()
+    extents: tuple[Expr, ...] | None = None  # of a declared region: each index is the first of so many
+
+    def box(self, moving: Mapping[str, Expr]) -> list[Interval | None]:
+        """Per dimension, first and last index while the `moving` loops run; None where unknown."""
+        everything = {**moving, **dict(self.inner)}
+        result: list[Interval | None] = []
+        for k, i in enumerate(self.indices):
+            ends = interval(i, everything)
+            if ends is not None and self.extents is not None:
+                last = interval(i + self.extents[k] - 1, everything)
+                ends = None if last is None else (ends[0], last[1])
+            result.append(ends)
+        return result
+
+    def fills(self, moving: Mapping[str, Expr]) -> bool:
+        """Whether the access touches every element of its box (but where a predicate holds it back), as far as provable."""
+        if self.extents is not None:
+            return True
+        everything = {**moving, **dict(self.inner)}
+        seen: set[str] = set()
+        for k, i in enumerate(self.indices):
+            steps: list[tuple[int, Poly]] = []
+            whole = False
+            p = poly(i)
+            for m, c in p.terms.items():
+                atoms = [a for a in m if _moves(a, everything)]
+                if not atoms:
+                    continue
+                names = {v for a in atoms for v in free_vars(a)} & everything.keys()
+                if len(atoms) == 1 and isinstance(atoms[0], Var) and len(m) == 1:
+                    if names & seen:
+                        return False
+                    steps.append((c, poly(everything[atoms[0].name])))
+                elif {v for a in atoms for v in free_vars(a)} - everything.keys() - {v for d in self.buffer.shape for v in free_vars(d)}:
+                    return False
+                else:
+                    whole = True
+                    names = set()
+                seen |= names
+            if whole:
+                ends = interval(i, everything)
+                if ends is None or not (at_least_zero(ends[0].scale(-1)) and at_least_zero((ends[1] - poly(self.buffer.shape[k])).plus(1))):
+                    return False
+                continue
+            reach = number(1)
+            for c, extent in sorted(steps, key=lambda s: s[0]):
+                if not at_least_zero(reach.plus(-c)) or c < 1:
+                    return False
+                reach = reach + extent.plus(-1).scale(c)
+        return True
+
+
+def accesses(stmt: Stmt, buffer: str | None = None) -> list[Access]:
+    """Every access under `stmt` in program order (a store's loads before the store), of one buffer if named."""
+    found: list[Access] = []
+    _collect(stmt, {}, None, (), found, buffer)
+    return found
+
+
+def block_accesses(block: Block, buffer: str | None = None) -> list[Access]:
+    """As `accesses`, but with indices over the block's own iterators."""
+    found: list[Access] = []
+    _collect_block(block, {}, (), found, buffer)
+    return found
+
+
+def _collect_block(block: Block, values: Mapping[str, Expr], inner: tuple[tuple[str, Expr], ...], found: list[Access], buffer: str | None) -> None:
+    own: list[Access] = []
+    for part in (block.init, block.body):
+        if part is not None:
+            _collect(part, values, block, inner, own, buffer)
+    for regions, write in ((block.reads, False), (block.writes, True)):
+        if regions is not None:
+            own = [a for a in own if a.write != write]
+            for r in regions:
+                if buffer is None or r.buffer.name == buffer:
+                    starts, extents = zip(*r.ranges) if r.ranges else ((), ())
+                    own.append(Access(r.buffer, tuple(substitute(x, values) for x in starts), write, block, inner, tuple(substitute(x, values) for x in extents)))
+    found.extend(own)
+
+
+def _collect(stmt: Stmt, values: Mapping[str, Expr], block: Block | None, inner: tuple[tuple[str, Expr], ...], found: list[Access], buffer: str | None) -> None:
+    if isinstance(stmt, Block):
+        bound = {i.var.name: substitute(b, values) for i, b in zip(stmt.iters, stmt.bindings)}
+        _collect_block(stmt, {**values, **bound}, inner, found, buffer)
+        return
+    for e in stmt_exprs(stmt):
+        for node in walk(e):
+            if isinstance(node, Load) and (buffer is None or node.buffer.name == buffer):
+                found.append(Access(node.buffer, tuple(substitute(i, values) for i in node.indices), False, block, inner))
+    if isinstance(stmt, Let):
+        values = {**values, stmt.var.name: substitute(stmt.value, values)}
+    elif isinstance(stmt, For) and block is not None:
+        inner = (*inner, (stmt.var.name, substitute(stmt.extent, values)))
+    for c in stmt_children(stmt):
+        _collect(c, values, block, inner, found, buffer)
+    if isinstance(stmt, (Store, AtomicUpdate)) and (buffer is None or stmt.buffer.name == buffer):
+        indices = tuple(substitute(i, values) for i in stmt.indices)
+        if isinstance(stmt, AtomicUpdate):
+            found.append(Access(stmt.buffer, indices, False, block, inner))
+        found.append(Access(stmt.buffer, indices, True, block, inner))
+
+
+def union_box(boxes: Sequence[list[Interval | None]]) -> list[Interval | None]:
+    """The box around boxes of one rank; None in dimensions where that is unknown."""
+    result: list[Interval | None] = []
+    for parts in zip(*boxes):
+        known = [p for p in parts if p is not None]
+        result.append(hull(known) if len(known) == len(parts) else None)
+    return result
+
+
+def within(inside: list[Interval | None], outside: list[Interval | None]) -> bool:
+    """Whether one box certainly lies in the other."""
+    return all(
+        a is not None and b is not None and at_least_zero(a[0] - b[0]) and at_least_zero(b[1] - a[1])
+        for a, b in zip(inside, outside)
+    )  # fmt: skip
+
+
+def loops_under(stmt: Stmt) -> dict[str, Expr]:
+    """The loops of `stmt` outside blocks, outer before inner, with their extents."""
+    found: dict[str, Expr] = {}
+    stack = [stmt]
+    while stack:
+        s = stack.pop()
+        if isinstance(s, For):
+            found[s.var.name] = s.extent
+        if not isinstance(s, Block):
+            stack.extend(reversed(stmt_children(s)))
+    return found
+
