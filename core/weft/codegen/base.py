@@ -1,0 +1,59 @@
+"""What a code generator is, and what it gives."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from weft import dtypes as dt
+from weft.errors import CodegenError
+from weft.expr.nodes import Expr, Var
+from weft.loop.nodes import Program
+
+TASKS_PER_THREAD = 4
+"""A parallel loop is cut into at most this many tasks per thread: few enough to be cheap, many enough to even out."""
+
+TASKS = Var("threads.tasks", dt.int64)
+"""In a scratch formula: TASKS_PER_THREAD × max(1, threads of the call). Whoever sizes scratch binds it beside the dims."""
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """Code of one kernel.
+
+    `object` is in the target's own format (a relocatable object, a cubin, source text). The kernel's buffers are the
+    program's inputs, its outputs, then one per entry of `scratch`: sizes in bytes, formulas over the program's dims and TASKS,
+    each buffer aligned to 64 bytes and undefined on entry.
+    """
+
+    name: str
+    object: bytes
+    scratch: tuple[Expr, ...] = ()
+
+
+@runtime_checkable
+class Codegen(Protocol):
+    """Turns lowered Programs into code."""
+
+    functions: frozenset[str]
+    """The functions of `weft.expr.functions` that need no expansion."""
+
+    def check(self, program: Program) -> list[str]:
+        """What `program` uses and this target lacks, everything at once, a line each; empty if it can be compiled."""
+        ...
+
+    def compile(self, program: Program) -> KernelCode:
+        """The code of `program`, which the loop passes have lowered."""
+        ...
+
+    def submit(self, program: Program) -> Future[KernelCode]:
+        """As `compile`, perhaps beside others."""
+        ...
+
+
+def require(codegen: Codegen, program: Program, target: str) -> None:
+    """Raises CodegenError naming everything that `program` uses and the target lacks."""
+    lacks = codegen.check(program)
+    if lacks:
+        raise CodegenError(f"target '{target}' cannot compile kernel '{program.name}'", where="\n".join(lacks), hint="a loop pass or a schedule step should have removed these")

@@ -1,0 +1,66 @@
+"""What a schedule may know of a machine: widths, registers, caches, arithmetic speed. Data only; a target fills it in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from weft.dtypes import DType
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A memory scope: `size` in bytes (None unbounded), `align` in bytes, `shared_by` what sees one copy ("all", "block", "thread")."""
+
+    name: str
+    size: int | None = None
+    align: int = 64
+    shared_by: str = "thread"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One processor as a schedule sees it.
+
+    `flops_per_cycle` maps a dtype's name to multiplications plus additions one core starts per cycle;
+    `masked` says that masked vector loads and stores cost about as much as plain ones;
+    `features` are the target's own words for what it can do.
+    """
+
+    kind: str
+    vector_bits: int
+    vector_registers: int
+    fma: bool = False
+    masked: bool = False
+    caches: tuple[int, int, int] = (32 << 10, 512 << 10, 8 << 20)
+    cores: int = 1
+    flops_per_cycle: Mapping[str, int] = field(default_factory=dict)
+    features: frozenset[str] = frozenset()
+    scopes: Mapping[str, Scope] = field(default_factory=dict)
+    cache_line: int = 64
+
+    def __post_init__(self) -> None:
+        # A Machine is shared by every schedule of a compilation: the tables must not change under one of them.
+        object.__setattr__(self, "flops_per_cycle", MappingProxyType(dict(self.flops_per_cycle)))
+        object.__setattr__(self, "scopes", MappingProxyType(dict(self.scopes)))
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.vector_bits, self.vector_registers, self.fma, self.masked, self.caches, self.cores, self.features))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (
+            Machine,
+            (
+                self.kind, self.vector_bits, self.vector_registers, self.fma, self.masked, self.caches, self.cores,
+                dict(self.flops_per_cycle), self.features, dict(self.scopes), self.cache_line,
+            ),
+        )  # fmt: skip
+
+    def lanes(self, dtype: DType) -> int:
+        """Elements of `dtype` in one vector register; at least 1."""
+        return max(1, self.vector_bits // (8 * dtype.scalar.bytes))
+
+    def flops(self, dtype: DType) -> int:
+        """FLOP per cycle of one core on `dtype`; types without an entry count as one vector-wide operation per cycle."""
+        return self.flops_per_cycle.get(dtype.scalar.name, self.lanes(dtype))

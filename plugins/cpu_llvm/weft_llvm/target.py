@@ -1,0 +1,207 @@
+"""The target kind "llvm": options, and what an instruction set can do.
+
+What a CPU has is asked of LLVM itself: a few one-instruction functions are compiled and the assembly is read. So a cross target
+knows exactly what its triple, -mcpu and -mattr say, without a table of processors here and without anything of the host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, ClassVar
+
+from weft.errors import TargetError
+from weft.target import Target, TargetKind
+
+if TYPE_CHECKING:
+    from weft.codegen.base import Codegen
+    from weft.machine import Machine
+
+
+@dataclass(frozen=True)
+class LlvmOptions:
+    """-mcpu, -mattr, -mtriple as LLVM spells them; what is absent means this machine. -threads: size of the pool. -opt: 0 … 3."""
+
+    mcpu: str | None = None
+    mattr: tuple[str, ...] = ()
+    mtriple: str | None = None
+    threads: int | None = None
+    opt: int = 3
+
+
+@dataclass(frozen=True)
+class Isa:
+    """An instruction set as the emitter needs it."""
+
+    triple: str
+    cpu: str
+    features: str
+    data_layout: str
+    has: frozenset[str]
+    """Among fma, f16c (fp16 ⇄ fp32 conversion), half (fp16 arithmetic), rounding (floor … in one instruction), avx, avx2, avx512, neon, sve."""
+    opt: int = 3
+
+    @property
+    def arch(self) -> str:
+        name = self.triple.split("-")[0]
+        return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+
+
+
+
+@cache
+def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
+    """Asks LLVM what it would emit.
+
+    Raises:
+        TargetError: LLVM does not know the triple or the CPU.
+    """
+    from weft.errors import CodegenError
+    from weft_llvm.toolchain import Cpu, compile_assembly, data_layout
+
+    key = Cpu(triple, cpu, features, opt)
+    probe = """
+declare <4 x float> @llvm.fma.v4f32(<4 x float>, <4 x float>, <4 x float>)
+declare <4 x float> @llvm.floor.v4f32(<4 x float>)
+define <4 x float> @fma(<4 x float> %a, <4 x float> %b, <4 x float> %c) nounwind { %r = call <4 x float> @llvm.fma.v4f32(<4 x float> %a, <4 x float> %b, <4 x float> %c)
+ ret <4 x float> %r }
+define <4 x float> @rounding(<4 x float> %a) nounwind { %r = call <4 x float> @llvm.floor.v4f32(<4 x float> %a)
+ ret <4 x float> %r }
+define void @f16c(ptr %p, ptr %q) nounwind { %x = load <4 x half>, ptr %p
+ %y = fpext <4 x half> %x to <4 x float>
+ store <4 x float> %y, ptr %q
+ ret void }
+define void @half(ptr %p) nounwind { %x = load <8 x half>, ptr %p
+ %y = fadd <8 x half> %x, %x
+ store <8 x half> %y, ptr %p
+ ret void }
+define void @wide(ptr %p, ptr %q) nounwind "prefer-vector-width"="512" { %x = load <16 x i32>, ptr %p
+ %y = load <16 x i32>, ptr %q
+ %z = add <16 x i32> %x, %y
+ store <16 x i32> %z, ptr %p
+ ret void }
+"""
+    try:
+        assembly = compile_assembly(f'target triple = "{triple}"\n' + probe, key)
+        layout = data_layout(key)
+    except CodegenError as error:
+        raise TargetError(f"LLVM cannot compile for '{triple}' with -mcpu={cpu}", why=error.why or error.where) from None
+    bodies = dict(re.findall(r"^[_\"]*(fma|rounding|f16c|half|wide)\"?:(.*?)(?=^[_\"]*(?:fma|rounding|f16c|half|wide)\"?:|\Z)", assembly, re.M | re.S))
+
+    def seen(body: str, pattern: str) -> bool:
+        return re.search(pattern, bodies.get(body, "")) is not None
+
+    tests = {
+        "fma": seen("fma", r"\bvfn?m(add|sub)|\bfmla|\bfmadd|\bvfma|relaxed_madd"),
+        "rounding": seen("rounding", r"\bv?roundp|\bvrndscale|\bfrintm|\bvrintm|f32x4\.floor"),
+        "f16c": seen("f16c", r"\bvcvtph2ps|\bfcvtl|\bvfwcvt|\bvcvt\.f32\.f16"),
+        "half": seen("half", r"\bvaddph|\bfadd\s+v\d+\.8h|\bvadd\.f16"),
+        "avx": seen("fma", r"\bv[a-z0-9]+ps|\bvfn?m") and "%xmm" in bodies.get("fma", ""),
+        "avx2": seen("wide", r"vpadd.*%ymm|vpadd.*%zmm"),
+        "avx512": seen("wide", r"%zmm"),
+        "neon": seen("fma", r"\bv\d+\.4s"),
+        "sve": "+sve" in features.split(","),
+    }
+    return Isa(triple, cpu, features, layout, frozenset(n for n, yes in tests.items() if yes), opt)
+
+
+class LlvmTarget(TargetKind):
+    """CPUs, through LLVM."""
+
+    name: ClassVar[str] = "llvm"
+    options: ClassVar[type] = LlvmOptions
+
+    def resolve(self, target: Target) -> Target:
+        """Everything written out. Naming a CPU or a triple takes nothing from the host but the number of threads of a host build."""
+        from weft_llvm import toolchain
+
+        o: LlvmOptions = target.options
+        if not 0 <= o.opt <= 3:
+            raise TargetError(f"option '-opt' is 0, 1, 2 or 3, got {o.opt}", where=str(target))
+        if o.threads is not None and o.threads < 1:
+            raise TargetError(f"option '-threads' is at least 1, got {o.threads}", where=str(target))
+        host = toolchain.host_triple()
+        triple = o.mtriple or host
+        cross = _arch(triple) != _arch(host)
+        cpu = o.mcpu or ("generic" if cross or o.mtriple is not None and o.mtriple != host else toolchain.host_cpu())
+        mattr = tuple(a if a[:1] in "+-" else "+" + a for a in o.mattr)
+        if o.mcpu is None and cpu != "generic":
+            # The name alone would promise what a hypervisor may have masked out.
+            mattr = tuple(f for f in toolchain.host_features().split(",") if f.startswith("+")) + mattr
+        if o.mcpu == "native":
+            return self.resolve(replace(target, options=replace(o, mcpu=None)))
+        threads = o.threads or (1 if cross else available_threads())
+        return replace(target, options=LlvmOptions(cpu, mattr, triple, threads, o.opt))
+
+    def isa(self, target: Target) -> Isa:
+        o: LlvmOptions = self.resolve(target).options
+        assert o.mtriple is not None and o.mcpu is not None
+        return isa(o.mtriple, o.mcpu, ",".join(o.mattr), o.opt)
+
+    def machine(self, target: Target) -> Machine:
+        from weft_llvm.machine import describe
+
+        return describe(self.resolve(target), self.isa(target))
+
+    def codegen(self, target: Target) -> Codegen:
+        from weft_llvm.codegen import LlvmCodegen
+
+        return LlvmCodegen(self.isa(target))
+
+    def device(self, target: Target) -> str:
+        return "cpu"
+
+    def fingerprint(self, target: Target) -> str:
+        import llvmlite
+        import llvmlite.binding as llvm
+
+        from weft_llvm.emitter import VERSION
+
+        o = self.resolve(target).options
+        # The number of threads is an argument of the pool, not of the code.
+        return f"llvm{'.'.join(map(str, llvm.llvm_version_info))}/{llvmlite.__version__}/emitter{VERSION}/{o.mtriple}/{o.mcpu}/{','.join(o.mattr)}/{o.opt}"
+
+
+def _arch(triple: str) -> str:
+    name = triple.split("-")[0]
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+
+
+def available_threads() -> int:
+    """Processors that this process may use: its affinity, cut to the quota of its control group."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        count = os.cpu_count() or 1
+    quota = _cgroup_quota()
+    return max(1, min(count, quota) if quota else count)
+
+
+def _cgroup_quota() -> int | None:
+    def read(path: str) -> str | None:
+        try:
+            with open(path, encoding="ascii") as f:
+                return f.read().strip()
+        except (OSError, ValueError):
+            return None
+
+    quotas = []
+    group = ""
+    for line in (read("/proc/self/cgroup") or "").splitlines():
+        if line.startswith("0::"):
+            group = line[3:].strip("/")
+    # Every ancestor's limit holds; inside a container the own group often appears as the root.
+    while True:
+        text = read(os.path.join("/sys/fs/cgroup", group, "cpu.max"))
+        if text and not text.startswith("max"):
+            limit, period = text.split()
+            quotas.append(-(-int(limit) // int(period)))
+        if not group:
+            break
+        group = os.path.dirname(group)
+    limit, period = read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    if limit and period and int(limit) > 0:
+        quotas.append(-(-int(limit) // int(period)))
+    return max(1, min(quotas)) if quotas else None

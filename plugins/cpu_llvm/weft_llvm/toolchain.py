@@ -1,0 +1,221 @@
+"""LLVM through llvmlite: text of LLVM IR in; checked, optimised objects, assembly or callable functions out.
+
+Compile workers import this module and nothing else of Weft but its errors, so it stays light.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from weft.errors import CodegenError
+
+_started = threading.Lock()
+_count = itertools.count()
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """What LLVM is told to compile for, and how hard to try (`opt` 0 … 3)."""
+
+    triple: str
+    name: str
+    features: str = ""
+    opt: int = 3
+
+
+@cache
+def _initialize() -> None:
+    with _started:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+
+
+def host_triple() -> str:
+    return str(llvm.get_process_triple())
+
+
+def host_cpu() -> str:
+    return str(llvm.get_host_cpu_name())
+
+
+def host_features() -> str:
+    """The host's features as LLVM writes them ("+avx2,-avx512f"), sorted."""
+    return str(llvm.get_host_cpu_features().flatten(sort=True))
+
+
+def target_machine(cpu: Cpu) -> llvm.TargetMachine:
+    """Raises CodegenError if LLVM does not know the triple."""
+    _initialize()
+    try:
+        target = llvm.Target.from_triple(cpu.triple)
+    except RuntimeError as error:
+        raise CodegenError(f"LLVM has no code generator for '{cpu.triple}'", why=str(error)) from None
+    return target.create_target_machine(cpu=cpu.name, features=cpu.features, opt=min(cpu.opt, 3), reloc="pic", codemodel="small")
+
+
+@cache
+def data_layout(cpu: Cpu) -> str:
+    return str(target_machine(cpu).target_data)
+
+
+def optimize(ir: str, cpu: Cpu, machine: llvm.TargetMachine | None = None, *, unroll: bool = False, vectorize: bool = False) -> llvm.ModuleRef:
+    """Parses, verifies and optimises `ir`.
+
+    LLVM's own unrolling and vectorising are off unless asked for: a schedule has already decided, and undoing its choice has
+    cost half of a kernel's speed.
+
+    Raises:
+        CodegenError: the text is not valid LLVM IR.
+    """
+    machine = machine or target_machine(cpu)
+    module = _parse(ir)
+    if cpu.opt > 0:
+        options = llvm.create_pipeline_tuning_options(speed_level=cpu.opt)
+        options.loop_unrolling = unroll
+        options.loop_vectorization = vectorize
+        options.loop_interleaving = vectorize
+        options.slp_vectorization = vectorize
+        builder = llvm.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def _parse(ir: str) -> llvm.ModuleRef:
+    # A context of its own: modules of several threads must not share one, and llvmlite's global one only grows.
+    try:
+        module = llvm.parse_assembly(ir, llvm.create_context())
+        module.verify()
+    except RuntimeError as error:
+        raise CodegenError("LLVM rejects the emitted IR", where=str(error).strip(), hint="this is a bug of the emitter; please report it with the kernel") from None
+    return module
+
+
+def compile_object(ir: str, cpu: Cpu) -> bytes:
+    """A relocatable, position-independent object."""
+    machine = target_machine(cpu)
+    return bytes(machine.emit_object(optimize(ir, cpu, machine)))
+
+
+def compile_assembly(ir: str, cpu: Cpu) -> str:
+    """The assembly text of what `compile_object` gives."""
+    machine = target_machine(cpu)
+    machine.set_asm_verbosity(False)
+    return str(machine.emit_assembly(optimize(ir, cpu, machine)))
+
+
+def optimized_ir(ir: str, cpu: Cpu) -> str:
+    return str(optimize(ir, cpu))
+
+
+def undefined_symbols(image: bytes) -> list[str]:
+    """The names that an ELF64 object needs and does not define; empty for every object that the emitter makes."""
+    if image[:4] != b"\x7fELF" or image[4] != 2:
+        raise CodegenError("not a 64-bit ELF object", why=f"it starts with {image[:5]!r}")
+    order = "<" if image[5] == 1 else ">"
+    (sections,) = struct.unpack_from(order + "Q", image, 0x28)
+    size, count = struct.unpack_from(order + "HH", image, 0x3A)
+    headers = [struct.unpack_from(order + "IIQQQQIIQQ", image, sections + i * size) for i in range(count)]
+    names = []
+    for _, kind, _, _, offset, length, link, _, _, entry in headers:
+        if kind != 2:  # SHT_SYMTAB
+            continue
+        strings = headers[link][4]
+        for at in range(offset + entry, offset + length, entry):  # the first entry is the null symbol
+            name, _, _, section, _, _ = struct.unpack_from(order + "IBBHQQ", image, at)
+            if section == 0:
+                start = strings + name
+                names.append(image[start : image.index(b"\0", start)].decode())
+    return names
+
+
+# -- running in this process ------------------------------------------------------------------------------------------
+
+CONTEXT_FIELDS = 20
+_PARALLEL_FOR = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_KERNEL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+@cache
+def _jit() -> llvm.LLJIT:
+    _initialize()
+    return llvm.create_lljit_compiler(target_machine(Cpu(host_triple(), host_cpu(), host_features())))
+
+
+class Linked:
+    """Functions of one object, mapped into this process for as long as this object lives."""
+
+    def __init__(self, image: bytes, names: Sequence[str]) -> None:
+        builder = llvm.JITLibraryBuilder().add_object_img(image)
+        for name in names:
+            builder.export_symbol(name)
+        try:
+            self._tracker = builder.link(_jit(), f"weft.{next(_count)}")
+        except RuntimeError as error:
+            raise CodegenError("the object does not link", why=str(error).strip()) from None
+        self.addresses = {name: self._tracker[name] for name in names}
+
+
+@_PARALLEL_FOR
+def _serial_parallel_for(ctx: int, task: int, closure: int, tasks: int) -> int:
+    """A stand-in for the pool: every task, last first, so that a test sees what depends on their order."""
+    function = _TASK(task)
+    for i in reversed(range(tasks)):
+        function(ctx, closure, i)
+    return 0
+
+
+class JitKernel:
+    """A kernel linked into this process, for tests: call it with arrays (inputs, then outputs) and dims.
+
+    Args of a call:
+        threads: 0 runs parallel loops inline (no pool); more runs every task through a stand-in pool, one after another.
+    """
+
+    def __init__(self, name: str, image: bytes, scratch: Sequence[Callable[[Mapping[str, int]], int]] = (), dims: Sequence[str] = ()) -> None:
+        self._linked = Linked(image, [name])
+        self.address = self._linked.addresses[name]
+        self._function = _KERNEL(self.address)
+        self._scratch, self._dims = scratch, tuple(dims)
+
+    def prepare(self, arrays: Sequence[Any], dims: Mapping[str, int] | Sequence[int] = (), threads: int = 0) -> Callable[[], int]:
+        """A call with everything bound, cheap enough to time."""
+        import numpy as np
+
+        values = [dims[d] for d in self._dims] if isinstance(dims, Mapping) else list(dims)
+        env = {**dict(zip(self._dims, values)), "threads.tasks": 4 * max(1, threads)}
+        keep: list[Any] = []
+        pointers = []
+        for a in arrays:
+            if not a.flags.c_contiguous:
+                raise CodegenError("a kernel takes contiguous arrays")
+            pointers.append(a.ctypes.data)
+        for size in self._scratch:
+            store = np.full(int(size(env)) + 64, 0xA5, np.uint8)  # a pattern: nobody may count on zeros
+            keep.append(store)
+            pointers.append((store.ctypes.data + 63) // 64 * 64)
+        context = (ctypes.c_uint64 * CONTEXT_FIELDS)()
+        if threads:
+            context[4] = ctypes.cast(_serial_parallel_for, ctypes.c_void_p).value or 0
+        context[9] = threads
+        buffers = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
+        sizes = (ctypes.c_int64 * max(1, len(values)))(*values)
+        function = self._function
+
+        def run() -> int:
+            assert arrays is not None and keep is not None
+            return int(function(ctypes.addressof(context), ctypes.addressof(buffers), ctypes.addressof(sizes)))
+
+        return run
+
+    def __call__(self, arrays: Sequence[Any], dims: Mapping[str, int] | Sequence[int] = (), threads: int = 0) -> int:
+        return self.prepare(arrays, dims, threads)()
