@@ -1,0 +1,62 @@
+"""Weft: an open deep-learning compiler.
+
+import weft
+exe = weft.compile("model.onnx", target="llvm")
+out = exe.run({"x": x})
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.errors import WeftError as WeftError
+    from weft.kernel import build as build
+    from weft.kernel import schedule as schedule
+    from weft.pipeline import compile as compile
+    from weft.pipeline import load as load
+    from weft.runtime.executable import Executable as Executable
+    from weft.tensor.language import compute as compute
+    from weft.tensor.language import placeholder as placeholder
+    from weft.tensor.language import reduce as reduce
+    from weft.tensor.language import reduce_axis as reduce_axis
+    from weft.tensor.language import scan as scan
+    from weft.tensor.language import sum as sum
+    from weft.tensor.language import var as var
+
+# Resolved at first use: running a saved executable must not import the compiler.
+_PUBLIC = {
+    "WeftError": "weft.errors",
+    "Executable": "weft.runtime.executable",
+    "load": "weft.pipeline",
+    "compile": "weft.pipeline",
+    "schedule": "weft.kernel",
+    "build": "weft.kernel",
+    "compute": "weft.tensor.language",
+    "placeholder": "weft.tensor.language",
+    "reduce": "weft.tensor.language",
+    "reduce_axis": "weft.tensor.language",
+    "scan": "weft.tensor.language",
+    "sum": "weft.tensor.language",
+    "var": "weft.tensor.language",
+    "call": "weft.expr.functions",
+    "select": "weft.expr.nodes",
+    "maximum": "weft.expr.nodes",
+    "minimum": "weft.expr.nodes",
+}
+
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    module = _PUBLIC.get(name)
+    if module is None:
+        raise AttributeError(f"module 'weft' has no attribute '{name}'")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weft.errors import TargetError, nearest
 
 if TYPE_CHECKING:
-    from weft.codegen.base import Codegen
+    from weft.codegen.base import Codegen, KernelCode
+    from weft.codegen.segment import SegmentSpec
     from weft.machine import Machine
 
 
@@ -65,6 +66,13 @@ class TargetKind(ABC):
     @abstractmethod
     def device(self, target: Target) -> str:
         """The name of the device kind that runs the code."""
+
+    def link(self, target: Target, segment: SegmentSpec, kernels: Mapping[str, KernelCode]) -> Mapping[str, Any]:
+        """The code sections (name → runtime NativeCode) of a native segment: "main" with the entry "run", and "pool" if it has parallel loops.
+
+        Only kinds whose kernels run on the host's CPU have native segments.
+        """
+        raise TargetError(f"target '{self.name}' has no native segments", where=str(target))
 
     @abstractmethod
     def fingerprint(self, target: Target) -> str:

@@ -103,12 +103,6 @@ def _off_iterator(block: str, name: str, value: int, extent: int) -> NoReturn:
     raise _Fault(f"block '{block}': iterator '{name}' is {value}, its extent is {extent}", "bind it inside its extent, or exclude the step by the predicate")
 
 
-def _get(name: str, array: Any, *indices: int) -> Any:
-    if any(not 0 <= i < d for i, d in zip(indices, array.shape)):
-        _outside("load of", name, array.shape, indices)
-    return array[indices]
-
-
 def _lanes_inside(access: str, name: str, shape: Sequence[int], indices: Sequence[Any], mask: Any) -> None:
     for i, d in zip(indices, shape):
         bad = (np.asarray(i) < 0) | (np.asarray(i) >= d)
@@ -216,6 +210,8 @@ class _Storage:
     writable: bool
 
 
+_LOCAL = re.compile(r"\b_[vbtd](\d+)(?:_\w+)?\b")
+_TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 _NATIVE_FLOATS = ("float16", "float32", "float64")
 _COMPARE = {e.Lt: "<", e.Le: "<=", e.Eq: "==", e.Ne: "!="}
 _ARITHMETIC = {e.Add: "+", e.Sub: "-", e.Mul: "*", e.Div: "/"}
@@ -235,13 +231,15 @@ class _Run:
         self.program, self.intrinsics, self.shuffle = program, intrinsics, shuffle_seed is not None
         rng = np.random.default_rng(shuffle_seed)
         self.globals: dict[str, Any] = {
-            "np": np, "evaluate": evaluate, "_outside": _outside, "_off_iterator": _off_iterator, "_get": _get, "_vector_load": _vector_load,
+            "np": np, "evaluate": evaluate, "_outside": _outside, "_off_iterator": _off_iterator, "_vector_load": _vector_load,
             "_vector_store": _vector_store, "_vector_atomic": _vector_atomic, "_fmin": _fmin, "_fmax": _fmax, "_truncdiv": _truncdiv,
             "_truncmod": _truncmod, "_shift_left": _shift_left, "_shift_right": _shift_right, "_lockstep": _lockstep, "_drain": _drain,
             "_alloc": self.allocate, "Address": Address, "_order": lambda n: rng.permutation(n).tolist() if n > 0 else (),
         }  # fmt: skip
         self.lines: list[str] = []
         self.sources: list[Stmt | None] = []  # the statement that each line came from
+        self.functions: list[str] = []  # lines of functions beside the kernel
+        self.function_sources: list[Stmt | None] = []
         self.indent, self.nested, self.names = 1, 0, 0
         self.variables: dict[str, tuple[Var, _Code]] = {}
         self.python_names: dict[str, str] = {}  # generated name → name in the program
@@ -289,7 +287,7 @@ class _Run:
             view = a.copy() if in_place else a.view()
             view.flags.writeable = in_place
             self.inputs.append(view)
-            self.storage[b.name] = _Storage(b, self.name("b", b.name), [_number(n) for n in shape[: len(b.shape)]], False)
+            self.storage[b.name] = _Storage(b, self.name("_b", b.name), [_number(n) for n in shape[: len(b.shape)]], False)
         shared = {out: self.inputs[into] for out, into in p.aliases} if in_place else {}
         self.results: list[Any] = []
         for q, b in enumerate(p.outputs):
@@ -297,7 +295,7 @@ class _Run:
             if q in shared and (shared[q].shape != shape or shared[q].dtype != b.dtype.numpy):
                 raise LoopError(f"interpret: output '{b.name}' cannot share the memory of its alias: {list(shape)} and {list(shared[q].shape)}", where=where)
             self.results.append(shared[q] if q in shared else self.allocate(shape, b.dtype))
-            self.storage[b.name] = _Storage(b, self.name("b", b.name), [_number(n) for n in shape[: len(b.shape)]], True)
+            self.storage[b.name] = _Storage(b, self.name("_b", b.name), [_number(n) for n in shape[: len(b.shape)]], True)
 
     def parameter_shape(self, b: Buffer) -> tuple[int, ...]:
         env = {name: np.dtype(v.dtype.numpy).type(code.lo) for name, (v, code) in self.variables.items()}
@@ -318,14 +316,14 @@ class _Run:
         p = self.program
         self.statement(p.body)
         parameters = ", ".join(self.storage[b.name].array for b in p.params)
-        generator = _has_barrier(p.body)
-        head = f"def kernel({parameters}):"
-        source = "\n".join([head, *self.lines, f"{' '}return", *([" yield"] if generator else [])])
+        tail = " return\n yield" if _has_barrier(p.body) else " return"  # a yield anywhere makes it a generator
+        source = "\n".join([*self.functions, f"def kernel({parameters}):", *self.lines, tail])
+        self.sources = [*self.function_sources, None, *self.sources]
         exec(compile(source, "<interpret>", "exec"), self.globals)  # noqa: S102 - the source is ours, from a typed tree
         with np.errstate(all="ignore"):
             try:
                 steps = self.globals["kernel"](*self.inputs, *self.results)
-                if generator:
+                if steps is not None:
                     _drain(steps)
             except (_Fault, ZeroDivisionError) as fault:
                 raise self.error(fault) from None
@@ -337,8 +335,8 @@ class _Run:
         tb = fault.__traceback__
         while tb is not None:
             if tb.tb_frame.f_code.co_filename == "<interpret>":
-                if 0 <= tb.tb_lineno - 2 < len(self.sources):
-                    stmt = self.sources[tb.tb_lineno - 2] or stmt
+                if tb.tb_lineno <= len(self.sources):
+                    stmt = self.sources[tb.tb_lineno - 1] or stmt
                 for k, v in tb.tb_frame.f_locals.items():
                     if k in self.python_names and not isinstance(v, np.ndarray):
                         values[self.python_names[k]] = v
@@ -360,18 +358,18 @@ class _Run:
         result = f"{prefix}{self.names}"
         if original is not None:
             result += "_" + re.sub(r"\W", "_", original)
-            if prefix == "v":
+            if prefix == "_v":
                 self.python_names[result] = original
         return result
 
     def constant(self, value: Any, key: tuple[str, str]) -> str:
         if key not in self.constants:
-            self.constants[key] = self.name("k")
+            self.constants[key] = self.name("_k")
             self.globals[self.constants[key]] = value
         return self.constants[key]
 
     def bound(self, value: Any) -> str:
-        name = self.name("g")
+        name = self.name("_g")
         self.globals[name] = value
         return name
 
@@ -402,7 +400,7 @@ class _Run:
                     self.suite(s.orelse)
             case Let():
                 (value,) = self.formulas(s.value)
-                name = self.name("v", s.var.name)
+                name = self.name("_v", s.var.name)
                 self.put(f"{name} = {value.text}")
                 self.scoped(s.var, _Code(name, value.lo, value.hi), lambda: self.statement(s.body))
             case Allocate():
@@ -426,11 +424,30 @@ class _Run:
 
     def suite(self, s: Stmt) -> None:
         self.indent += 1
+        if self.indent > 60 and not isinstance(s, (Store, Seq)):
+            call = self.outlined(lambda: self.statement(s))
+            self.put(f"yield from {call}" if self.threads and _has_barrier(s) else call)
+            self.indent -= 1
+            return
         start = len(self.lines)
         self.statement(s)
         if len(self.lines) == start:
             self.put("pass")
         self.indent -= 1
+
+    def outlined(self, emit: Callable[[], _Code | None]) -> str:
+        """A call of a function of its own with what `emit` puts: Python refuses 100 levels of indentation."""
+        lines, sources, indent, nested, names = self.lines, self.sources, self.indent, self.nested, self.names
+        self.lines, self.sources, self.indent, self.nested = [], [], 1, 0
+        code = emit()
+        self.put("pass" if code is None else f"return {code.text}")
+        found = {m.group(): int(m.group(1)) for line in self.lines for m in _LOCAL.finditer(_TEXT.sub("", line))}
+        # Numbers only grow: what has a smaller one than this function was made outside of it.
+        call = f"{self.name('_f')}({', '.join(sorted(name for name, number in found.items() if number <= names))})"
+        self.functions += [f"def {call}:", *self.lines]
+        self.function_sources += [None, *self.sources]
+        self.lines, self.sources, self.indent, self.nested = lines, sources, indent, nested
+        return call
 
     def scoped(self, var: Var, code: _Code, body: Callable[[], None]) -> None:
         before = self.variables.get(var.name)
@@ -443,7 +460,7 @@ class _Run:
 
     def loop(self, s: For) -> None:
         (extent,) = self.formulas(s.extent)
-        name = self.name("v", s.var.name)
+        name = self.name("_v", s.var.name)
         code = _Code(name, 0, max(0, extent.hi - 1))
         concurrent = s.kind not in ("serial", "vectorized", "unrolled")
         steps = f"{'_order' if concurrent and self.shuffle else 'range'}({extent.text})"
@@ -482,10 +499,10 @@ class _Run:
         shape = self.formulas(*b.shape)
         for k, d in enumerate(shape):
             if d.lo != d.hi:
-                name = self.name("d")
+                name = self.name("_d")
                 self.put(f"{name} = {d.text}")
                 shape[k] = _Code(name, d.lo, d.hi)
-        array = self.name("b", b.name)
+        array = self.name("_b", b.name)
         sizes = [d.text for d in shape] + ([str(b.dtype.lanes)] if b.dtype.lanes > 1 else [])
         self.put(f"{array} = _alloc(({''.join(d + ', ' for d in sizes)}), {self.bound(b.dtype)})")
         before = self.storage.get(b.name)
@@ -536,7 +553,7 @@ class _Run:
         bindings = self.formulas(*s.bindings)
         before = {i.var.name: self.variables.get(i.var.name) for i in s.iters}
         for it, binding in zip(s.iters, bindings):
-            name = self.name("v", it.var.name)
+            name = self.name("_v", it.var.name)
             self.put(f"{name} = {binding.text}")
             self.variables[it.var.name] = (it.var, _Code(name, binding.lo, binding.hi))
         indent = self.indent
@@ -594,7 +611,7 @@ class _Run:
         return code
 
     def temporary(self, code: _Code) -> _Code:
-        name = self.name("t")
+        name = self.name("_t")
         self.put(f"{name} = {code.text}")
         return _Code(name, code.lo, code.hi)
 
@@ -730,7 +747,7 @@ class _Run:
             lines, self.lines, sources, self.sources = self.lines, [], self.sources, []
             self.indent += 1
             self.memo.append({})
-            code = self.formula(side)
+            code = self.formula(side) if self.indent <= 60 else self.outlined_formula(side)
             self.memo.pop()
             self.indent -= 1
             sides.append((code, self.lines, self.sources))
@@ -739,7 +756,7 @@ class _Run:
         lo, hi = min(a.lo, b.lo), max(a.hi, b.hi)
         if not a_lines and not b_lines:
             return _Code(f"({a.text} if {cond.text} else {b.text})", lo, hi, max(a.depth, b.depth, cond.depth) + 1)
-        name = self.name("t")
+        name = self.name("_t")
         for head, code, lines, sources in ((f"if {cond.text}:", a, a_lines, a_sources), ("else:", b, b_lines, b_sources)):
             self.put(head)
             self.lines += lines
@@ -748,6 +765,16 @@ class _Run:
             self.put(f"{name} = {code.text}")
             self.indent -= 1
         return _Code(name, lo, hi)
+
+    def outlined_formula(self, x: Expr) -> _Code:
+        bounds = _Code("")
+
+        def emit() -> _Code:
+            code = self.formula(x)
+            bounds.lo, bounds.hi = code.lo, code.hi
+            return code
+
+        return _Code(self.outlined(emit), bounds.lo, bounds.hi)
 
     def load(self, x: Load) -> _Code:
         storage = self.find(x.buffer)
@@ -761,15 +788,9 @@ class _Run:
         if x.predicate is not None and x.predicate != TRUE:
             zero = e.Const(0, x.dtype)
             return self.select(e.Select(x.predicate, Load(x.buffer, x.indices), zero))
-        at = _items(indices) or "()"
-        if self.indent > 60:  # Python refuses 100 levels of indentation: the check goes into a call
-            text = f"_get({x.buffer.name!r}, {storage.array}, {_items(indices)})"
-        else:
-            indices = [self.temporary(i) if i.depth > 2 else i for i in indices]
-            at = _items(indices) or "()"
-            self.check("load of", storage, indices)
-            text = f"{storage.array}[{at}]"
-        code = self.from_numpy(text, x.dtype)
+        indices = [self.temporary(i) if i.depth > 2 else i for i in indices]
+        self.check("load of", storage, indices)
+        code = self.from_numpy(f"{storage.array}[{_items(indices) or '()'}]", x.dtype)
         if x.dtype.lanes > 1:
             code.text += ".copy()"
         code.depth = _deepest(indices)

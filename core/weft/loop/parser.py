@@ -30,7 +30,7 @@ def parse_program(text: str) -> Program:
     """
     parser = _Parser(tokenize(text))
     program = parser.program()
-    parser.end("program")
+    parser.end()
     return program
 
 
@@ -43,9 +43,7 @@ def parse_stmt(text: str, variables: Mapping[str, Var] | None = None, buffers: M
     parser = _Parser(tokenize(text))
     parser.variables.update(variables or {})
     parser.buffers.update(buffers or {})
-    stmt = parser.statements("")
-    parser.end("statements")
-    return stmt
+    return parser.statements("")
 
 
 class _Parser:
@@ -56,9 +54,9 @@ class _Parser:
         self.formulas = ExprParser(tokens, self.variables, self.buffers, IntrinsicCall)
 
     # -- pieces
-    def end(self, what: str) -> None:
+    def end(self) -> None:
         if self.tokens.peek.kind != "end":
-            self.tokens.fail(f"unexpected {self.tokens.shown()} after the {what}")
+            self.tokens.fail(f"unexpected {self.tokens.shown()} after the program")
 
     def expr(self) -> Expr:
         token = self.tokens.peek

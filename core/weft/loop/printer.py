@@ -57,10 +57,10 @@ def excerpt(program: Program, mark: Marks = (), at: Stmt | None = None, note: st
     last = -1
     for k in sorted(keep):
         if k != last + 1:
-            result.append(" " * _indent(lines[k]) + "...")
+            result.append(" " * _indent(lines[last + 1]) + "...")
         result.append(lines[k])
         last = k
-    return "\n".join(result if last == len(lines) - 1 else [*result, "..."])
+    return "\n".join(result if last == len(lines) - 1 else [*result, " " * _indent(lines[last + 1]) + "..."])
 
 
 def print_buffer(buffer: Buffer) -> str:

@@ -221,7 +221,10 @@ class _Lowering:
             outer.append((BlockIter(v, length, "scan"), binding))
             ranges[v.name] = Range(0, length.value - 1 if isinstance(length, Const) else None)
             values[step.name] = v
-        spatial = [add_iter(f"i{k}", extent, "spatial") for k, extent in enumerate(stored)]
+        # Unit dimensions get no loop, but a block has at least one.
+        unit = [isinstance(n, Const) and n.value == 1 for n in stored]
+        keep = len(stored) - 1 if all(unit) else -1
+        spatial: list[Expr] = [const(0) if u and k != keep else add_iter(f"i{k}", n, "spatial") for k, (n, u) in enumerate(zip(stored, unit))]
         logical = layout.unmap(spatial) if layout is not None else tuple(spatial)
         values.update({a.name: i for a, i in zip(source.axes, logical)})
         facts_shape = source.shape

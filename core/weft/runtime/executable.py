@@ -7,6 +7,7 @@ import hashlib
 import math
 import mmap
 import os
+import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from weft.runtime.plan import ConstantInfo, Manifest, Native, SectionInfo, Tenso
 Array: TypeAlias = "np.ndarray[Any, Any]"
 ALIGNMENT = 64
 _HUGE = 4 << 20
+_void_at = ctypes.c_void_p.from_address
 _ALIGN_FROM = 4096
 
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
@@ -44,8 +46,30 @@ class NativeCode:
     features: tuple[str, ...] = field(default=())
 
 
-def _address(array: Array) -> int:
+def _described_address(array: Array) -> int:
     return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
+
+
+def _find_data_field() -> int | None:
+    """Where an array object holds its data pointer: right after the object header, by numpy's C ABI. None if this Python is laid out otherwise."""
+    offset = object.__basicsize__
+    samples = [np.empty(3), np.empty((2, 2), np.int8)[1:], np.empty((), np.uint16)]
+    try:
+        if all(ctypes.c_void_p.from_address(id(a) + offset).value == _described_address(a) for a in samples):
+            return offset
+    except (ValueError, TypeError):
+        pass
+    return None
+
+
+_DATA_FIELD = _find_data_field() if sys.implementation.name == "cpython" else None
+
+
+def _address(array: Array) -> int:
+    # Asking the array takes 2.5 µs, a quarter of a small call; reading its field a tenth of that.
+    if _DATA_FIELD is None:
+        return _described_address(array)
+    return _void_at(id(array) + _DATA_FIELD).value or 0
 
 
 def aligned_empty(shape: tuple[int, ...], of: np.dtype[Any]) -> Array:
@@ -310,13 +334,13 @@ class Executable:
                 if not (array.flags.c_contiguous and array.flags.aligned):
                     array = np.array(array, order="C")
                 held.append(array)
-                tensors.bind(i, array.__array_interface__["data"][0], array.shape)
+                tensors.bind(i, _address(array), array.shape)
             for i, shape in enumerate(self._fixed):
                 if shape is None:
                     call.outputs.items[i].data = None
                 elif out is None or self._output_names[i] not in out:
                     results[i] = fresh = aligned_empty(shape, self._output_dtypes[i])  # type: ignore[arg-type]
-                    call.outputs.bind(i, fresh.__array_interface__["data"][0], shape)  # type: ignore[arg-type]
+                    call.outputs.bind(i, _address(fresh), shape)  # type: ignore[arg-type]
             if out is not None:
                 copies = self._bind_out(call, out, held)
             code = self._run(call.address, tensors.address, call.outputs.address)

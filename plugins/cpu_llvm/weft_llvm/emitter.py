@@ -208,7 +208,8 @@ class Emitter(Arithmetic):
         name = _quote(program.name)
         self._fn = Function(f"define i32 @{name}(ptr %ctx, ptr noalias readonly %buffers, ptr noalias readonly %dims) #0")
         for i, b in enumerate(program.params):
-            self._buffers[b.name] = _Memory(self._load_pointer("%buffers", i, b.align), b, self._annotations[b.name])
+            # Buffer.align is not promised to LLVM: an aligned move gains nothing and faults on a caller's array that is not.
+            self._buffers[b.name] = _Memory(self._load_pointer("%buffers", i, 1), b, self._annotations[b.name])
         self._scratch_base = {i: self._load_pointer("%buffers", len(program.params) + i, 64) for i in range(len(self._storage.sizes))}
         self._known_dims()
         for i, d in enumerate(program.dims):
@@ -981,7 +982,7 @@ class Emitter(Arithmetic):
         for b in buffers:
             memory = old_buffers[b]
             assert isinstance(memory, _Memory)
-            self._buffers[b] = replace(memory, pointer=take("ptr", memory.buffer.align))
+            self._buffers[b] = replace(memory, pointer=take("ptr"))
         self._scratch_base = dict(self._scratch_base)
         for n in scratch:
             self._scratch_base[n] = take("ptr", 64)

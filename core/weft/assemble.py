@@ -1,0 +1,207 @@
+"""From a grouped, planned graph and its kernels to the description of one native segment.
+
+The order of items is the order of the graph's nodes; a data symbol is bound right after the node that computes its value, an output is
+allocated as soon as the symbols of its shape are bound, right before the kernel that writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.codegen import segment as sg
+from weft.codegen.base import TASKS, TASKS_PER_THREAD
+from weft.errors import LoweringError
+from weft.expr.nodes import Const, Expr, Var, add, const, free_vars, maximum, mul, substitute, wrap
+from weft.graph.nodes import Graph, Value
+from weft.passes.plan_memory import MemoryPlan
+
+ALIGN = 64
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """The kernel of one group node: its name, the order of its dims, the scratch it wants (bytes over dims and TASKS)."""
+
+    kernel: str
+    dims: tuple[Var, ...]
+    scratch: tuple[Expr, ...] = ()
+
+
+@dataclass
+class Assembly:
+    """The segment and the data it refers to: `constants` in table order, as stored (packed by their layout)."""
+
+    spec: sg.SegmentSpec
+    constants: list[np.ndarray[Any, Any]]
+    constant_names: list[str]
+
+
+def assemble(graph: Graph, plan: MemoryPlan, kernels: Mapping[int, KernelUse], threads: int, name: str = "main") -> Assembly:
+    """See the module.
+
+    Args:
+        graph: groups only, fused and planned.
+        kernels: id(node) → its kernel; view nodes have none.
+        threads: of the target; sizes per-task scratch.
+    """
+    return _Assembler(graph, plan, kernels, threads, name).run()
+
+
+@dataclass
+class _Assembler:
+    graph: Graph
+    plan: MemoryPlan
+    kernels: Mapping[int, KernelUse]
+    threads: int
+    name: str
+    buffers: list[sg.BufferRef] = field(default_factory=list)
+    index: dict[int, int] = field(default_factory=dict)  # id(root value) → buffer number
+    constants: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    constant_names: list[str] = field(default_factory=list)
+    items: list[sg.Item] = field(default_factory=list)
+    symbols: list[sg.Symbol] = field(default_factory=list)
+    bound: set[str] = field(default_factory=set)
+
+    def run(self) -> Assembly:
+        g = self.graph
+        self.by_name = {v.name: v for v in g.values()}
+        self._bind_inputs()
+        self.base = self._plan_scratch()
+        for i, v in enumerate(g.inputs):
+            self._set(v, sg.Input(i))
+        for k, v in enumerate(g.outputs):
+            root = self._root(v)
+            if id(root) in self.index or root.constant is not None:
+                raise LoweringError(f"output '{v.name}' is not computed by a kernel of its own", hint="an Identity must stand before it")
+            self._set(root, sg.Output(k))
+        self._bind_data()
+        allocated: set[int] = set()
+        pending = dict(self._data_symbols())
+        for node in g.nodes:
+            use = self.kernels.get(id(node))
+            if use is not None:
+                numbers = [self._number(v) for v in node.inputs if v is not None]
+                for v in node.outputs:
+                    ref = self.buffers[self._number(v)]
+                    if isinstance(ref, sg.Output) and ref.index not in allocated:
+                        allocated.add(ref.index)
+                        self.items.append(sg.AllocateOutput(ref.index, _dims(g.outputs[ref.index])))
+                    elif isinstance(ref, sg.Arena) and not (self._is_static(ref.offset) and self._is_static(ref.bytes)):
+                        self.items.append(sg.ReserveArena(add(ref.offset, ref.bytes)))
+                numbers += [self._number(v) for v in node.outputs]
+                numbers += self._scratch(use)
+                self.items.append(sg.KernelCall(use.kernel, tuple(numbers), tuple(use.dims)))
+            for v in node.outputs:
+                for symbol in pending.pop(id(v), ()):
+                    self.symbols.append(symbol)
+                    self.bound.add(symbol.name)
+                    self.items.append(sg.BindData(symbol.name))
+        for k, v in enumerate(g.outputs):
+            if k not in allocated:
+                raise LoweringError(f"output '{v.name}' is never written")
+        inputs = tuple(sg.Tensor(v.name, v.dtype, _dims(v)) for v in g.inputs)
+        outputs = tuple(sg.Tensor(n, v.dtype, _dims(v)) for n, v in zip(g.output_names, g.outputs))
+        arena = add(self.base, wrap(self.plan.arena_bytes, dt.int64))
+        if not self._is_static(arena):
+            arena = self.base  # what depends on data grows the arena item by item
+        spec = sg.SegmentSpec(self.name, inputs, outputs, len(self.constants), tuple(self.symbols), tuple(self.buffers), tuple(self.items), arena)
+        return Assembly(spec, self.constants, self.constant_names)
+
+    # -- buffers
+    def _root(self, value: Value) -> Value:
+        name = self.plan.aliases.get(value.name)
+        return value if name is None else self.by_name[name]
+
+    def _set(self, value: Value, ref: sg.BufferRef) -> None:
+        self.index[id(value)] = len(self.buffers)
+        self.buffers.append(ref)
+
+    def _number(self, value: Value) -> int:
+        root = self._root(value)
+        if id(root) not in self.index:
+            if root.constant is not None:
+                layout = root.tensor.layout
+                data = root.constant if layout is None else layout.pack(root.constant)
+                self._set(root, sg.Constant(len(self.constants)))
+                self.constants.append(np.ascontiguousarray(data))
+                self.constant_names.append(root.name)
+            else:
+                offset = add(self.base, wrap(self.plan.offsets[root.name], dt.int64))
+                self._set(root, sg.Arena(offset, _bytes(root)))
+        return self.index[id(root)]
+
+    # -- symbols
+    def _bind_inputs(self) -> None:
+        for i, v in enumerate(self.graph.inputs):
+            for axis, d in enumerate(v.shape):
+                if isinstance(d, Var) and d.name not in self.bound:
+                    self.bound.add(d.name)
+                    self.symbols.append(sg.Symbol(d.name, sg.InputDim(i, axis)))
+        self.static = frozenset(self.bound) | {n for n, s in self.graph.symbols.items() if any(s.value is v for v in self.graph.inputs)}
+
+    def _bind_data(self) -> None:
+        for name, source in self.graph.symbols.items():
+            if any(source.value is v for v in self.graph.inputs):
+                self.bound.add(name)
+                self.symbols.append(sg.Symbol(name, sg.Data(self._number(source.value), source.value.dtype, source.index)))
+
+    def _data_symbols(self) -> Mapping[int, Sequence[sg.Symbol]]:
+        pending: dict[int, list[sg.Symbol]] = {}
+        for name, source in self.graph.symbols.items():
+            if name not in self.bound:
+                pending.setdefault(id(source.value), []).append(sg.Symbol(name, sg.Data(self._number(source.value), source.value.dtype, source.index)))
+        return pending
+
+    # -- scratch: kernels run one after another, so all share one region; it stands first, since its size is known at once
+    def _scratch_sizes(self, use: KernelUse) -> list[Expr]:
+        return [_aligned(substitute(size, {TASKS.name: TASKS_PER_THREAD * max(1, self.threads)})) for size in use.scratch]
+
+    def _is_static(self, e: Expr) -> bool:
+        return free_vars(e).keys() <= self.static
+
+    def _plan_scratch(self) -> Expr:
+        best: Expr = const(0)
+        for use in self.kernels.values():
+            total: Expr = const(0)
+            for size in self._scratch_sizes(use):
+                total = add(total, size)
+            if self._is_static(total):
+                best = maximum(best, total)
+        return best
+
+    def _scratch(self, use: KernelUse) -> list[int]:
+        sizes = self._scratch_sizes(use)
+        dynamic = not all(self._is_static(s) for s in sizes)
+        offset: Expr = add(self.base, wrap(self.plan.arena_bytes, dt.int64)) if dynamic else const(0)
+        numbers = []
+        for size in sizes:
+            self.buffers.append(sg.Arena(offset, size))
+            numbers.append(len(self.buffers) - 1)
+            offset = add(offset, size)
+        if dynamic:
+            self.items.append(sg.ReserveArena(offset))
+        return numbers
+
+
+def _dims(value: Value) -> tuple[Expr, ...]:
+    return tuple(wrap(d, dt.int64) for d in value.shape)
+
+
+def _aligned(size: Expr) -> Expr:
+    if isinstance(size, Const):
+        return const(-(-size.value // ALIGN) * ALIGN)
+    return mul((size + (ALIGN - 1)) // ALIGN, ALIGN)
+
+
+def _bytes(value: Value) -> Expr:
+    t = value.tensor
+    shape = t.shape if t.layout is None else t.layout.stored_shape(t.shape)
+    size: Expr = const(t.dtype.bytes)
+    for d in shape:
+        size = mul(size, wrap(d, dt.int64))
+    return size

@@ -1,0 +1,43 @@
+"""A native segment: its entry compiled, its kernels linked with it into one image; and the worker pool's image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+
+from weft.runtime.executable import NativeCode
+from weft_llvm.link import link
+from weft_llvm.segment import emit_segment
+from weft_llvm.toolchain import Cpu, compile_object
+
+if TYPE_CHECKING:
+    from weft.codegen.base import KernelCode
+    from weft.codegen.segment import SegmentSpec
+
+
+def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], cpu: Cpu, features: tuple[str, ...]) -> dict[str, NativeCode]:
+    """The sections "main" (entry "run") and "pool"."""
+    objects = {"segment": compile_object(emit_segment(spec), cpu)}
+    objects.update({name: code.object for name, code in kernels.items()})
+    image = link(objects)
+    return {"main": _native(image.bytes, {"run": image.entries["run"]}, features), "pool": pool_code(cpu)}
+
+
+@cache
+def pool_code(cpu: Cpu) -> NativeCode:
+    """The worker pool for a CPU."""
+    from weft_llvm.pool import emit_pool
+
+    image = link({"pool": compile_object(emit_pool(cpu.triple), cpu)})
+    return _native(image.bytes, image.entries, ())
+
+
+def _native(image: bytes, entries: Mapping[str, int], features: tuple[str, ...]) -> NativeCode:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        number = version("weft-llvm")
+    except PackageNotFoundError:
+        number = "?"
+    return NativeCode(bytes(image), dict(entries), "weft-llvm", number, features)

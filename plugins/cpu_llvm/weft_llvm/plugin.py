@@ -1,0 +1,41 @@
+"""What weft-llvm contributes. Imports nothing heavy: a plugin module loads in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from weft.hooks import hookimpl
+
+if TYPE_CHECKING:
+    from weft.passes.capabilities import Capabilities
+    from weft.schedule.rule import Rule
+    from weft.target import Target, TargetKind
+
+
+@hookimpl
+def targets() -> Sequence[TargetKind]:
+    from weft_llvm.target import LlvmTarget
+
+    return [LlvmTarget()]
+
+
+@hookimpl
+def capabilities(target: Target) -> Capabilities | None:
+    if target.kind != "llvm":
+        return None
+    from weft.dtypes import float32
+    from weft.passes.capabilities import Capabilities
+    from weft_llvm.target import LlvmTarget
+
+    lanes = LlvmTarget().machine(target).lanes(float32)
+    return Capabilities(channel_block=lanes, panel=2 * lanes)
+
+
+@hookimpl
+def schedules(target: Target) -> Sequence[Rule]:
+    if target.kind != "llvm":
+        return []
+    from weft_llvm.schedules import rules
+
+    return rules()

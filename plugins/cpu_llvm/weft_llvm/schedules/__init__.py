@@ -1,0 +1,15 @@
+"""How this target computes groups: one schedule rule per pattern of blocks."""
+
+from __future__ import annotations
+
+from weft.schedule.rule import Rule
+from weft_llvm.schedules.contraction import ContractionRule
+from weft_llvm.schedules.elementwise import ElementwiseRule
+from weft_llvm.schedules.fallback import FallbackRule
+from weft_llvm.schedules.reduction import ReductionRule
+from weft_llvm.schedules.rowwise import RowwiseRule
+
+
+def rules() -> list[Rule]:
+    """Every rule of the target; the cheapest offer of the highest priority wins."""
+    return [ContractionRule(), RowwiseRule(), ReductionRule(), ElementwiseRule(), FallbackRule()]

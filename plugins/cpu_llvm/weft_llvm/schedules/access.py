@@ -1,0 +1,125 @@
+"""What schedule rules ask of blocks: which iterators an access moves along, what is contiguous, how much work there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft.expr.nodes import Const, Expr, Var, free_vars, walk
+from weft.loop.nodes import Block, For, Load, Program, Stmt, Store, int_const, stmt_exprs, walk_stmts
+
+UNKNOWN_EXTENT = 256
+"""What a symbolic extent is taken for where a schedule must guess."""
+
+
+def loads(block: Block) -> Iterator[Load]:
+    """Every load of the block's body, reads of the element it writes included."""
+    for s in walk_stmts(block.body):
+        for e in stmt_exprs(s):
+            yield from (n for n in walk(e) if isinstance(n, Load))
+
+
+def stores(block: Block) -> Iterator[Store]:
+    for s in walk_stmts(block.body):
+        if isinstance(s, Store):
+            yield s
+
+
+def target(block: Block) -> Store:
+    """The block's (first) store."""
+    return next(stores(block))
+
+
+def is_reduction(block: Block) -> bool:
+    return any(i.kind == "reduce" for i in block.iters)
+
+
+def strides(access: Load | Store) -> list[Expr]:
+    """Row-major strides of the accessed buffer, in elements."""
+    result: list[Expr] = []
+    stride: Expr = Const(1, access.buffer.shape[0].dtype) if access.buffer.shape else None  # type: ignore[assignment]
+    for d in reversed(access.buffer.shape):
+        result.insert(0, stride)
+        stride = stride * d
+    return result
+
+
+def stride_of(access: Load | Store, var: str) -> int | None:
+    """Elements that the access moves when iterator `var` steps by one: a number if it is constant and known, else None."""
+    total: int = 0
+    for index, stride in zip(access.indices, strides(access)):
+        coefficient = _coefficient(index, var)
+        if coefficient is None:
+            return None
+        if coefficient:
+            s = int_const(stride)
+            if s is None:
+                return None
+            total += coefficient * s
+    return total
+
+
+def _coefficient(e: Expr, var: str) -> int | None:
+    """d e / d var if e is linear in var with a constant coefficient; 0 if var is absent; None otherwise."""
+    from weft.expr.affine import affine
+
+    if var not in free_vars(e):
+        return 0
+    form = affine(e, [var])
+    if form is None:
+        return None
+    return int_const(form.coefficients.get(var, Const(0, e.dtype)))
+
+
+def extent(loop: For) -> int:
+    """The loop's trip count, guessed where symbolic."""
+    n = int_const(loop.extent)
+    return UNKNOWN_EXTENT if n is None else n
+
+
+def block_work(block: Block) -> int:
+    """Steps of the block over its whole domain, symbolic extents guessed."""
+    total = 1
+    for i in block.iters:
+        n = int_const(i.extent)
+        total *= UNKNOWN_EXTENT if n is None else n
+    return total
+
+
+def formula_cost(block: Block) -> int:
+    """A rough count of the operations of one step of the block; calls to functions weigh most."""
+    from weft.expr.nodes import Call
+
+    cost = 0
+    for s in walk_stmts(block.body):
+        for e in stmt_exprs(s):
+            cost += sum(12 if isinstance(n, Call) else 1 for n in walk(e))
+    return cost
+
+
+def blocks_of(program: Program) -> list[Block]:
+    """The blocks of a program in order."""
+    return [s for s in walk_stmts(program.body) if isinstance(s, Block)]
+
+
+def has_sequential_loop(program: Program) -> bool:
+    """Whether some block lies in the loop of a scan, or the program has statements outside blocks."""
+    return any(i.kind == "scan" for b in blocks_of(program) for i in b.iters)
+
+
+def outside_blocks(stmt: Stmt) -> bool:
+    """Whether a store or branch stands outside every block (a loop program written by hand)."""
+    from weft.loop.nodes import stmt_children
+
+    if isinstance(stmt, Block):
+        return False
+    if isinstance(stmt, Store) or type(stmt).__name__ in ("While", "If", "AtomicUpdate", "Evaluate", "Let"):
+        return True
+    return any(outside_blocks(c) for c in stmt_children(stmt))
+
+
+def var_names(block: Block) -> list[str]:
+    return [i.var.name for i in block.iters]
+
+
+def is_plain(e: Expr, var: Var) -> bool:
+    return isinstance(e, Var) and e.name == var.name

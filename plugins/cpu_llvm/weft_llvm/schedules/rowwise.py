@@ -1,0 +1,114 @@
+"""Softmax, normalisation and their kin: several passes over each row, one loop over the rows, rows in parallel, lanes along the row."""
+
+from __future__ import annotations
+
+from weft.loop.nodes import Block, Program, int_const
+from weft.machine import Machine
+from weft.schedule.rule import Decline, Offer, Rule
+from weft.schedule.schedule import Schedule
+from weft_llvm.schedules import access
+from weft_llvm.schedules.elementwise import inline_producers
+
+
+def common_rows(program: Program) -> int:
+    """How many leading loops all blocks of the program share: each is a spatial iterator of the same extent that indexes every store alike."""
+    blocks = access.blocks_of(program)
+    if len(blocks) < 2 or not any(access.is_reduction(b) for b in blocks):
+        return 0
+    depth = 0
+    while all(_row_iter(b, depth) for b in blocks) and len({str(b.iters[depth].extent) for b in blocks}) == 1:
+        depth += 1
+    return depth
+
+
+def _row_iter(block: Block, k: int) -> bool:
+    if k >= len(block.iters) or block.iters[k].kind != "spatial":
+        return False
+    return any(access.is_plain(i, block.iters[k].var) for i in access.target(block).indices)
+
+
+class RowwiseRule(Rule):
+    """See the module."""
+
+    name = "rowwise"
+    priority = 8
+
+    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
+        if access.outside_blocks(program.body) or access.has_sequential_loop(program):
+            return Decline("loop_program", "statements or blocks stand outside a plain nest")
+        blocks = access.blocks_of(program)
+        if any(len(list(access.stores(b))) != 1 for b in blocks):
+            return Decline("tuple_reduction", "a reduction has several results")
+        rows = common_rows(program)
+        if rows == 0:
+            return Decline("no_rows", "the blocks do not share their outer loops")
+        return Offer(float(sum(access.block_work(b) for b in blocks)))
+
+    def apply(self, s: Schedule) -> None:
+        assert s.machine is not None
+        inline_producers(s)
+        names = s.blocks()
+        rows = common_rows(s.program) if len(names) > 1 else _own_rows(s.block(names[0]))
+        last = names[-1]
+        row = s.loops(last)[rows - 1]
+        for name in reversed(names[:-1]):
+            s.compute_at(name, row)
+        for name in names[:-1]:
+            s.compact_buffer(access.target(s.block(name)).buffer.name)
+        for name in names:
+            schedule_row(s, name, row, s.machine)
+        loops = s.loops(last)
+        outer = loops[: loops.index(row) + 1]
+        if sum(access.block_work(s.block(n)) for n in names) >= 1 << 12:
+            s.parallel(outer[0] if len(outer) == 1 else str(s.fuse(*outer)))
+
+
+def _own_rows(block: Block) -> int:
+    k = 0
+    while _row_iter(block, k) and k < len([i for i in block.iters if i.kind == "spatial"]) - (0 if access.is_reduction(block) else 1):
+        k += 1
+    return k
+
+
+def schedule_row(s: Schedule, name: str, row: str, machine: Machine) -> None:
+    """One pass over a row: lanes along the innermost loop; a reduction keeps a vector of partial results."""
+    block = s.block(name)
+    dtype = access.target(block).buffer.dtype
+    lanes = machine.lanes(dtype)
+    loops = s.loops(name)
+    inner = [x for x in loops[loops.index(row) + 1 :] if int_const(s.loop(x).extent) != 1]
+    if not inner:
+        return
+    loop = inner[-1]
+    var = next((block.iters[k].var.name for k, b in enumerate(block.bindings) if loop in access.free_vars(b)), None)
+    if var is None or any(access.stride_of(x, var) not in (0, 1) for x in access.loads(block)):
+        return
+    n = int_const(s.loop(loop).extent)
+    if n is not None and n < lanes:
+        return
+    if access.is_reduction(block):
+        partial_reduction(s, name, loop, lanes * (4 if n is None or n >= 8 * lanes else 1), lanes)
+        return
+    if access.stride_of(access.target(block), var) != 1:
+        return
+    _, lane = s.split(loop, [None, lanes])
+    s.vectorize(lane)
+
+
+def partial_reduction(s: Schedule, name: str, loop: str, width: int, lanes: int) -> None:
+    """Reduces along `loop` into `width` partial results side by side, then those into one."""
+    outer, inner = s.split(loop, [None, width])
+    partial = s.rfactor(name, inner)
+    buffer = access.target(s.block(partial)).buffer.name
+    loops = s.loops(partial)
+    at = loops.index(outer) if outer in loops else len(loops) - 2
+    init = s.decompose_reduction(partial, loops[at])
+    s.set_scope(partial, "register")
+    s.compact_buffer(buffer)
+    for b in (partial, init):
+        lane = s.loops(b)[-1]
+        if width > lanes:
+            column, lane = s.split(lane, [width // lanes, lanes])
+            s.unroll(column)
+        s.vectorize(lane)
+    s.unroll(s.loops(name)[-1])
