@@ -273,6 +273,16 @@ def test_only_the_chosen_side_of_a_select_is_loaded() -> None:
     assert run(text, np.array([1, 2, 3], np.float32)).tolist() == [0, 1, 2, 3, 9]
 
 
+def test_only_the_chosen_lanes_of_a_select_are_loaded_or_divided() -> None:
+    text = """program p(x: int64[3], s: int64[1], n: int64[1]) -> (y: int64[4]) {
+      y[ramp(0, 1, 4)] = select(ramp(0, 1, 4) < broadcast(n[0], 4), x[ramp(0, 1, 4)], select(broadcast(n[0], 4) < broadcast(3, 4),
+        broadcast(s[n[0]], 4), broadcast(12, 4)//(ramp(0, 1, 4) - broadcast(2, 4)))) }"""
+    assert run(text, [5, 6, 7], [9], [3]).tolist() == [5, 6, 7, 12]
+    assert run(text, [5, 6, 7], [9], [0]).tolist() == [9, 9, 9, 9]
+    with pytest.raises(LoopError, match="load of 's' is out of bounds"):
+        run(text, [5, 6, 7], [9], [2])
+
+
 def test_deep_programs() -> None:
     """More loops, and more nested selects with loads, than Python itself nests."""
     y, x = buffer("y", (1,), dt.int64), buffer("x", (130,), dt.int64)
@@ -291,6 +301,10 @@ def test_deep_programs() -> None:
     for k in range(1, 130):
         total = total + x[k]
     assert interpret(Program("p", (x,), (y,), (), Store(y, (int64(0),), total)), [given])["y"].tolist() == [given.sum()]
+    deep: Stmt = Seq((Let(Var("t"), x[N] + 1, Store(y, (int64(0),), Var("t"))),))
+    for k in range(60):
+        deep = If(N < 1000 - k, Let(Var(f"u{k}"), N + k, If(N < Var(f"u{k}") + 1, deep)))
+    assert interpret(Program("p", (x,), (y,), (N,), deep), [given], {"n": 7})["y"].tolist() == [8]
 
 
 @settings(max_examples=40, deadline=None)
@@ -341,7 +355,7 @@ def test_block_iterators_outside_their_extent() -> None:
 
 def test_division_by_zero() -> None:
     text = message("program p(x: int64[2]) -> (y: int64[2]) { for i in 2 { y[i] = 6//x[i] } }", [1, 0])
-    assert text.startswith("division by zero\n") and "y[i] = 6//x[i]  # <-- here" in text and "here i = 1" in text
+    assert text.startswith("integer division by zero\n") and "y[i] = 6//x[i]  # <-- here" in text and "here i = 1" in text
     assert "division by zero" in message("program p(x: int64[2]) -> (y: int64[2]) { y[ramp(0, 1, 2)] = broadcast(6, 2)//x[ramp(0, 1, 2)] }", [1, 0])
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import DType
-from weft.errors import LoopError, nearest
+from weft.errors import ExprError, LoopError, nearest
 from weft.expr import nodes as e
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Expr, Var
@@ -249,6 +249,7 @@ class _Run:
         self.counts: Counter[Expr] = Counter()
         self.stmt: Stmt | None = None
         self.threads = 0
+        self.mask: str | None = None  # the lanes that are wanted, inside a choice per lane
         self.bind(arrays, dims, in_place)
 
     # -- inputs and outputs
@@ -325,7 +326,7 @@ class _Run:
                 steps = self.globals["kernel"](*self.inputs, *self.results)
                 if steps is not None:
                     _drain(steps)
-            except (_Fault, ZeroDivisionError) as fault:
+            except (_Fault, ZeroDivisionError, ExprError) as fault:
                 raise self.error(fault) from None
         return {b.name: a for b, a in zip(p.outputs, self.results)}
 
@@ -341,7 +342,7 @@ class _Run:
                     if k in self.python_names and not isinstance(v, np.ndarray):
                         values[self.python_names[k]] = v
             tb = tb.tb_next
-        what = str(fault) if isinstance(fault, _Fault) else "division by zero"
+        what = str(fault) if isinstance(fault, _Fault) else fault.what if isinstance(fault, ExprError) else "integer division by zero"
         why = "here " + ", ".join(f"{k} = {v}" for k, v in values.items()) if values else None
         return LoopError(what, where=excerpt(self.program, at=stmt), why=why, hint=getattr(fault, "hint", None))
 
@@ -419,7 +420,7 @@ class _Run:
             case Block():
                 self.block(s)
             case _:
-                self.fail(f"interpret: no meaning for a {type(s).__name__}")
+                raise LoopError(f"interpret: no meaning for a {type(s).__name__}", where=f"program {self.program.name}")
         self.stmt = outer
 
     def suite(self, s: Stmt) -> None:
@@ -652,8 +653,8 @@ class _Run:
             return self.load(x)
         if isinstance(x, IntrinsicCall):
             return self.intrinsic(x)
-        if isinstance(x, e.Select) and x.cond.dtype.lanes == 1:
-            return self.select(x)
+        if isinstance(x, e.Select):
+            return self.select(x) if x.cond.dtype.lanes == 1 else self.blend(x)
         args = [self.formula(c) for c in x.children()]
         code = self.vector(x, args) if x.dtype.lanes > 1 else self.scalar(x, args)
         if code is None:
@@ -664,6 +665,10 @@ class _Run:
     def general(self, x: Expr, args: Sequence[_Code]) -> _Code:
         """One node by `evaluate`, its children given as variables."""
         children = x.children()
+        if self.mask is not None and isinstance(x, (e.FloorDiv, e.FloorMod, e.TruncDiv, e.TruncMod)):
+            # A lane that nobody asks for may divide by zero.
+            one = self.constant(x.dtype.numpy.type(1), ("1", x.dtype.name))
+            args = (args[0], _Code(f"np.where({self.mask}, {args[1].text}, {one})"))
         leaf = self.rebuild(x, tuple(Var(f"a{k}", c.dtype) for k, c in enumerate(children)))
         env = ", ".join(f"'a{k}': {self.as_numpy(a, c.dtype)}" for k, (a, c) in enumerate(zip(args, children)))
         return self.from_numpy(f"evaluate({self.bound(leaf)}, {{{env}}})", x.dtype)
@@ -766,6 +771,18 @@ class _Run:
             self.indent -= 1
         return _Code(name, lo, hi)
 
+    def blend(self, x: e.Select) -> _Code:
+        """A choice per lane: a side's loads touch its own lanes only."""
+        cond, outer = self.temporary(self.formula(x.cond)).text, self.mask
+        sides = []
+        for side, own in ((x.a, cond), (x.b, f"np.logical_not({cond})")):
+            self.mask = self.temporary(_Code(own if outer is None else f"np.logical_and({outer}, {own})")).text
+            self.memo.append({})
+            sides.append(self.formula(side).text)
+            self.memo.pop()
+        self.mask = outer
+        return _Code(f"np.where({cond}, {sides[0]}, {sides[1]})", depth=1)
+
     def outlined_formula(self, x: Expr) -> _Code:
         bounds = _Code("")
 
@@ -777,17 +794,23 @@ class _Run:
         return _Code(self.outlined(emit), bounds.lo, bounds.hi)
 
     def load(self, x: Load) -> _Code:
-        storage = self.find(x.buffer)
+        storage, outer = self.find(x.buffer), self.mask
         lanes = max((i.dtype.lanes for i in x.indices), default=1)
         indices = [self.formula(i) for i in x.indices]
         if lanes > 1 or (x.predicate is not None and x.predicate.dtype.lanes > 1):
             if x.buffer.dtype.lanes > 1:
                 self.fail(f"interpret: buffer '{x.buffer.name}' holds vectors and is indexed by a vector")
-            mask = "None" if x.predicate is None else self.formula(x.predicate).text
+            masks = ([] if self.mask is None else [self.mask]) + ([] if x.predicate is None else [self.formula(x.predicate).text])
+            mask = "None" if not masks else masks[0] if len(masks) == 1 else f"np.logical_and({masks[0]}, {masks[1]})"
             return _Code(f"_vector_load({x.buffer.name!r}, {storage.array}, {x.dtype.lanes}, ({_items(indices)}), {mask})", depth=_deepest(indices))
         if x.predicate is not None and x.predicate != TRUE:
-            zero = e.Const(0, x.dtype)
-            return self.select(e.Select(x.predicate, Load(x.buffer, x.indices), zero))
+            return self.select(e.Select(x.predicate, Load(x.buffer, x.indices), e.Const(0, x.dtype)))
+        if self.mask is not None:
+            wanted, self.mask = Var(" any lane", dt.bool_), None
+            self.variables[wanted.name] = (wanted, _Code(f"{outer}.any()", 0, 1))
+            code = self.select(e.Select(wanted, x, e.Const(0, x.dtype)))
+            self.mask = outer
+            return code
         indices = [self.temporary(i) if i.depth > 2 else i for i in indices]
         self.check("load of", storage, indices)
         code = self.from_numpy(f"{storage.array}[{_items(indices) or '()'}]", x.dtype)
