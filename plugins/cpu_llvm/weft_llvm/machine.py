@@ -1,0 +1,98 @@
+"""The Machine of an llvm target: vectors from the instruction set, caches and cores from the host or by habit."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from weft.machine import Machine, Scope
+
+if TYPE_CHECKING:
+    from weft.target import Target
+    from weft_llvm.target import Isa
+
+_CACHES = {
+    # L1 data and L2 per core, L3 as one core sees it. Only for cross targets; the host is asked.
+    "znver1": (32, 512, 8192), "znver2": (32, 512, 16384), "znver3": (32, 512, 32768), "znver4": (32, 1024, 32768), "znver5": (48, 1024, 32768),
+    "haswell": (32, 256, 8192), "broadwell": (32, 256, 8192), "skylake": (32, 256, 8192), "skylake-avx512": (32, 1024, 16384),
+    "cascadelake": (32, 1024, 16384), "icelake-server": (48, 1280, 24576), "sapphirerapids": (48, 2048, 32768), "emeraldrapids": (48, 2048, 65536),
+    "graniterapids": (48, 2048, 65536), "cortex-a53": (32, 512, 512), "cortex-a72": (32, 1024, 1024), "cortex-a76": (64, 512, 4096),
+    "neoverse-n1": (64, 1024, 32768), "neoverse-v1": (64, 1024, 32768), "neoverse-n2": (64, 1024, 32768), "neoverse-v2": (64, 2048, 32768),
+    "apple-m1": (128, 12288, 8192), "apple-m2": (128, 16384, 8192),
+}  # fmt: skip
+_DEFAULT_CACHES = (32, 512, 4096)
+
+# Vector FMA instructions that one core starts per cycle, where it is not two.
+_FMA_PIPES = {"cortex-a53": 1, "cortex-a72": 1, "generic": 1, "apple-m1": 4, "apple-m2": 4, "neoverse-v1": 4, "neoverse-v2": 4}
+# Zen 4 splits a 512-bit FMA over two cycles of a pipe; it is as fast as two of 256 bits.
+_HALF_RATE_512 = {"znver4"}
+
+
+def describe(target: Target, isa: Isa) -> Machine:
+    """The Machine of a resolved target."""
+    options = target.options
+    if "avx512" in isa.has:
+        bits, registers = 512, 32
+    elif "avx" in isa.has:
+        bits, registers = 256, 16
+    elif "neon" in isa.has or isa.arch == "aarch64":
+        bits, registers = 128, 32
+    else:
+        bits, registers = 128, 16
+    fma = "fma" in isa.has
+    pipes = _FMA_PIPES.get(isa.cpu, 2)
+    if bits == 512 and isa.cpu in _HALF_RATE_512:
+        pipes = 1
+    per_byte = bits // 8 * pipes * 2  # a multiplication and an addition each, fused or in two pipes
+    flops = {"float32": per_byte // 4, "float64": per_byte // 8}
+    if "half" in isa.has:
+        flops["float16"] = per_byte // 2
+    if isa.arch == "x86_64" and "avx" not in isa.has and not fma:
+        flops = {name: n // 2 for name, n in flops.items()}
+    return Machine(
+        kind="cpu",
+        vector_bits=bits,
+        vector_registers=registers,
+        fma=fma,
+        # AVX2 has masked moves of 32- and 64-bit elements only, and its masked stores are slow on several CPUs.
+        masked="avx512" in isa.has or "sve" in isa.has,
+        caches=_caches(isa),
+        cores=options.threads or 1,
+        flops_per_cycle=flops,
+        features=isa.has | {isa.arch},
+        scopes={"global": Scope("global", shared_by="all"), "local": Scope("local"), "register": Scope("register", registers * bits // 8, bits // 8)},
+    )
+
+
+def _caches(isa: Isa) -> tuple[int, int, int]:
+    from weft_llvm import toolchain
+
+    if isa.cpu == toolchain.host_cpu() and isa.triple == toolchain.host_triple():
+        found = host_caches()
+        if found is not None:
+            return found
+    l1, l2, l3 = _CACHES.get(isa.cpu, _DEFAULT_CACHES)
+    return l1 << 10, l2 << 10, l3 << 10
+
+
+def host_caches(root: str = "/sys/devices/system/cpu/cpu0/cache") -> tuple[int, int, int] | None:
+    """Bytes of the data caches of level 1, 2, 3 as the kernel tells them; None if it does not. A level that is absent is as large as the one before."""
+    sizes: dict[int, int] = {}
+    try:
+        for entry in sorted(os.listdir(root)):
+            if not entry.startswith("index"):
+                continue
+            fields = {}
+            for name in ("level", "type", "size"):
+                with open(os.path.join(root, entry, name), encoding="ascii") as f:
+                    fields[name] = f.read().strip()
+            if fields["type"] in ("Data", "Unified"):
+                unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(fields["size"][-1:], 1)
+                sizes[int(fields["level"])] = int(fields["size"].rstrip("KMG")) * unit
+    except (OSError, ValueError):
+        return None
+    if 1 not in sizes:
+        return None
+    l1 = sizes[1]
+    l2 = sizes.get(2, l1)
+    return l1, l2, sizes.get(3, l2)
