@@ -61,7 +61,8 @@ def print_attribute(value: Any, indent: str = "") -> str:
         return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
     if isinstance(value, Graph):
         return _print(value, indent)
-    raise GraphError(f"an attribute of type {type(value).__name__} has no text", where=repr(value), hint="numbers, strings, dtypes, formulas, layouts, tuples, graphs")
+    hint = "numbers, strings, dtypes, formulas, layouts, tuples, graphs"
+    raise GraphError(f"an attribute of type {type(value).__name__} has no text", where=repr(value), hint=hint)
 
 
 def print_operator(op: Operator, indent: str = "") -> str:
@@ -88,7 +89,8 @@ def _print(graph: Graph, indent: str) -> str:
     inner = indent + "  "
     inputs = ", ".join(f"{print_name(v.name)}: {v.type}" for v in graph.inputs)
     symbols = ", ".join(f"{print_symbol(name)} = {print_name(s.value.name)}[{s.index}]" for name, s in graph.symbols.items())
-    lines = [f"graph {BARE.fullmatch(graph.name) and graph.name or json.dumps(graph.name)}({inputs}) symbols({symbols}) {{"]
+    name = graph.name if BARE.fullmatch(graph.name) else json.dumps(graph.name)
+    lines = [f"graph {name}({inputs}) symbols({symbols}) {{"]
     for value in all_constants(graph):
         lines.append(f"{inner}{print_name(value.name)}: {value.type} = const{_scalar_text(value)}")
     for node in graph.nodes:

@@ -70,6 +70,8 @@ def _names(graph: Graph) -> None:
             if id(value) in produced:
                 raise GraphError(f"value '{value.name}' is produced by two nodes", where=f"{_where(produced[id(value)])}\n{_where(node)}")
             produced[id(value)] = node
+    for node in graph.nodes:
+        for value in node.outputs:
             if value.producer is not node or value.constant is not None:
                 why = "it is a constant" if value.constant is not None else f"its producer is {value.producer!r}"
                 raise GraphError(f"output '{value.name}' does not belong to its node", where=_where(node), why=why)
@@ -94,7 +96,8 @@ def _order(graph: Graph, outside: set[str]) -> set[str]:
     def check(names: Iterable[str], place: str, where: str) -> None:
         for name in names:
             if name not in everything:
-                raise GraphError(f"symbol '{name}' of {place} is not bound", where=where, hint="bind it by a bare dimension of an input, or in the graph's symbols")
+                hint = "bind it by a bare dimension of an input, or in the graph's symbols"
+                raise GraphError(f"symbol '{name}' of {place} is not bound", where=where, hint=hint)
             if name not in bound:
                 raise GraphError(f"symbol '{name}' of {place} is used before the value that gives it is computed", where=where)
 
@@ -112,8 +115,10 @@ def _order(graph: Graph, outside: set[str]) -> set[str]:
                 continue
             if value.producer is not None and id(value.producer) in members:
                 sort_nodes(Graph(graph.name, graph.inputs, graph.outputs, list(graph.nodes), graph.symbols))  # raises if there is a cycle
-                raise GraphError(f"'{value.name}' is used before it is computed", where=f"{_where(node)}\n{_where(value.producer)}", hint="nodes stand in order of computation")
-            raise GraphError(f"'{value.name}' is used but not defined in the graph '{graph.name}'", where=_where(node), hint="sub-graphs capture nothing: pass it as an input")
+                both = f"{_where(node)}\n{_where(value.producer)}"
+                raise GraphError(f"'{value.name}' is used before it is computed", where=both, hint="nodes stand in order of computation")
+            hint = "sub-graphs capture nothing: pass it as an input"
+            raise GraphError(f"'{value.name}' is used but not defined in the graph '{graph.name}'", where=_where(node), hint=hint)
         check(attribute_symbols(node.op), f"node '{node.output.name}'", _where(node))
         defined.update(id(o) for o in node.outputs)
         bind()
@@ -139,6 +144,9 @@ def _node(node: Node) -> None:
     operands = node.inputs if exact else tuple(None if v is None else Value(v.name, _row_major(v.type), v.producer, v.constant) for v in node.inputs)
     try:
         types = node.op.infer_checked(operands)
+        for value in node.outputs:
+            if isinstance(value.type, TensorType) and value.type.layout is not None:
+                value.type.layout.stored_shape(value.type.shape)
     except WeftError as error:
         raise GraphError(error.what, where=_where(node), why=error.why, hint=error.hint) from error
     if len(types) != len(node.outputs):
@@ -146,8 +154,6 @@ def _node(node: Node) -> None:
     for inferred, value in zip(types, node.outputs):
         if not same_type(inferred, value.type, layouts=exact):
             raise GraphError(f"'{value.name}' is typed {value.type}, its operator gives {inferred}", where=_where(node))
-        if isinstance(value.type, TensorType) and value.type.layout is not None:
-            value.type.layout.stored_shape(value.type.shape)
 
 
 def _row_major(type: Type) -> Type:

@@ -27,9 +27,9 @@ def anchor_of(r: Rewriter, value: Value | None) -> Node | None:
     if node is None or value is None or not r.single_use(value) or not value.dtype.is_float:
         return None
     weights = node.inputs[1]
-    if weights is None or weights.constant is None or (isinstance(node.op, MatMul) and weights.constant.ndim != 2) or node.op.attributes().get("dtype") is not None:
+    if weights is None or weights.constant is None or node.op.attributes().get("dtype") is not None:
         return None
-    return node
+    return None if isinstance(node.op, MatMul) and weights.constant.ndim != 2 else node
 
 
 def channel_axis(node: Node) -> int:

@@ -22,8 +22,9 @@ VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "ExpandDims"})
 # Elementwise operators whose formula is one or two instructions: repeating them costs less than storing their results.
 CHEAP = frozenset(
     {
-        "Add", "Subtract", "Multiply", "Negative", "Absolute", "Maximum", "Minimum", "Clip", "Relu", "Where", "Cast", "Identity", "Equal", "NotEqual", "Less", "LessEqual",
-        "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "LogicalXor", "LogicalNot", "BroadcastTo", "Slice", "Transpose", "Reshape", "Relayout", "Expand",
+        "Add", "Subtract", "Multiply", "Negative", "Absolute", "Maximum", "Minimum", "Clip", "Relu", "Where", "Cast", "Identity",
+        "Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "LogicalXor", "LogicalNot",
+        "BroadcastTo", "Slice", "Transpose", "Reshape", "Relayout", "Iota", "Fill",
     }
 )  # fmt: skip
 # Composites that read their first operand row by row: cheap formulas on it may be computed as it is read.

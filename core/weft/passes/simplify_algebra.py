@@ -67,7 +67,8 @@ def simplify_algebra(graph: Graph, rules: Sequence[AlgebraRule] | None = None, o
 
 def all_equal(value: Value | None, number: float) -> bool:
     """Whether the value is a constant all of whose elements are `number`."""
-    return value is not None and value.constant is not None and value.constant.size > 0 and value.constant.dtype != object and bool((value.constant == number).all())
+    data = value.constant if value is not None else None
+    return data is not None and data.size > 0 and data.dtype != object and bool((data == number).all())
 
 
 def scalar_of(value: Value | None) -> float | None:

@@ -1,0 +1,78 @@
+"""All passes together: every stage keeps the meaning of hand-made and random graphs, prints, parses and verifies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tests.graph.graphs import close, convolutional, graphs, reparsed
+
+from weft.errors import GraphError
+from weft.graph.evaluate import evaluate
+from weft.graph.group import Group
+from weft.graph.nodes import Graph
+from weft.passes.capabilities import Capabilities
+from weft.passes.pipeline import GraphPass, run_passes, stage_names
+
+BLOCKED = Capabilities(channel_block=4, panel=4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs())
+def test_every_stage_keeps_the_meaning_of_random_graphs(case: tuple[Graph, list[Any]]) -> None:
+    graph, inputs = case
+    expected = evaluate(graph, inputs)
+    run_passes(graph, BLOCKED, on_stage=lambda name, g, _: close(evaluate(reparsed(g), inputs), expected))
+
+
+@pytest.mark.parametrize("capabilities", [Capabilities(), BLOCKED, Capabilities(claims=frozenset())])
+def test_every_stage_keeps_the_meaning_of_a_network(capabilities: Capabilities) -> None:
+    graph, inputs = convolutional()
+    expected = evaluate(graph, inputs)
+    seen = []
+
+    def stage(name: str, g: Graph, seconds: float) -> None:
+        seen.append(name)
+        close(evaluate(reparsed(g), inputs), expected)
+        assert seconds >= 0
+
+    final = run_passes(graph, capabilities, on_stage=stage)
+    assert seen == stage_names()
+    assert all(isinstance(n.op, Group) for n in final.nodes)
+    names = {x for n in final.nodes for x in n.names}
+    assert names == {f"{c}{s}" for c in ("stem", "left", "right", "wide") for s in ("", ".relu")} - {"right.relu"}
+
+
+def test_passes_of_others_have_slots() -> None:
+    graph, _ = convolutional()
+    seen: list[str] = []
+
+    def spy(name: str) -> GraphPass:
+        return GraphPass(name, lambda g: g, after={"first": "", "a": "fuse", "b": "fuse", "c": "a"}[name])
+
+    run_passes(graph, extra=[spy("c"), spy("a"), spy("first"), spy("b")], on_stage=lambda name, g, s: seen.append(name))
+    assert seen == ["first", *stage_names(), "a", "c", "b"]
+    with pytest.raises(GraphError) as error:
+        run_passes(graph, extra=[GraphPass("mine", lambda g: g, after="fold_constant")])
+    assert "the graph pass 'mine' runs after 'fold_constant', which does not exist" in str(error.value)
+    assert "hint: did you mean 'fold_constants'?" in str(error.value)
+
+
+def test_a_pass_that_breaks_the_graph_is_named() -> None:
+    def drop(graph: Graph) -> Graph:
+        return Graph(graph.name, graph.inputs, graph.outputs, graph.nodes[1:])
+
+    graph, _ = convolutional()
+    with pytest.raises(GraphError, match="after the pass 'drop': "):
+        run_passes(graph, extra=[GraphPass("drop", drop, after="decompose")])
+
+
+def test_running_twice_changes_nothing() -> None:
+    graph, inputs = convolutional()
+    texts: list[dict[str, str]] = [{}, {}]
+    for text in texts:
+        run_passes(graph, BLOCKED, on_stage=lambda name, g, _, text=text: text.update({name: str(g)}))  # type: ignore[misc]
+    assert texts[0] == texts[1]
+    np.testing.assert_array_equal(evaluate(graph, inputs)[0].shape, (2, 5))
