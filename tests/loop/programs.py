@@ -11,10 +11,31 @@ import numpy as np
 from hypothesis import strategies as st
 
 from weft import dtypes as dt
-from weft.expr.nodes import Expr, Var, add, const, maximum, minimum, mul, select, substitute
+from weft.expr.evaluate import evaluate
+from weft.expr.nodes import Broadcast, Expr, Ramp, Var, add, const, free_vars, maximum, minimum, mul, select
 from weft.loop.nodes import (
-    TRUE, Allocate, AtomicUpdate, Block, BlockIter, Buffer, Evaluate, For, If, IntrinsicCall, Let, Load, LoopKind, Program, Region, Seq, Stmt, Store, While,
-    buffer, seq,
+    TRUE,
+    Allocate,
+    AtomicUpdate,
+    Block,
+    BlockIter,
+    Buffer,
+    Evaluate,
+    For,
+    If,
+    IntrinsicCall,
+    Let,
+    Load,
+    LoopKind,
+    Program,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+    While,
+    buffer,
+    seq,
+    walk_stmts,
 )  # fmt: skip
 from weft.loop.nodes import int64 as i64
 
@@ -106,8 +127,6 @@ def collatz() -> Program:
 
 def vectorized() -> Program:
     """After vectorisation: ramps, broadcasts, masks, a Let of a vector."""
-    from weft.expr.nodes import Broadcast, Ramp
-
     x, y, s = buffer("x", (N,), dt.float32), buffer("y", (N,), dt.float32), buffer("s", (1,), dt.float32)
     io, v = Var("io"), Var("v", dt.float32.with_lanes(4))
     lanes = Ramp(io * 4, i64(1), 4)
@@ -147,8 +166,6 @@ EXAMPLES = {f.__name__: f for f in (relu, matmul, matmul_relu, guarded, row_sums
 
 def arrays(program: Program, seed: int = 0, dims: dict[str, int] | None = None) -> dict[str, np.ndarray]:
     """Small random inputs: exact in float arithmetic, so any order of a sum gives the same bits."""
-    from weft.expr.evaluate import evaluate
-
     rng = np.random.default_rng(seed)
     env = {k: np.int64(v) for k, v in (dims or DIMS).items()}
     result = {}
@@ -182,21 +199,9 @@ def programs(draw: st.DrawFn, max_stages: int = 3, symbolic: bool = True) -> Pro
     body: Stmt = Seq(tuple(nests)) if len(nests) > 1 else nests[0]
     for b in reversed(middle):
         body = Allocate(b, body)
-    used = {v.name for b in known for d in b.shape if isinstance(d, Var) for v in (d,)} | {n.extent.name for n in _fors(body) if isinstance(n.extent, Var)}
-    used |= {v for v in ("n", "m") if any(_mentions(n, v) for n in _fors(body))}
+    used = {name for b in known for d in b.shape for name in free_vars(d)}
+    used |= {name for loop in walk_stmts(body) if isinstance(loop, For) for name in free_vars(loop.extent)}
     return Program("random", tuple(inputs), (known[-1],), tuple(v for v in (N, M) if v.name in used), body)
-
-
-def _fors(stmt: Stmt) -> list[For]:
-    from weft.loop.nodes import walk_stmts
-
-    return [s for s in walk_stmts(stmt) if isinstance(s, For)]
-
-
-def _mentions(loop: For, name: str) -> bool:
-    from weft.expr.nodes import free_vars
-
-    return name in free_vars(loop.extent)
 
 
 def _read(draw: st.DrawFn, source: Buffer, iters: list[Var]) -> Expr:
@@ -246,12 +251,3 @@ def _stage(draw: st.DrawFn, name: str, target: Buffer, sources: list[Buffer], si
     block = Block(name, tuple(iters), tuple(bindings), Store(target, tuple(axes), value), init, predicate)
     return loops(block, *nest)
 
-
-def scaled(program: Program, factor: int) -> dict[str, int]:
-    """Other sizes for the symbolic dimensions of a program."""
-    return {v.name: DIMS[v.name] * factor for v in program.dims}
-
-
-__all__ = [
-    "DIMS", "EXAMPLES", "INTRINSICS", "arrays", "loops", "matmul", "matmul_relu", "programs", "reduction", "relu", "scaled", "spatial", "substitute",
-]  # fmt: skip

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.loop.programs import DIMS, EXAMPLES, INTRINSICS, M, N, arrays, loops, matmul, programs, reduction, relu, spatial
 
-from tests.loop.programs import DIMS, EXAMPLES, INTRINSICS, M, N, arrays, loops, matmul, programs, reduction, relu, row_sums, spatial, vectorized
 from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import LoopError
@@ -17,7 +17,20 @@ from weft.expr.functions import call
 from weft.expr.nodes import Broadcast, Expr, Ramp, Var, const
 from weft.loop.interpret import interpret, sentinel
 from weft.loop.nodes import (
-    Allocate, AtomicUpdate, Block, Buffer, Evaluate, For, If, IntrinsicCall, Let, Load, LoopKind, Program, Seq, Stmt, Store, While, buffer, int64,
+    Allocate,
+    Block,
+    Buffer,
+    Evaluate,
+    For,
+    If,
+    IntrinsicCall,
+    Let,
+    Program,
+    Seq,
+    Stmt,
+    Store,
+    buffer,
+    int64,
 )  # fmt: skip
 from weft.loop.parser import parse_program
 
@@ -303,7 +316,7 @@ def test_deep_programs() -> None:
     assert interpret(Program("p", (x,), (y,), (), Store(y, (int64(0),), total)), [given])["y"].tolist() == [given.sum()]
     deep: Stmt = Seq((Let(Var("t"), x[N] + 1, Store(y, (int64(0),), Var("t"))),))
     for k in range(60):
-        deep = If(N < 1000 - k, Let(Var(f"u{k}"), N + k, If(N < Var(f"u{k}") + 1, deep)))
+        deep = If(1000 - k > N, Let(Var(f"u{k}"), N + k, If(Var(f"u{k}") + 1 > N, deep)))
     assert interpret(Program("p", (x,), (y,), (N,), deep), [given], {"n": 7})["y"].tolist() == [8]
 
 
@@ -341,7 +354,7 @@ def test_out_of_bounds() -> None:
     )
     assert "store to 'y' is out of bounds: indices [-1], shape [4]" in message(HEAD + " { for i in 4 { y[i - 1] = x[i] } }", F4)
     assert "atomic" in message(HEAD + " { atomic y[ramp(0, 4, 2)] += broadcast(1.0f32, 2) }", F4)
-    assert "load of 'y' is out of bounds: indices [4]" in message(HEAD + " { atomic y[x[0; false] < 1.0f32 and false == true] += 1.0f32 }".replace("x[0; false] < 1.0f32 and false == true", "4"), F4)
+    assert "load of 'y' is out of bounds: indices [4]" in message(HEAD + " { atomic y[4] += 1.0f32 }", F4)
     assert "load of 'x' is out of bounds: indices [[0, 4]], shape [4]" in message(HEAD + " { y[ramp(0, 1, 2)] = x[ramp(0, 4, 2)] }", F4)
     assert "store to 'y' is out of bounds: indices [[-2, 0]], shape [4]" in message(HEAD + " { y[ramp(-2, 2, 2)] = x[ramp(0, 1, 2)] }", F4)
     deep = "".join(f"if n < {100 - k} {{ " for k in range(70)) + "y[0] = x[n] " + "}" * 70
@@ -414,5 +427,3 @@ def test_addresses() -> None:
     assert run(text, intrinsics={"fill": fill, "twice": lambda v: v * 2}).tolist() == [[0, 0, 0], [7, 7, 4]]
     assert "address in 'y' is out of bounds" in message("program p() -> (y: int64[2]) { @fill(y[2], 1) }", intrinsics={"fill": fill})
 
-
-_ = (AtomicUpdate, If, Load, LoopKind, While, row_sums, vectorized)

@@ -1,12 +1,29 @@
 import pytest
 from hypothesis import given, settings
-
 from tests.loop.programs import EXAMPLES, programs
+
 from weft import dtypes as dt
 from weft.errors import ParseError
 from weft.expr.nodes import Var, const
 from weft.loop.nodes import (
-    AtomicUpdate, Block, BlockIter, Buffer, Evaluate, For, If, IntrinsicCall, Let, Load, Program, Region, Seq, Stmt, Store, While, buffer, int64,
+    AtomicUpdate,
+    Block,
+    BlockIter,
+    Buffer,
+    Evaluate,
+    For,
+    If,
+    IntrinsicCall,
+    Let,
+    Load,
+    Program,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+    While,
+    buffer,
+    int64,
 )  # fmt: skip
 from weft.loop.parser import parse_program, parse_stmt
 

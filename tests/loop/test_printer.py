@@ -1,6 +1,6 @@
 import pytest
-
 from tests.loop.programs import N, guarded, histogram, matmul, opaque, row_sums, vectorized
+
 from weft import dtypes as dt
 from weft.errors import LoopError
 from weft.expr.nodes import Var, const

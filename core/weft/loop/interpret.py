@@ -22,7 +22,23 @@ from weft.expr import nodes as e
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Expr, Var
 from weft.loop.nodes import (
-    TRUE, Allocate, AtomicUpdate, Block, Buffer, Evaluate, For, If, IntrinsicCall, Let, Load, Program, Seq, Stmt, Store, While, walk_stmts,
+    TRUE,
+    Allocate,
+    AtomicUpdate,
+    Block,
+    Buffer,
+    Evaluate,
+    For,
+    If,
+    IntrinsicCall,
+    Let,
+    Load,
+    Program,
+    Seq,
+    Stmt,
+    Store,
+    While,
+    walk_stmts,
 )  # fmt: skip
 from weft.loop.printer import excerpt
 
@@ -320,7 +336,7 @@ class _Run:
         tail = " return\n yield" if _has_barrier(p.body) else " return"  # a yield anywhere makes it a generator
         source = "\n".join([*self.functions, f"def kernel({parameters}):", *self.lines, tail])
         self.sources = [*self.function_sources, None, *self.sources]
-        exec(compile(source, "<interpret>", "exec"), self.globals)  # noqa: S102 - the source is ours, from a typed tree
+        exec(compile(source, "<interpret>", "exec"), self.globals)
         with np.errstate(all="ignore"):
             try:
                 steps = self.globals["kernel"](*self.inputs, *self.results)
@@ -726,7 +742,7 @@ class _Run:
                     return _wrapped(f"int({a.text})", 0, 1, x.dtype)
                 if kind.is_integer and x.dtype.is_integer:
                     return _wrapped(a.text, a.lo, a.hi, x.dtype)
-                small = kind.is_bool or (kind.is_integer and -(1 << 53) <= a.lo and a.hi <= 1 << 53) or kind.name in _NATIVE_FLOATS
+                small = kind.is_bool or (kind.is_integer and a.lo >= -(1 << 53) and a.hi <= 1 << 53) or kind.name in _NATIVE_FLOATS
                 if small and x.dtype.name in _NATIVE_FLOATS:
                     return _Code(f"np.{x.dtype.name}({a.text})")
         return None
@@ -738,7 +754,7 @@ class _Run:
             case e.Ramp() if x.dtype.scalar == dt.int64:
                 lanes = self.constant(np.arange(x.lanes, dtype=np.int64), ("arange", str(x.lanes)))
                 return _Code(f"({args[0].text} + {args[1].text} * {lanes})")
-            case e.Add() | e.Sub() | e.Mul() if x.dtype.is_float or x.dtype.is_integer and x.dtype.bits >= 8:
+            case e.Add() | e.Sub() | e.Mul() if x.dtype.is_float or (x.dtype.is_integer and x.dtype.bits >= 8):
                 return _Code(f"({args[0].text} {_ARITHMETIC[type(x)]} {args[1].text})")
         return None
 

@@ -15,7 +15,24 @@ from weft.errors import ExprError, LoopError, nearest
 from weft.expr.nodes import Expr, Var
 from weft.expr.parser import ExprParser, Token, Tokens, tokenize
 from weft.loop.nodes import (
-    LOOP_KINDS, TRUE, Allocate, AtomicUpdate, Block, BlockIter, Buffer, Evaluate, For, If, IntrinsicCall, Let, LoopKind, Program, Region, Seq, Stmt, Store,
+    LOOP_KINDS,
+    TRUE,
+    Allocate,
+    AtomicUpdate,
+    Block,
+    BlockIter,
+    Buffer,
+    Evaluate,
+    For,
+    If,
+    IntrinsicCall,
+    Let,
+    LoopKind,
+    Program,
+    Region,
+    Seq,
+    Stmt,
+    Store,
     While,
 )  # fmt: skip
 

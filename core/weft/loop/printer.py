@@ -15,7 +15,22 @@ from weft.errors import LoopError
 from weft.expr.nodes import Expr, Var
 from weft.expr.printer import print_expr, print_name
 from weft.loop.nodes import (
-    TRUE, Allocate, AtomicUpdate, Block, BlockIter, Buffer, Evaluate, For, If, Let, Program, Region, Seq, Stmt, Store, While,
+    TRUE,
+    Allocate,
+    AtomicUpdate,
+    Block,
+    BlockIter,
+    Buffer,
+    Evaluate,
+    For,
+    If,
+    Let,
+    Program,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+    While,
 )  # fmt: skip
 
 Marks: TypeAlias = "Mapping[str, str] | Collection[str]"
@@ -157,7 +172,7 @@ class _Printer:
             case Store():
                 yield self.marked(f"{tab}{_element(stmt.buffer, stmt.indices, stmt.predicate)} = {print_expr(stmt.value)}", stmt)
             case AtomicUpdate():
-                yield self.marked(f"{tab}atomic {_element(stmt.buffer, stmt.indices)} {_ATOMIC[stmt.op]}= {print_expr(stmt.value)}", stmt)
+                yield self.marked(f"{tab}atomic {_element(stmt.buffer, stmt.indices)} {_ATOMIC.get(stmt.op, stmt.op)}= {print_expr(stmt.value)}", stmt)
             case Evaluate():
                 yield self.marked(tab + print_expr(stmt.call).removesuffix(" -> handle"), stmt)
             case Block():

@@ -10,7 +10,25 @@ from weft import dtypes as dt
 from weft.errors import LoopError, nearest
 from weft.expr.nodes import Expr, Var, walk
 from weft.loop.nodes import (
-    LOOP_KINDS, Allocate, AtomicUpdate, Block, Buffer, Evaluate, For, If, IntrinsicCall, Let, Load, Program, Region, Seq, Stmt, Store, While, int_const, stmt_exprs,
+    LOOP_KINDS,
+    Allocate,
+    AtomicUpdate,
+    Block,
+    Buffer,
+    Evaluate,
+    For,
+    If,
+    IntrinsicCall,
+    Let,
+    Load,
+    Program,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+    While,
+    int_const,
+    stmt_exprs,
     walk_stmts,
 )  # fmt: skip
 from weft.loop.printer import excerpt, print_buffer
@@ -204,7 +222,7 @@ class _Verifier:
             case AtomicUpdate():
                 self.exprs(s)
                 if s.op not in ("add", "min", "max"):
-                    self.fail(f"unknown atomic operation '{s.op}'", None, hint="one of add, min, max")
+                    self.fail(f"unknown atomic operation '{s.op}'", s, hint="one of add, min, max")
                 self.stored_value(s.buffer, s.value, self.access(s.buffer, s.indices, None, s), s)
             case Evaluate():
                 if not isinstance(s.call, IntrinsicCall):
