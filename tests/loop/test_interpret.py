@@ -92,7 +92,8 @@ def test_what_is_not_stored_shows() -> None:
 
 def test_init_runs_at_the_first_step_only() -> None:
     y, r, q = buffer("y", (2,), dt.int64), Var("r"), Var("q")
-    block = Block("b", (spatial("s", 2), reduction("r", 3), reduction("q", 2)), (Var("i"), Var("j"), Var("k")), Store(y, (Var("s"),), y[Var("s")] + r * 2 + q), Store(y, (Var("s"),), int64(100)))
+    iters, body = (spatial("s", 2), reduction("r", 3), reduction("q", 2)), Store(y, (Var("s"),), y[Var("s")] + r * 2 + q)
+    block = Block("b", iters, (Var("i"), Var("j"), Var("k")), body, Store(y, (Var("s"),), int64(100)))
     assert interpret(Program("p", (), (y,), (), loops(block, ("i", 2), ("j", 3), ("k", 2))), [])["y"].tolist() == [115, 115]
 
 
@@ -116,12 +117,14 @@ def test_masked_lanes_are_not_touched() -> None:
 
 
 def test_vector_atomics() -> None:
-    text = "program p(x: int64[4]) -> (y: int32[3]) { for i in 3 { y[i] = 0i32 } atomic y[x[ramp(0, 1, 4)]] += broadcast(2i32, 4) atomic y[broadcast(0, 2)] max= broadcast(9i32, 2) }"
+    text = """program p(x: int64[4]) -> (y: int32[3]) { for i in 3 { y[i] = 0i32 }
+      atomic y[x[ramp(0, 1, 4)]] += broadcast(2i32, 4) atomic y[broadcast(0, 2)] max= broadcast(9i32, 2) }"""
     assert run(text, [1, 1, 2, 1]).tolist() == [9, 6, 2]
 
 
 def test_atomics() -> None:
-    text = "program p(x: float32[4]) -> (y: float32[3]) { for i in 3 { y[i] = 0.0f32 } for j in 4 parallel { atomic y[0] += x[j] atomic y[1] min= x[j] atomic y[2] max= x[j] } }"
+    text = """program p(x: float32[4]) -> (y: float32[3]) { for i in 3 { y[i] = 0.0f32 }
+      for j in 4 parallel { atomic y[0] += x[j] atomic y[1] min= x[j] atomic y[2] max= x[j] } }"""
     np.testing.assert_array_equal(run(text, np.array([1, -2, 3, -4], np.float32), shuffle_seed=5), np.array([-2, -4, 3], np.float32))
 
 
@@ -374,7 +377,7 @@ def test_division_by_zero() -> None:
 
 def test_inputs_that_do_not_fit() -> None:
     p = relu(N)
-    for given, dims, expected in (
+    for inputs, dims, expected in (
         ({"z": F4}, None, "no input is named 'z'"),
         ({}, None, "no array for input 'x'"),
         ([F4, F4], None, "got 2 array(s) for 1 input(s)"),
@@ -383,7 +386,7 @@ def test_inputs_that_do_not_fit() -> None:
         ([F4], {"n": 5}, "input 'x' has shape [5], got [4]"),
     ):
         with pytest.raises(LoopError) as caught:
-            interpret(p, given, dims)  # type: ignore[arg-type]
+            interpret(p, inputs, dims)  # type: ignore[arg-type]
         assert expected in str(caught.value)
     with pytest.raises(LoopError, match="the inputs are x"):
         interpret(p, {"z": F4})

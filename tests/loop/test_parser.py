@@ -54,7 +54,9 @@ STATEMENTS: dict[str, Stmt] = {
     "let of a let": Let(Var("t"), n + 1, Let(Var("u", dt.float32), const(1.0), Store(x, (n,), Var("t")))),
     "predicates": Store(y, (n, int64(0)), Load(x, (n,), n < 4), n < 3),
     "atomics": Seq((AtomicUpdate(x, (n,), "add", n), AtomicUpdate(y, (n, n), "min", n - 1), AtomicUpdate(x, (n,), "max", n))),
-    "intrinsics": Seq((Evaluate(IntrinsicCall("go", ())), Evaluate(IntrinsicCall("dot", (x[n], n * 2), dt.int32)), Store(x, (n,), IntrinsicCall("f", (n,), dt.int64)))),
+    "intrinsics": Seq((
+        Evaluate(IntrinsicCall("go", ())), Evaluate(IntrinsicCall("dot", (x[n], n * 2), dt.int32)), Store(x, (n,), IntrinsicCall("f", (n,), dt.int64)),
+    )),
     "regions": Block("b", (), (), Seq(()), reads=(Region(y, ((n, int64(1)), (int64(0), n))), Region(x, ((n, n),))), writes=()),
     "iterators": Block(
         "b", (BlockIter(Var("p", dt.int32), const(4, "int32"), "scan"), BlockIter(Var("q"), n, "reduce")), (const(1, "int32"), n), Seq(()), Seq(()), n < 3

@@ -68,7 +68,10 @@ def test_the_place_is_marked() -> None:
     )
 
 
-def block(name: str = "b", iters: tuple[BlockIter, ...] = (spatial("v", 4),), bindings: Any = (zero,), body: Stmt = Store(y, (Var("v"),), one), **more: Any) -> Block:
+FILL = Store(y, (Var("v"),), one)
+
+
+def block(name: str = "b", iters: tuple[BlockIter, ...] = (spatial("v", 4),), bindings: Any = (zero,), body: Stmt = FILL, **more: Any) -> Block:
     return Block(name, iters, bindings, body, **more)
 
 

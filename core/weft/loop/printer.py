@@ -166,7 +166,8 @@ class _Printer:
                     yield from self.lines(stmt.orelse, depth + 1)
                 yield tab + "}"
             case Let():
-                yield from self.definition(f"let {print_name(stmt.var.name)}: {stmt.var.dtype} = {print_expr(stmt.value)}", stmt, stmt.var.name, stmt.body, depth, last)
+                text = f"let {print_name(stmt.var.name)}: {stmt.var.dtype} = {print_expr(stmt.value)}"
+                yield from self.definition(text, stmt, stmt.var.name, stmt.body, depth, last)
             case Allocate():
                 yield from self.definition(f"allocate {print_buffer(stmt.buffer)}", stmt, stmt.buffer.name, stmt.body, depth, last)
             case Store():

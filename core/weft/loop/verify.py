@@ -271,7 +271,8 @@ class _Verifier:
         outer = dict(self.variables)
         for i, binding in zip(s.iters, s.bindings):
             if i.var.name in self.names or i.var.name in self.variables:
-                self.fail(f"the variable name '{i.var.name}' is used twice", s, hint="an iterator is named unlike every loop, let and dim, and unlike iterators around it")
+                hint = "an iterator is named unlike every loop, let and dim, and unlike iterators around it"
+                self.fail(f"the variable name '{i.var.name}' is used twice", s, hint=hint)
             self.iterators.add(i.var.name)
             self.variables[i.var.name] = i.var
             self.derive(i.var, (binding,))
@@ -307,7 +308,10 @@ class _Verifier:
     # -- races
     def varies(self, race: _Race, x: Expr) -> bool:
         """Whether `x` may differ between iterations of the loop; an element of a buffer that the loop stores to may."""
-        return any((isinstance(n, Var) and n.name in race.varying) or isinstance(n, IntrinsicCall) or (isinstance(n, Load) and n.buffer.name in race.stored) for n in walk(x))
+        for n in walk(x):
+            if isinstance(n, IntrinsicCall) or (isinstance(n, Var) and n.name in race.varying) or (isinstance(n, Load) and n.buffer.name in race.stored):
+                return True
+        return False
 
     def derive(self, var: Var, exprs: Iterable[Expr]) -> None:
         exprs = tuple(exprs)
