@@ -11,6 +11,9 @@ import pytest
 from weft import dtypes as dt
 from weft.graph.nodes import GraphBuilder, TensorType, Value
 from weft.graph.operator import Elementwise, Operator, Sample
+from weft.loop.interpret import interpret
+from weft.loop.nodes import Program, buffer
+from weft.loop.verify import verify
 from weft.ops import ALL_OPERATORS
 from weft.ops.precision import widen
 from weft.ops.shapes import broadcast_indices
@@ -126,6 +129,27 @@ def test_decompose(sample: Sample, name: str) -> None:
     assert len(got) == len(want)
     for g, w in zip(got, want):
         assert_close(sample.op, sample, values[g] if g.constant is None else g.constant, w)
+
+
+def programs() -> Iterator[Any]:
+    for op in ALL_OPERATORS:
+        for k, sample in enumerate(op.samples()):
+            for a in op.algorithms().values():
+                if a.form == "program" and sample.op.applies(a.name, *types_of(sample)) is None:
+                    yield pytest.param(sample, a.name, id=f"{op.__name__}-{a.name}-{sample.name or k}")
+
+
+@pytest.mark.parametrize(("sample", "name"), list(programs()))
+def test_program(sample: Sample, name: str) -> None:
+    inputs = [None if x is None else buffer(f"in{k}", x.shape, x.dtype) for k, x in enumerate(sample.inputs)]
+    want = outputs_of(sample.op, sample.inputs)
+    outputs = [buffer(f"out{k}", y.shape, y.dtype) for k, y in enumerate(want)]
+    body = sample.op.algorithms()[name].function(sample.op, inputs, outputs)
+    program = Program("kernel", tuple(b for b in inputs if b is not None), tuple(outputs), (), body)
+    verify(program)
+    got = interpret(program, [x for x in sample.inputs if x is not None], shuffle_seed=1)
+    for b, w in zip(outputs, want):
+        assert_close(sample.op, sample, got[b.name], w)
 
 
 def test_operators_are_exported_once() -> None:

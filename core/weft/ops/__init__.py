@@ -1,20 +1,53 @@
 """The operators. To add one: a class in the file of its family, with its name in that file's __all__."""
 
 from weft.graph.operator import Operator
-from weft.ops import activation, arithmetic, comparison, contraction, elementwise, movement, normalization, recurrent, reduction, transcendental, window
+from weft.ops import (
+    activation,
+    arithmetic,
+    bitwise,
+    comparison,
+    contraction,
+    elementwise,
+    indexing,
+    movement,
+    normalization,
+    recurrent,
+    reduction,
+    scanning,
+    transcendental,
+    window,
+)
 from weft.ops.activation import *  # noqa: F403
 from weft.ops.arithmetic import *  # noqa: F403
+from weft.ops.bitwise import *  # noqa: F403
 from weft.ops.comparison import *  # noqa: F403
 from weft.ops.contraction import *  # noqa: F403
 from weft.ops.elementwise import *  # noqa: F403
+from weft.ops.indexing import *  # noqa: F403
 from weft.ops.movement import *  # noqa: F403
 from weft.ops.normalization import *  # noqa: F403
 from weft.ops.recurrent import *  # noqa: F403
 from weft.ops.reduction import *  # noqa: F403
+from weft.ops.scanning import *  # noqa: F403
 from weft.ops.transcendental import *  # noqa: F403
 from weft.ops.window import *  # noqa: F403
 
-_FAMILIES = (elementwise, arithmetic, comparison, transcendental, activation, contraction, window, reduction, movement, normalization, recurrent)
+_FAMILIES = (
+    activation,
+    arithmetic,
+    bitwise,
+    comparison,
+    contraction,
+    elementwise,
+    indexing,
+    movement,
+    normalization,
+    recurrent,
+    reduction,
+    scanning,
+    transcendental,
+    window,
+)
 
 ALL_OPERATORS: tuple[type[Operator], ...] = tuple(
     value for family in _FAMILIES for name in family.__all__ if isinstance(value := getattr(family, name), type) and issubclass(value, Operator)
