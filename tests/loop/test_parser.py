@@ -1,3 +1,7 @@
+import textwrap
+from pathlib import Path
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from tests.loop.programs import EXAMPLES, programs
@@ -5,6 +9,7 @@ from tests.loop.programs import EXAMPLES, programs
 from weft import dtypes as dt
 from weft.errors import ParseError
 from weft.expr.nodes import Var, const
+from weft.loop.interpret import interpret
 from weft.loop.nodes import (
     AtomicUpdate,
     Block,
@@ -26,6 +31,7 @@ from weft.loop.nodes import (
     int64,
 )  # fmt: skip
 from weft.loop.parser import parse_program, parse_stmt
+from weft.loop.verify import verify
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -70,6 +76,17 @@ def test_statements_come_back(name: str) -> None:
     stmt = STATEMENTS[name]
     variables = {v: Var(v) for v in ("n", "reduce", "not")}
     assert parse_stmt(str(stmt), variables, {"x": x, "y": y, "if": Buffer("if", (n,), dt.int64)}) == stmt
+
+
+def test_the_example_of_the_architecture() -> None:
+    lines = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text().splitlines()
+    start = next(k for k, line in enumerate(lines) if line.startswith("    program ") and line.endswith("{"))
+    text = textwrap.dedent("\n".join(lines[start : lines.index("    }", start) + 1]))
+    program = parse_program(text)
+    assert str(program) == text
+    verify(program)
+    x, w = np.ones((17, 32), np.float32), np.ones((32, 16), np.float32)
+    np.testing.assert_array_equal(interpret(program, [x, w])["y"], x @ w)
 
 
 def test_dims_of_another_dtype_and_comments() -> None:
