@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ def one_step(s: Schedule, draw: Any) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=int(os.environ.get("WEFT_EXAMPLES", "5")), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_schedules_keep_the_meaning(name: str, data: Any) -> None:
     program = PROGRAMS[name]()

@@ -190,3 +190,9 @@ def common_path(paths: list[Path]) -> Path:
 
 def is_true(e: Expr) -> bool:
     return isinstance(e, Const) and bool(e.value)
+
+
+def out_of_scope(tree: Tree, block: Block, spot: Iterable[Stmt]) -> str | None:
+    """A buffer of `block` that does not exist at the end of the path `spot`."""
+    there = {b.name for b in tree.program.params} | {s.buffer.name for s in (*spot, *walk_stmts(block)) if isinstance(s, Allocate)}
+    return next((a.buffer.name for a in block_accesses(block) if a.buffer.name not in there), None)

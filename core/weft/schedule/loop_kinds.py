@@ -36,3 +36,15 @@ def with_kind(tree: Tree, loop: str, step: str, kind: LoopKind) -> Program:
     f = path[-1]
     assert isinstance(f, For)
     return tree.replace(path, replace(f, kind=kind))
+
+
+def still_independent(program: Program, block: str, step: str) -> None:
+    """Checks the loops around `block` whose iterations run at once, after it moved under them."""
+    tree = Tree(program)
+    for f in tree.loops_around(block):
+        if f.kind in ("serial", "unrolled"):
+            continue
+        reason = carried(tree, f.var.name, step, ("shared",) if f.kind.startswith("threadIdx") else ())
+        if reason is not None:
+            why = f"the iterations of {f.kind} loop '{f.var.name}' would not be independent: {reason[0]}"
+            raise tree.error(step, why, (f.var.name, reason[1]), f"move '{block}' first, compact_buffer next, and decide about '{f.var.name}' last")

@@ -163,3 +163,11 @@ def copy_block(tree: Tree, name: str, to: Buffer, source: Buffer) -> Stmt:
     index = tuple(i.var for i in iters)
     block = Block(name, tuple(iters), tuple(bindings), Store(to, index, Load(source, index)), annotations=(("op", "copy"),))
     return nest(loops, block)
+
+
+def own_nest(path: Path) -> int:
+    """Where in the path of a block the nest starts that holds nothing but it."""
+    top = len(path) - 1
+    while top > 0 and isinstance(path[top - 1], For):
+        top -= 1
+    return top

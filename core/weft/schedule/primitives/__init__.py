@@ -19,6 +19,7 @@ from weft.schedule.primitives.parallel import parallel
 from weft.schedule.primitives.reorder import reorder
 from weft.schedule.primitives.reverse_compute_at import reverse_compute_at
 from weft.schedule.primitives.reverse_compute_inline import reverse_compute_inline
+from weft.schedule.primitives.rfactor import rfactor
 from weft.schedule.primitives.set_scope import set_scope
 from weft.schedule.primitives.split import split
 from weft.schedule.primitives.unroll import unroll
@@ -31,6 +32,6 @@ PRIMITIVES: dict[str, Primitive] = {
     for f in (
         split, fuse, reorder, unroll, vectorize, parallel, bind, annotate,
         compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
-        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction,
+        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor,
     )
 }  # fmt: skip

@@ -18,14 +18,14 @@ from weft.schedule.rewrite import clean, domain
 from weft.schedule.tree import Path, Tree, blocks_in
 
 
-def compact_buffer(program: Program, buffer: str) -> tuple[Program, None]:
+def compact_buffer(program: Program, buffer: str, align: int = 1) -> tuple[Program, None]:
     """Moves the allocation of `buffer` to the innermost loop around all its uses and cuts it to the box that is live there.
 
         allocate t: float32[n, m] { for i in n { for j in 16 { … t[i, j] = … }  for k in 16 { … t[i, k] … } } }
         → compact_buffer("t")
         for i in n { allocate t: float32[16] { for j in 16 { … t[j] = … }  for k in 16 { … t[k] … } } }
 
-    Dimensions of extent 1 go. The allocation enters a loop only if every iteration writes what it reads.
+    Dimensions of extent 1 go. The innermost dimension is rounded up to a multiple of `align` (whole vectors). The allocation enters a loop only if every iteration writes what it reads.
     """
     step = "compact_buffer"
     tree = Tree(program)
@@ -45,6 +45,8 @@ def compact_buffer(program: Program, buffer: str) -> tuple[Program, None]:
     keep: list[tuple[Expr, Expr]] = []  # (first index, extent) per dimension
     for k, ends in enumerate(union_box([u.box(inner) for u in uses])):
         keep.append(live(ends, old.buffer.shape[k], outer))
+    if keep and (size := int_const(keep[-1][1])) is not None and size > 1:
+        keep[-1] = (keep[-1][0], const(-(-size // align) * align))
     shrunk = Shrunk(old.buffer, [k for k, (_, extent) in enumerate(keep) if int_const(extent) != 1], keep)
     placed: Stmt = Allocate(shrunk.new, shrunk.rebase(home, tree, outer))
     for above, below in reversed(list(pairwise(down))):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from weft.loop.nodes import For, Program, Seq, seq
-from weft.schedule.dependence import child_index, readers, reads, writers, writes
+from weft.schedule.dependence import child_index, out_of_scope, readers, reads, writers, writes
+from weft.schedule.loop_kinds import still_independent
 from weft.schedule.region import Interval, accesses, hull, loops_under, union_box
 from weft.schedule.rewrite import conditions, domain, entangled, free_names, iter_boxes, own_predicate, renest
 from weft.schedule.tree import Tree, blocks_in
@@ -41,6 +42,9 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
     if not used or outside:
         why = f"its consumers {outside} are not under '{loop}'" if used else "it has no consumer"
         raise tree.error("compute_at", why, {block: "producer", loop: "wanted here", **dict.fromkeys(outside, "consumer")}, "choose a loop around all consumers")
+    lost = out_of_scope(tree, b, target)
+    if lost is not None:
+        raise tree.error("compute_at", f"buffer '{lost}' of '{block}' does not exist under '{loop}'", (block, loop, lost), "move blocks before compact_buffer")
     tied = entangled(b)
     if tied is not None:
         raise tree.error("compute_at", f"iterators '{tied[0]}' and '{tied[1]}' of '{block}' depend on one another", (block,), "move blocks before compact_buffer")
@@ -79,7 +83,9 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
     spot = removed.loop_path(loop, "compute_at")
     now = spot[-1]
     assert isinstance(now, For)
-    return removed.replace((*spot, now.body), put(now, new, used, before=True)), None
+    result = removed.replace((*spot, now.body), put(now, new, used, before=True))
+    still_independent(result, block, "compute_at")
+    return result, None
 
 
 def put(loop: For, new: object, names: list[str], before: bool) -> Seq:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from weft import dtypes as dt
 from weft.expr.nodes import Expr, Var, all_of, const, free_vars, substitute
 from weft.loop.nodes import Block, BlockIter, For, Program, seq, substitute_stmt
+from weft.schedule.dependence import out_of_scope
 from weft.schedule.rewrite import clean, domain, tidy
 from weft.schedule.tree import Tree, conjuncts, nest
 
@@ -49,6 +50,9 @@ def decompose_reduction(program: Program, block: str, loop: str) -> tuple[Progra
     around = {**outer, **{renamed[s.var.name].name: s.extent for s in kept}}  # type: ignore[attr-defined]
     asked = [c for c in conjuncts(b.predicate) if not (free_vars(c).keys() & gone.keys() and not free_vars(c).keys() & (used | outer.keys()))]
     predicate = all_of(tidy(substitute(substitute(c, gone), renamed), around) for c in asked)
+    lost = out_of_scope(tree, replace(b, body=b.init, init=None), spot)
+    if lost is not None:
+        raise tree.error(step, f"buffer '{lost}' is allocated inside '{loop}'", {loop: "wanted here", lost: "too late"}, "choose a loop inside the allocation, or decompose before compact_buffer")
     iters = {i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i, _ in spatial}
     init = Block(
         name,

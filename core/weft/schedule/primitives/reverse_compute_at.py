@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from weft.expr.nodes import free_vars
 from weft.loop.nodes import For, Program
-from weft.schedule.dependence import readers, reads, writers, writes
+from weft.schedule.dependence import out_of_scope, readers, reads, writers, writes
 from weft.schedule.primitives.compute_at import put
+from weft.schedule.loop_kinds import still_independent
 from weft.schedule.region import Interval, accesses, at_least_zero, block_accesses, interval, loops_under, poly, union_box, within
 from weft.schedule.rewrite import conditions, domain, entangled, free_names, iter_boxes, own_predicate, renest
 from weft.schedule.tree import Tree, blocks_in
@@ -41,6 +42,9 @@ def reverse_compute_at(program: Program, block: str, loop: str) -> tuple[Program
         raise tree.error(step, f"blocks {several} all write '{block}'s buffer", several, "reverse_compute_at before decompose_reduction")
     if any(i.kind == "scan" for i in b.iters):
         raise tree.error(step, f"'{block}' is a step of a scan", (block,))
+    lost = out_of_scope(tree, b, target)
+    if lost is not None:
+        raise tree.error(step, f"buffer '{lost}' of '{block}' does not exist under '{loop}'", (block, loop, lost), "move blocks before compact_buffer")
     tied = entangled(b)
     if tied is not None:
         raise tree.error(step, f"iterators '{tied[0]}' and '{tied[1]}' of '{block}' depend on one another", (block,), "move blocks before compact_buffer")
@@ -97,4 +101,6 @@ def reverse_compute_at(program: Program, block: str, loop: str) -> tuple[Program
     spot = removed.loop_path(loop, step)
     now = spot[-1]
     assert isinstance(now, For)
-    return removed.replace((*spot, now.body), put(now, new, inside, before=False)), None
+    result = removed.replace((*spot, now.body), put(now, new, inside, before=False))
+    still_independent(result, block, step)
+    return result, None
