@@ -57,6 +57,7 @@ CASES = [
     ("i < 5 or i < 7", "i < 7", ()),
     ("x < 5 or 3 < x", "true", ()),
     ("x < 5 and 7 < x", "false", ()),
+    ("n != 4 and 1 <= k or k <= n%2", "n != 4 and 1 <= k or k <= n%2", ()),
     ("i//4 < n", "i < n*4", ()),
     ("not (i < 3 or j == 2)", "3 <= i and j != 2", ()),
     ("select(i < 3, min(i, 3), i + 1)", "select(i < 3, i, i + 1)", ()),

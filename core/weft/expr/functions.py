@@ -34,7 +34,8 @@ def _erf(x: Any) -> Any:
 
 
 def _popcount(x: Any) -> Any:
-    return np.bitwise_count(x)
+    x = np.asarray(x)  # numpy counts the bits of |x|; ours are those of the word
+    return np.bitwise_count(x.view(f"u{x.dtype.itemsize}") if x.dtype.kind == "i" else x)
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:

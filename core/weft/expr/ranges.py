@@ -268,6 +268,11 @@ def _trunc(symbol: str, a: Range, b: Range) -> Range:
             reach = by if reach is None else min(by, reach)
         positive = a[0] is not None and a[0] >= 0
         return Range(0 if positive else None if reach is None else -reach, reach)
+    if b[0] is not None and b[0] >= 0:  # never 0, so it divides upwards of 1 and the sides stay apart
+        by = max(b[0], 1)
+        lo = None if a[0] is None else min(0, -(-a[0] // by))
+        hi = None if a[1] is None else max(0, a[1] // by)
+        return Range(lo, hi)
     return ANY if reach is None else Range(-reach, reach)
 
 

@@ -453,7 +453,7 @@ class Simplifier:
         sums = {c: self.sums_of(c) for c in items}
         kept = list(items)
         for c in items:
-            if len(sums[c]) != 1 or isinstance(c, Eq):
+            if not sums[c] or not isinstance(c, (Lt, Le)):
                 continue
             s = sums[c][0]
             negated = _combine({(): -1}, s, -1)
@@ -466,7 +466,7 @@ class Simplifier:
                     return None
             else:
                 # c is idle if some other condition follows from it; all is true if one follows from its opposite.
-                aims = [sums[x][0] for x in others if len(sums[x]) == 1 and not isinstance(x, Eq)]
+                aims = [sums[x][0] for x in others if sums[x] and isinstance(x, (Lt, Le))]  # those that are one sum, no more and no less
                 if any(self.nonneg(a, [negated]) for a in aims):
                     return None
                 if any(self.nonneg(a, [s]) for a in aims):
