@@ -347,7 +347,7 @@ def compile(  # noqa: A001 - the public name
     store = Cache("models")
     compilation = Compilation(resolved, own, on_stage, cache)
     if key is not None:
-        path = store.path(key)
+        path = store.get_path(key)
         if path is not None:
             with compilation.stage("cache", key[:12]):
                 found = load_cached(path)
@@ -360,7 +360,7 @@ def compile(  # noqa: A001 - the public name
     executable = compilation.run(graph)
     if key is not None:
         with compilation.stage("save", key[:12]):
-            store.put_file(key, executable.save)
+            store.put(key, executable.save)
     return executable
 
 

@@ -47,9 +47,9 @@ def broadcast_read(tensor: Tensor, indices: Sequence[Expr], shape: Sequence[Dim]
     return tensor[tuple(picked)] if picked else tensor[()]
 
 
-def elementwise(op: Elementwise, tensors: Sequence[Tensor], shape: Sequence[Dim], name: str) -> Tensor:
+def elementwise(op: Elementwise, tensors: Sequence[Tensor | None], shape: Sequence[Dim], name: str) -> Tensor:
     """The output tensor of an elementwise operator."""
-    result: Tensor = T.compute(shape, lambda *i: op.formula(*(broadcast_read(t, i, shape) for t in tensors)), name=name)
+    result: Tensor = T.compute(shape, lambda *i: op.formula(*(None if t is None else broadcast_read(t, i, shape) for t in tensors)), name=name)
     return result
 
 
@@ -101,7 +101,7 @@ def group_expressions(body: Graph, algorithms: Mapping[str, str] | None = None) 
             op_name = type(node.op).__name__
             stem = op_name.lower()
             if isinstance(node.op, Elementwise):
-                tensors = [tensor_of(v) for v in node.inputs if v is not None]
+                tensors = [None if v is None else tensor_of(v) for v in node.inputs]
                 out = elementwise(node.op, tensors, node.output.shape, stem)
                 result.stages[id(out.source)] = Stage(op_name, number, "direct", composite, node.output)
                 adopt(node.output, out)

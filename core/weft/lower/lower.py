@@ -18,6 +18,7 @@ from weft.expr.simplify import simplify
 from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Graph
 from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Let, Load, Program, Stmt, Store, buffer, seq, stmt_exprs, walk_stmts
+from weft.lower.collapse import collapse
 from weft.lower.expressions import Expressions, Stage, choose_algorithm, group_expressions
 from weft.tensor.language import Compute, Placeholder, Read, Reduce, ReduceAxis, Scan, Tensor, depends_on
 
@@ -34,7 +35,7 @@ def lower_group(body: Graph, name: str = "kernel", algorithms: Mapping[str, str]
     """
     if len(body.nodes) == 1 and body.nodes[0].op.algorithms() and choose_algorithm(body.nodes[0], algorithms or {}).form == "program":
         return _loop_program(body, name, algorithms or {})
-    return _Lowering(group_expressions(body, algorithms), body, name).run()
+    return collapse(_Lowering(group_expressions(body, algorithms), body, name).run())
 
 
 def lower_tensors(inputs: Sequence[Tensor], outputs: Sequence[Tensor], name: str = "kernel") -> Program:

@@ -14,6 +14,7 @@ from weft_llvm.toolchain import Cpu, compile_object
 if TYPE_CHECKING:
     from weft.codegen.base import KernelCode
     from weft.codegen.segment import SegmentSpec
+    from weft_llvm.target import Isa
 
 
 def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], cpu: Cpu, features: tuple[str, ...]) -> dict[str, NativeCode]:
@@ -41,3 +42,13 @@ def _native(image: bytes, entries: Mapping[str, int], features: tuple[str, ...])
     except PackageNotFoundError:
         number = "?"
     return NativeCode(bytes(image), dict(entries), "weft-llvm", number, features)
+
+
+def required_features(isa: Isa) -> tuple[str, ...]:
+    """Features that code for `isa` may use and a machine can be asked for, by LLVM's names."""
+    from weft.runtime.cpu_features import known_features
+
+    implied = {"fma": ("fma",), "f16c": ("f16c",), "avx": ("avx",), "avx2": ("avx", "avx2"), "avx512": ("avx512f",)} if isa.arch == "x86_64" else {}
+    named = {f[1:] for f in isa.features.split(",") if f.startswith("+")}
+    named.update(f for h in isa.has for f in implied.get(h, ()))
+    return tuple(sorted(named & known_features(isa.arch)))

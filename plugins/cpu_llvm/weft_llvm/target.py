@@ -16,8 +16,12 @@ from weft.errors import TargetError
 from weft.target import Target, TargetKind
 
 if TYPE_CHECKING:
-    from weft.codegen.base import Codegen
+    from collections.abc import Mapping
+
+    from weft.codegen.base import Codegen, KernelCode
+    from weft.codegen.segment import SegmentSpec
     from weft.machine import Machine
+    from weft.runtime.executable import NativeCode
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,13 @@ class LlvmTarget(TargetKind):
         from weft_llvm.codegen import LlvmCodegen
 
         return LlvmCodegen(self.isa(target))
+
+    def link(self, target: Target, segment: SegmentSpec, kernels: Mapping[str, KernelCode]) -> Mapping[str, NativeCode]:
+        from weft_llvm.native import link_segment, required_features
+        from weft_llvm.toolchain import Cpu
+
+        i = self.isa(target)
+        return link_segment(segment, kernels, Cpu(i.triple, i.cpu, i.features, i.opt), required_features(i))
 
     def device(self, target: Target) -> str:
         return "cpu"

@@ -126,10 +126,6 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
     column_loop = None
     tile_order: list[str] = []
 
-    # Pixels of a convolution without taps lie one after another: rows and columns of the image make one loop.
-    if row_loop is not None and not roles.split_vector:
-        row_loop = _join_rows(s, name, spatial, row_loop, outer)
-
     row_extent = None if row_loop is None else int_const(s.loop(row_loop).extent)
     vectors = -(-(int_const(s.loop(vector_loop).extent) or access.UNKNOWN_EXTENT) // lanes)
     if roles.split_vector:
@@ -156,13 +152,10 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
     if column_loop is not None:
         tile_order.insert(0, column_loop)
     tile_order.append(vector_loop)
-    if roles.split_vector and row_loop is not None:
-        # A panel of the wide operand stays in cache while the rows go by.
-        pass
     s.reorder(*outer, *reduce, *tile_order)
     init = s.decompose_reduction(name, reduce[0])
     s.reverse_compute_at(tail, outer[-1])
-    s.compact_buffer(output.name if after else access.target(s.block(name)).buffer.name)
+    s.compact_buffer(access.target(s.block(name)).buffer.name, align=int_const(s.loop(vector_loop).extent) or lanes)
     for b in (name, init):
         inner = s.loops(b)[-len(tile_order) :]
         for loop in inner[:-1]:
@@ -171,24 +164,6 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
     _finish_tail(s, tail, outer[-1], lanes)
     _unroll_taps(s, reduce)
     _parallelise(s, outer[:-1] or outer, name)
-
-
-def _join_rows(s: Schedule, name: str, spatial: list[str], row: str, outer: list[str]) -> str:
-    """Fuses the row loop with the one around it if the operands do not tell: a convolution without taps, stride 1."""
-    at = spatial.index(row)
-    if at == 0 or spatial[at - 1] not in outer:
-        return row
-    before = spatial[at - 1]
-    block = s.block(name)
-    loops = s.loops(name)
-    i, j = block.iters[loops.index(before)], block.iters[loops.index(row)]
-    for x in (*access.loads(block), *access.stores(block)):
-        a, b = access.stride_of(x, i.var.name), access.stride_of(x, j.var.name)
-        n = int_const(j.extent)
-        if a is None or b is None or n is None or a != b * n:
-            return row
-    outer.remove(before)
-    return str(s.fuse(before, row))
 
 
 def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from weft.expr.nodes import Var
-from weft.loop.nodes import Block, Load, Program, Store, int_const
+
+from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
 from weft.schedule.rule import Decline, Offer, Rule
 from weft.schedule.schedule import Schedule
@@ -53,32 +53,6 @@ def inline_producers(s: Schedule, among: list[str] | None = None) -> None:
         s.compute_inline(name)
 
 
-def joinable(block: Block, a: int, b: int) -> bool:
-    """Whether iterators a and b (neighbours, b inside) may become one loop: every access has both side by side with b's full extent, or neither."""
-    va, vb = block.iters[a].var, block.iters[b].var
-    accesses: list[Load | Store] = [*access.loads(block), *access.stores(block)]
-    used = False
-    for x in accesses:
-        positions_a = [k for k, i in enumerate(x.indices) if va.name in access.free_vars(i)]
-        positions_b = [k for k, i in enumerate(x.indices) if vb.name in access.free_vars(i)]
-        if not positions_a and not positions_b:
-            continue
-        used = True
-        if len(positions_a) != 1 or len(positions_b) != 1 or positions_b[0] != positions_a[0] + 1:
-            return False
-        k = positions_a[0]
-        if not access.is_plain(x.indices[k], va) or not access.is_plain(x.indices[k + 1], vb) or x.buffer.shape[k + 1] != block.iters[b].extent:
-            return False
-    # Formulas on the indices themselves (a mask of positions) need them apart.
-    for s in access.walk_stmts(block.body):
-        for e in access.stmt_exprs(s):
-            for n in access.walk(e):
-                if not isinstance(n, Load):
-                    if any(isinstance(c, Var) and c.name in (va.name, vb.name) for c in n.children()):
-                        return False
-    return used
-
-
 def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 0, parallel: bool = True) -> None:
     """Schedules one block without reduction.
 
@@ -91,19 +65,7 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
     first = len(s.loops(name)) - len(loops)
     if not loops:
         return
-    # Join from the inside out; the block's iterators stand in the order of its loops.
-    direct = all(isinstance(b, Var) for b in block.bindings)
-    groups: list[list[str]] = [[x] for x in loops]
-    if direct:
-        position = {b.name: k for k, b in enumerate(block.bindings) if isinstance(b, Var)}
-        k = len(loops) - 1
-        while k > 0:
-            i, j = position.get(loops[k - 1]), position.get(loops[k])
-            if i is not None and j is not None and joinable(block, i, j):
-                groups[k - 1] = groups[k - 1] + groups[k]
-                del groups[k]
-            k -= 1
-    order = [g[0] if len(g) == 1 else str(s.fuse(*g)) for g in groups]
+    order = list(loops)
     block = s.block(name)
     lanes = machine.lanes(access.target(block).buffer.dtype)
     inner = order[-1]
@@ -134,10 +96,4 @@ def contiguous_loop(s: Schedule, name: str, loop: str) -> bool:
     if len(bound) == 1 and access.stride_of(store, var) == 1:
         moves = [access.stride_of(x, var) for x in access.loads(block)]
         return sum(m not in (0, 1) for m in moves) <= 1 or all(m in (0, 1) for m in moves)
-    # A fused loop binds its parts by division and remainder: contiguous if the last part is.
-    return len(bound) > 1 and access.stride_of(store, var) == 1 and all(access.stride_of(x, var) in (0, 1) for x in access.loads(block)) and _fused_flat(block, bound)
-
-
-def _fused_flat(block: Block, bound: list[int]) -> bool:
-    """Whether fused iterators are used as one flat index everywhere (joined by `joinable`)."""
-    return all(joinable(block, a, b) for a, b in zip(bound, bound[1:]))
+    return False

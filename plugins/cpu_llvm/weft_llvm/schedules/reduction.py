@@ -75,7 +75,7 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool 
     s.reorder(*outer, *reduce, *tile)
     init = s.decompose_reduction(name, reduce[0])
     s.reverse_compute_at(copy, outer[-1])
-    s.compact_buffer(buffer)
+    s.compact_buffer(buffer, align=lanes)
     if tile:
         for b in (name, init):
             inner_loops = s.loops(b)[-len(tile) :]

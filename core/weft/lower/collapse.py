@@ -1,0 +1,260 @@
+"""Fewer dimensions: unit dimensions go, and neighbours that every access walks together become one.
+
+Row-major memory does not change by this, so buffers of a Program may take other shapes as long as all accesses agree. A pointwise
+group of any rank becomes one loop, a convolution without taps has one loop over its pixels, and kernels that differ only in how a
+shape is written become the same kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from weft.expr.nodes import Const, Expr, Var, const, free_vars, mul, transform, walk
+from weft.loop.nodes import (
+    AtomicUpdate,
+    Block,
+    BlockIter,
+    Buffer,
+    For,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    map_stmt_exprs,
+    stmt_children,
+    stmt_exprs,
+    transform_stmts,
+    walk_stmts,
+    with_stmt_children,
+)
+
+Pair = tuple[str, int]
+
+
+def collapse(program: Program) -> Program:
+    """See the module. Programs with stores outside blocks, or with opaque blocks, stay as they are."""
+    blocks = [s for s in walk_stmts(program.body) if isinstance(s, Block)]
+    if not blocks or _outside(program.body) or any(b.reads is not None or b.writes is not None for b in blocks):
+        return program
+    program = _drop_units(program)
+    return _join(program)
+
+
+def _outside(stmt: Stmt) -> bool:
+    if isinstance(stmt, Block):
+        return False
+    if isinstance(stmt, (Store, AtomicUpdate)) or any(isinstance(n, Load) for e in stmt_exprs(stmt) for n in walk(e)):
+        return True
+    return any(_outside(c) for c in stmt_children(stmt))
+
+
+def _rebuffer(program: Program, shape: Mapping[str, tuple[Expr, ...]], index: Mapping[str, list[list[int]]]) -> Program:
+    """Every buffer with its new shape; `index` lists, per new dimension, the old dimensions that it joins (the last one's index is kept)."""
+
+    def buffer(b: Buffer) -> Buffer:
+        return replace(b, shape=shape[b.name]) if b.name in shape else b
+
+    def indices(b: Buffer, old: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(old[run[-1]] for run in index[b.name]) if b.name in shape else old
+
+    def load(node: Expr) -> Expr | None:
+        if isinstance(node, Load) and node.buffer.name in shape:
+            return Load(buffer(node.buffer), indices(node.buffer, node.indices), node.predicate)
+        return None
+
+    def rule(s: Stmt) -> Stmt | None:
+        s = map_stmt_exprs(s, lambda e: transform(e, load))
+        if isinstance(s, (Store, AtomicUpdate)) and s.buffer.name in shape:
+            return replace(s, indices=indices(s.buffer, s.indices), buffer=buffer(s.buffer))
+        if hasattr(s, "buffer") and s.buffer.name in shape:
+            return replace(s, buffer=buffer(s.buffer))  # type: ignore[type-var]
+        return s
+
+    return replace(program, inputs=tuple(map(buffer, program.inputs)), outputs=tuple(map(buffer, program.outputs)), body=transform_stmts(program.body, rule))
+
+
+def _buffers(program: Program) -> dict[str, Buffer]:
+    found = {b.name: b for b in program.params}
+    for s in walk_stmts(program.body):
+        if hasattr(s, "buffer"):
+            found.setdefault(s.buffer.name, s.buffer)
+    return found
+
+
+def _drop_units(program: Program) -> Program:
+    shape: dict[str, tuple[Expr, ...]] = {}
+    index: dict[str, list[list[int]]] = {}
+    for name, b in _buffers(program).items():
+        kept = [k for k, d in enumerate(b.shape) if not (isinstance(d, Const) and d.value == 1)]
+        if len(kept) == len(b.shape) or not b.shape:
+            continue
+        kept = kept or [len(b.shape) - 1]
+        shape[name] = tuple(b.shape[k] for k in kept)
+        index[name] = [[k] for k in kept]
+    return _rebuffer(program, shape, index) if shape else program
+
+
+def _accesses(block: Block) -> Iterator[Load | Store]:
+    for s in walk_stmts(block):
+        if isinstance(s, Store):
+            yield s
+        for e in stmt_exprs(s):
+            yield from (n for n in walk(e) if isinstance(n, Load))
+
+
+def _loose(block: Block) -> set[str]:
+    """Variables that formulas of the block use other than as a whole index of an access."""
+    found: set[str] = set()
+
+    def visit(e: Expr) -> None:
+        if isinstance(e, Var):
+            found.add(e.name)
+            return
+        children = e.children()
+        if isinstance(e, Load):
+            children = tuple(c for c in children if not isinstance(c, Var))
+        for c in children:
+            visit(c)
+
+    for s in walk_stmts(block):
+        if isinstance(s, Block):
+            visit(s.predicate)
+            continue
+        exprs = stmt_exprs(s)
+        if isinstance(s, Store):
+            exprs = tuple(e for k, e in enumerate(exprs) if k >= len(s.indices) or not isinstance(e, Var))
+        for e in exprs:
+            visit(e)
+    return found
+
+
+def _join(program: Program) -> Program:
+    blocks = {s.name: s for s in walk_stmts(program.body) if isinstance(s, Block)}
+    buffers = _buffers(program)
+    nests = _nests(program.body)
+    dims: set[Pair] = {(n, k) for n, b in buffers.items() for k in range(len(b.shape) - 1)}
+    iters: set[Pair] = set()
+    for name, block in blocks.items():
+        loose = _loose(block)
+        loops = nests.get(name)
+        if loops is None:
+            continue
+        for k in range(len(block.iters) - 1):
+            a, b = block.iters[k], block.iters[k + 1]
+            if a.kind == b.kind and a.kind != "scan" and not {a.var.name, b.var.name} & loose and loops[k] is not None and loops[k + 1] is not None:
+                iters.add((name, k))
+    accesses = {name: list(_accesses(block)) for name, block in blocks.items()}
+    position = {name: {i.var.name: k for k, i in enumerate(block.iters)} for name, block in blocks.items()}
+    changed = True
+    while changed:
+        changed = False
+        for name, block in blocks.items():
+            where = position[name]
+            for x in accesses[name]:
+                at = {e.name: k for k, e in enumerate(x.indices) if isinstance(e, Var)}
+                if len(at) != sum(isinstance(e, Var) for e in x.indices):
+                    at = {}  # one variable in two places: a diagonal
+                for k in range(len(x.indices) - 1):
+                    if (x.buffer.name, k) not in dims:
+                        continue
+                    a, b = x.indices[k], x.indices[k + 1]
+                    i = where.get(a.name) if isinstance(a, Var) else None
+                    ok = (
+                        i is not None
+                        and isinstance(b, Var)
+                        and where.get(b.name) == i + 1
+                        and (name, i) in iters
+                        and block.iters[i + 1].extent == x.buffer.shape[k + 1]
+                    )
+                    if not ok:
+                        dims.discard((x.buffer.name, k))
+                        changed = True
+                for i in range(len(block.iters) - 1):
+                    if (name, i) not in iters:
+                        continue
+                    a_at, b_at = at.get(block.iters[i].var.name), at.get(block.iters[i + 1].var.name)
+                    absent = not any({block.iters[i].var.name, block.iters[i + 1].var.name} & free_vars(e).keys() for e in x.indices)
+                    if absent:
+                        continue
+                    if a_at is None or b_at != a_at + 1 or (x.buffer.name, a_at) not in dims:
+                        iters.discard((name, i))
+                        changed = True
+    if not iters:
+        return program
+    shape: dict[str, tuple[Expr, ...]] = {}
+    index: dict[str, list[list[int]]] = {}
+    for name, b in buffers.items():
+        runs = _runs(len(b.shape), {k for n, k in dims if n == name})
+        if len(runs) < len(b.shape):
+            shape[name] = tuple(_product([b.shape[k] for k in run]) for run in runs)
+            index[name] = runs
+    program = _rebuffer(program, shape, index)
+    return replace(program, body=_join_loops(program.body, iters))
+
+
+def _product(extents: list[Expr]) -> Expr:
+    total: Expr = const(1)
+    for e in extents:
+        total = mul(total, e)
+    return total
+
+
+def _runs(count: int, joined: set[int]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for k in range(count):
+        if k and k - 1 in joined:
+            runs[-1].append(k)
+        else:
+            runs.append([k])
+    return runs
+
+
+def _nests(stmt: Stmt, around: tuple[For, ...] = ()) -> dict[str, list[For | None]]:
+    """Per block, the loop that each iterator is bound to as it is (None if to something else), if the loops are a perfect nest in that order."""
+    if isinstance(stmt, Block):
+        loops = {f.var.name: f for f in around}
+        bound = [loops.get(b.name) if isinstance(b, Var) else None for b in stmt.bindings]
+        order = [f.var.name for f in around]
+        plain = [b for b in bound if b is not None]
+        if [f.var.name for f in plain] != order[len(order) - len(plain) :]:
+            return {}
+        return {stmt.name: bound}
+    found: dict[str, list[For | None]] = {}
+    for c in stmt_children(stmt):
+        found.update(_nests(c, (*around, stmt) if isinstance(stmt, For) else around))
+    return found
+
+
+def _join_loops(stmt: Stmt, iters: set[Pair]) -> Stmt:
+    """Joins the loops of joined iterators; the last of a run keeps its name and takes the product as extent."""
+    inner = stmt
+    loops: list[For] = []
+    while isinstance(inner, For):
+        loops.append(inner)
+        inner = inner.body
+    if not isinstance(inner, Block):
+        children = stmt_children(stmt)
+        return with_stmt_children(stmt, tuple(_join_loops(c, iters) for c in children)) if children else stmt
+    block = inner
+    runs = _runs(len(block.iters), {k for n, k in iters if n == block.name})
+    if len(runs) == len(block.iters):
+        return stmt
+    gone: set[str] = set()
+    extent: dict[str, Expr] = {}
+    new_iters: list[BlockIter] = []
+    bindings: list[Expr] = []
+    for run in runs:
+        last = block.iters[run[-1]]
+        total = _product([block.iters[k].extent for k in run])
+        new_iters.append(replace(last, extent=total))
+        bindings.append(block.bindings[run[-1]])
+        if len(run) > 1:
+            names = [b.name for k in run if isinstance(b := block.bindings[k], Var)]
+            gone.update(names[:-1])
+            extent[names[-1]] = total
+    nest: Stmt = replace(block, iters=tuple(new_iters), bindings=tuple(bindings))
+    for f in reversed(loops):
+        if f.var.name not in gone:
+            nest = replace(f, body=nest, extent=extent.get(f.var.name, f.extent))
+    return nest
