@@ -361,22 +361,12 @@ class Arithmetic:
         d, t, bits = a.dtype, self.value_type(a.dtype), a.dtype.bits
         arithmetic = symbol == ">>" and d.kind == "int"
         op = "shl" if symbol == "<<" else "ashr" if arithmetic else "lshr"
-        limit = self.const(bits, d.scalar).text if bits > 2 else None  # a 2-bit integer cannot hold its own width
-        if limit is None:
-            wide = (dt.int8 if d.kind == "int" else dt.uint8).with_lanes(d.lanes)
-            return self.cast(self._shift(symbol, self.cast(a, wide), self.cast(b, wide)), d) if symbol == ">>" else self._small_shift(a, b)
         word = DType(f"uint{bits}", "uint", bits, d.lanes)
         unsigned = Value(b.text, word, b.impure)
         inside = self.compare("<", unsigned, self.const(bits, word))
         amount = self.select(inside, b, self.const(bits - 1 if arithmetic else 0, d))
         shifted = self.op(f"{op} {t} {a.text}, {amount.text}", d, a, b)
         return shifted if arithmetic else self.select(inside, shifted, self.zero(d))
-
-    def _small_shift(self, a: Value, b: Value) -> Value:
-        wide = (dt.int8 if a.dtype.kind == "int" else dt.uint8).with_lanes(a.dtype.lanes)
-        inside = self.compare("<", Value(b.text, DType("uint2", "uint", 2, b.dtype.lanes), b.impure), self.const(2, dt.uint2.with_lanes(b.dtype.lanes)))
-        shifted = self.cast(self._shift("<<", self.cast(a, wide), self.cast(b, wide)), a.dtype)
-        return self.select(inside, shifted, self.zero(a.dtype))
 
     def divide(self, symbol: str, a: Value, b: Value, nonnegative: bool = False, safe: bool = False, by: int | None = None) -> Value:
         """Integer division or remainder.
@@ -722,11 +712,9 @@ class Arithmetic:
             rounded = i("lshr", ii("add", bits, carry), 16)
             return done(self.select(nan, i("or", i("lshr", bits, 16), 0x40), rounded))
         if d.name == "float8_e8m0fnu":
-            # A power of two, ties to the even exponent; what is not positive has no representation.
-            carry = i("add", i("and", i("lshr", bits, 23), 1), 0x3FFFFF)
-            rounded = i("lshr", ii("add", bits, carry), 23)
-            # Below the least normal number the exponent field no longer says the size: half of it rounds up.
-            low = self.select(self.compare("<=", bits, self.const(0x00600000, word)), self.zero(word), self.const(1, word))
+            # A power of two, ties upwards, as ml_dtypes has it; what is not positive has no representation.
+            rounded = i("lshr", i("add", bits, 0x400000), 23)
+            low = self.select(self.compare("<=", bits, self.const(0x00400000, word)), self.zero(word), self.const(1, word))
             rounded = self.select(self.compare("<", bits, self.const(0x00800000, word)), low, rounded)
             bad = self.logic("or", self.logic("or", nan, self.compare("<", self.const(0x7F7FFFFF, word), bits)), self.compare("==", bits, self.zero(word)))
             return done(self.select(bad, self.const(255, word), rounded))
@@ -752,7 +740,7 @@ class Arithmetic:
             case "fn":
                 result = self.select(nan, self.const(ones, word), self.binary("min", result, self.const(ones, word)))
             case "finite":
-                result = self.binary("min", result, self.const(ones, word))
+                result = self.select(nan, self.zero(word), self.binary("min", result, self.const(ones, word)))
             case "fnuz":
                 sign = self.select(self.compare("==", result, self.zero(word)), self.zero(word), sign)
                 bad = self.logic("or", nan, self.compare("<", self.const(ones, word), result))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from weft.runtime.executable import NativeCode
 from weft_llvm.link import link
 from weft_llvm.segment import emit_segment
+from weft_llvm.target import architecture
 from weft_llvm.toolchain import Cpu, compile_object
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def pool_code(cpu: Cpu) -> NativeCode:
     """The worker pool for a CPU."""
     from weft_llvm.pool import emit_pool
 
-    image = link({"pool": compile_object(emit_pool(cpu.triple), cpu)})
+    image = link({"pool": compile_object(emit_pool(architecture(cpu.triple)), cpu)})
     return _native(image.bytes, image.entries, ())
 
 

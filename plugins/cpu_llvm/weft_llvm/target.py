@@ -128,7 +128,7 @@ class LlvmTarget(TargetKind):
             raise TargetError(f"option '-threads' is at least 1, got {o.threads}", where=str(target))
         host = toolchain.host_triple()
         triple = o.mtriple or host
-        cross = _arch(triple) != _arch(host)
+        cross = architecture(triple) != architecture(host)
         cpu = o.mcpu or ("generic" if cross or o.mtriple is not None and o.mtriple != host else toolchain.host_cpu())
         mattr = tuple(a if a[:1] in "+-" else "+" + a for a in o.mattr)
         if o.mcpu is None and cpu != "generic":
@@ -175,7 +175,7 @@ class LlvmTarget(TargetKind):
         return f"llvm{'.'.join(map(str, llvm.llvm_version_info))}/{llvmlite.__version__}/emitter{VERSION}/{o.mtriple}/{o.mcpu}/{','.join(o.mattr)}/{o.opt}"
 
 
-def _arch(triple: str) -> str:
+def architecture(triple: str) -> str:
     name = triple.split("-")[0]
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
