@@ -117,7 +117,8 @@ def copy_stmt(stmt: Stmt, values: dict[str, Expr], names: Names | None, buffers:
                 iters = tuple(replace(i, var=Var(names.fresh(i.var.name), i.var.dtype)) for i in result.iters)
                 inner = {**values, **{old.var.name: new.var for old, new in zip(result.iters, iters)}}
                 # The predicate and the regions may speak of the iterators.
-                result = map_stmt_exprs(replace(result, iters=iters, name=names.fresh(stmt.name)), lambda e: rewrite(e, {o.var.name: inner[o.var.name] for o in stmt.iters}, {}))
+                own = {i.var.name: inner[i.var.name] for i in stmt.iters}
+                result = map_stmt_exprs(replace(result, iters=iters, name=names.fresh(stmt.name)), lambda e: rewrite(e, own, {}))
                 assert isinstance(result, Block)
 
             def regions(rs: tuple | None) -> tuple | None:  # type: ignore[type-arg]

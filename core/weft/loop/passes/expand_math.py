@@ -2,8 +2,76 @@
 
 from __future__ import annotations
 
-from weft.loop.nodes import Program
+from weft import dtypes as dt
+from weft.errors import LoopError
+from weft.expr.nodes import Call, Expr, cast_to, transform, walk
+from weft.loop.math_tables import FORMULAS, Lets
+from weft.loop.nodes import (
+    Allocate, Buffer, Let, Load, Program, Stmt, Store, While, int64, map_stmt_exprs, seq, stmt_children, stmt_exprs, walk_stmts, with_stmt_children,
+)  # fmt: skip
+from weft.loop.passes.copies import Names
 
 
 def expand_math(program: Program, functions: frozenset[str]) -> Program:
-    return program
+    """Replaces calls of functions that are not in `functions` by formulas; shared parts are Let in front of the statement.
+
+    Runs after guard_loads: arguments of a call on the side of a Select are evaluated whatever the Select chooses.
+
+    Raises:
+        LoopError: a function that the target lacks and for which there is no formula.
+    """
+
+    def missing(e: Expr) -> bool:
+        return isinstance(e, Call) and e.name not in functions
+
+    if not any(missing(n) for s in walk_stmts(program.body) for e in stmt_exprs(s) for n in walk(e)):
+        return program
+    names = Names.of(program)
+
+    def expand(e: Expr, lets: Lets) -> Expr:
+        return transform(e, lambda n: _formula(n, lets) if isinstance(n, Call) and n.name not in functions else None)
+
+    def visit(stmt: Stmt) -> Stmt:
+        children = stmt_children(stmt)
+        if children:
+            new = tuple(visit(c) for c in children)
+            if any(n is not c for n, c in zip(new, children)):
+                stmt = with_stmt_children(stmt, new)
+        if not any(missing(n) for e in stmt_exprs(stmt) for n in walk(e)):
+            return stmt
+        lets = Lets(functions, names.fresh)
+        if isinstance(stmt, While):
+            # The condition is computed anew before each turn, so its parts cannot be bound in front of the loop.
+            flag = Buffer(names.fresh("goes_on"), (int64(1),), dt.bool_, "register")
+            test = bound(lets, Store(flag, (int64(0),), expand(stmt.cond, lets)))
+            lets = Lets(functions, names.fresh)
+            again = bound(lets, Store(flag, (int64(0),), expand(stmt.cond, lets)))
+            return Allocate(flag, seq(test, While(Load(flag, (int64(0),)), seq(stmt.body, again))))
+        result = map_stmt_exprs(stmt, lambda e: expand(e, lets))
+        return bound(lets, result)
+
+    return program.with_body(visit(program.body))
+
+
+def bound(lets: Lets, stmt: Stmt) -> Stmt:
+    for var, value in reversed(lets.bound):
+        stmt = Let(var, value, stmt)
+    return stmt
+
+
+def _formula(e: Call, lets: Lets) -> Expr:
+    formula = FORMULAS.get(e.name)
+    dtype = e.args[0].dtype.scalar
+    integer = dtype.is_integer and e.name in ("abs", "popcount")
+    if formula is None or not (integer or (dtype.is_float and e.name != "popcount")):
+        raise LoopError(
+            f"expand_math: the target has no function '{e.name}' of {dtype}",
+            where=str(e),
+            why="there is no formula for it either" if formula is None else f"its formula is for {'integers' if e.name == 'popcount' else 'floats'}",
+            hint="let the target declare the function as its own",
+        )
+    if integer or dtype.bits >= 32:
+        return lets.let(formula(lets, *e.args))
+    # Narrow floats are computed in float32 and rounded.
+    result = formula(lets, *(lets.let(cast_to(a, dt.float32)) for a in e.args))
+    return lets.let(result if result.dtype.is_bool else cast_to(result, dtype))
