@@ -156,6 +156,21 @@ class Const(Expr):
         # -0.0 == 0.0 and nan != nan in Python; structure must tell the first apart and the second equal.
         return (repr(self.value), self.dtype) if self.dtype.is_float else (self.value, self.dtype)
 
+    # Formulas are compared and hashed more than anything else is done to them: the commonest nodes do it without `key`.
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(other) is not Const or (self.dtype is not other.dtype and self.dtype != other.dtype):
+            return False
+        return self.value == other.value if not self.dtype.is_float else repr(self.value) == repr(other.value)
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash = hash((self.dtype.name, repr(self.value) if self.dtype.is_float else self.value))
+            return self._hash
+
 
 def wrap_integer(value: int, dtype: DType) -> int:
     """`value` modulo 2**bits, in the range of the integer `dtype`."""
@@ -182,6 +197,12 @@ class Var(Expr):
     def __init__(self, name: str, dtype: DType = dt.int64) -> None:
         self.name, self.dtype = name, dtype
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(other) is Var and self.name == other.name and (self.dtype is other.dtype or self.dtype == other.dtype))
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
 
 class Binary(Expr):
     """Two operands of one dtype. `symbol` prints it; `fold` computes it on Python numbers."""
@@ -192,10 +213,22 @@ class Binary(Expr):
     result_bool: ClassVar[bool] = False
 
     def __init__(self, a: Expr, b: Expr) -> None:
-        if a.dtype != b.dtype:
+        if a.dtype is not b.dtype and a.dtype != b.dtype:
             raise ExprError(f"operands of '{self.symbol}' differ in dtype: {a.dtype} and {b.dtype}", where=f"{a} {self.symbol} {b}")
         self.a, self.b = a, b
         self.dtype = dt.bool_.with_lanes(a.dtype.lanes) if self.result_bool else a.dtype
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return type(self) is type(other) and hash(self) == hash(other) and self.a == other.a and self.b == other.b  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash = hash((self.symbol, self.a, self.b))
+            return self._hash
 
     def children(self) -> tuple[Expr, ...]:
         return (self.a, self.b)

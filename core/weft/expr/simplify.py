@@ -179,6 +179,50 @@ def _product(m: Monomial, v: int) -> Expr:
     return result if v == 1 else Sub(_int(0), result) if v == -1 else Mul(result, _int(v))
 
 
+def _product_of_sums(a: Sum, b: Sum) -> Sum:
+    if not a or not b:
+        return {}
+    k = _constant(b)
+    if k is not None:
+        return _scale(a, k)
+    k = _constant(a)
+    if k is not None:
+        return _scale(b, k)
+    if len(a) * len(b) > EXPAND_LIMIT:
+        x, y = (emit(a),) if len(a) > 1 else (), (emit(b),) if len(b) > 1 else ()
+        k, m = 1, _join(x, y)
+        for s in (a, b):
+            if len(s) == 1:
+                ((f, v),) = s.items()
+                k, m = k * v, _join(m, f)
+        return {m: k}
+    out: Sum = {}
+    for m, v in a.items():
+        for p, w in b.items():
+            key = _join(m, p)
+            total = out.get(key, 0) + v * w
+            if total:
+                out[key] = total
+            else:
+                del out[key]
+    return out
+
+@lru_cache(maxsize=1 << 15)
+def linear(e: Expr) -> Sum:
+    """The sum that an int64 formula spells, taking nothing apart but sums and products. Not to be changed.
+
+    Proofs look into atoms by it: `Simplifier.sum` proves, and would come back here without end.
+    """
+    kind = type(e)
+    if kind is Const:
+        return {(): e.value} if e.value else {}  # type: ignore[attr-defined]
+    if kind is Add or kind is Sub:
+        return _combine(linear(e.a), linear(e.b), 1 if kind is Add else -1)  # type: ignore[attr-defined]
+    if kind is Mul:
+        return _product_of_sums(linear(e.a), linear(e.b))  # type: ignore[attr-defined]
+    return {(e,): 1}
+
+
 def _is_index(e: Expr) -> bool:
     d = e.dtype
     return d is I64 or d == I64
@@ -542,16 +586,16 @@ class Simplifier:
             found = []
             me: Sum = {(atom,): 1}
             if isinstance(atom, (FloorDiv, FloorMod)):
-                by = self.sum(atom.b)
+                by = linear(atom.b)
                 if self.ranges.of(atom.b).within(0, None):
                     if isinstance(atom, FloorMod):
                         found = [_combine(_combine(by, me, -1), {(): -1})]
                     else:
-                        low = _combine(self.sum(atom.a), self._multiply(by, me), -1)
+                        low = _combine(linear(atom.a), _product_of_sums(by, me), -1)
                         found = [low, _combine(_combine(by, low, -1), {(): -1})]
             elif isinstance(atom, (Min, Max)):
                 sign = 1 if isinstance(atom, Min) else -1
-                found = [_scale(_combine(self.sum(x), me, -1), sign) for x in (atom.a, atom.b)]
+                found = [_scale(_combine(linear(x), me, -1), sign) for x in (atom.a, atom.b)]
             self.implied[atom] = found
         return found
 
@@ -590,7 +634,7 @@ class Simplifier:
                         del out[m]
             return self._recompose(out)
         if kind is Mul:
-            return self._recompose(self._multiply(self.sum(e.a), self.sum(e.b)))  # type: ignore[attr-defined]
+            return self._recompose(_product_of_sums(self.sum(e.a), self.sum(e.b)))  # type: ignore[attr-defined]
         if kind is FloorDiv:
             return self._floordiv(self.sum(e.a), self.sum(e.b))  # type: ignore[attr-defined]
         if kind is FloorMod:
@@ -615,34 +659,6 @@ class Simplifier:
         if point[0] is not None and point[0] == point[1]:
             return {(): point[0]} if point[0] else {}
         return {(e,): 1}
-
-    def _multiply(self, a: Sum, b: Sum) -> Sum:
-        if not a or not b:
-            return {}
-        k = _constant(b)
-        if k is not None:
-            return _scale(a, k)
-        k = _constant(a)
-        if k is not None:
-            return _scale(b, k)
-        if len(a) * len(b) > EXPAND_LIMIT:
-            x, y = (emit(a),) if len(a) > 1 else (), (emit(b),) if len(b) > 1 else ()
-            k, m = 1, _join(x, y)
-            for s in (a, b):
-                if len(s) == 1:
-                    ((f, v),) = s.items()
-                    k, m = k * v, _join(m, f)
-            return {m: k}
-        out: Sum = {}
-        for m, v in a.items():
-            for p, w in b.items():
-                key = _join(m, p)
-                total = out.get(key, 0) + v * w
-                if total:
-                    out[key] = total
-                else:
-                    del out[key]
-        return out
 
     def _recompose(self, s: Sum) -> Sum:
         """x % a + (x // a)·a → x, and x % a + (x // a % b)·a → x % (a·b), each times a common factor."""
@@ -675,7 +691,7 @@ class Simplifier:
                         continue
                     if self.sum(rest[0].a) == high and self.ranges.of(f.b).within(0, None):
                         out = {k: w for k, w in s.items() if k != m and k != m2}
-                        whole = self._floormod(self.sum(f.a), self._multiply(by, self.sum(rest[0].b)))
+                        whole = self._floormod(self.sum(f.a), _product_of_sums(by, self.sum(rest[0].b)))
                         return self._recompose(_combine(out, _times(whole, others, v)))
         return s
 
@@ -799,7 +815,7 @@ class Simplifier:
                 # (x//a + k)//b = (x + k·a)//(a·b) for b > 0
                 by = self.sum(x.b)
                 if by:
-                    return self._floordiv(_combine(self.sum(x.a), by, r.get((), 0)), self._multiply(by, b))
+                    return self._floordiv(_combine(self.sum(x.a), by, r.get((), 0)), _product_of_sums(by, b))
             if type(x) is FloorMod and c is not None and len(r) == 1 and isinstance(x.b, Const) and x.b.value > 0 and x.b.value % c == 0:
                 return self._floormod(self._floordiv(self.sum(x.a), b), {(): x.b.value // c})
         return self._atom(FloorDiv(emit(r), emit(b)))
