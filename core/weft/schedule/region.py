@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeAlias
 
 from weft.expr.nodes import (
@@ -35,7 +36,7 @@ from weft.expr.nodes import (
     substitute,
     walk,
 )  # fmt: skip
-from weft.loop.nodes import AtomicUpdate, Block, Buffer, For, Let, Load, Stmt, Store, stmt_children, stmt_exprs
+from weft.loop.nodes import AtomicUpdate, Block, Buffer, For, Let, Load, Stmt, Store, int_const, stmt_children, stmt_exprs
 
 Monomial: TypeAlias = tuple[Expr, ...]
 
@@ -478,9 +479,9 @@ def within(inside: list[Interval | None], outside: list[Interval | None]) -> boo
     )  # fmt: skip
 
 
-def loops_under(stmt: Stmt) -> dict[str, Expr]:
-    """The loops of `stmt` outside blocks, outer before inner, with their extents."""
-    found: dict[str, Expr] = {}
+def loops_under(stmt: Stmt, outer: Mapping[str, Expr] = MappingProxyType({})) -> dict[str, Expr]:
+    """The loops of `stmt` outside blocks, outer before inner, with their extents; and those of `outer` that have one trip, as they are no variables."""
+    found = {v: x for v, x in outer.items() if int_const(x) == 1}
     stack = [stmt]
     while stack:
         s = stack.pop()

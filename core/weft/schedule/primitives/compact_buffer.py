@@ -35,10 +35,10 @@ def compact_buffer(program: Program, buffer: str, align: int = 1) -> tuple[Progr
     path = tree.allocate_paths[buffer]
     old = path[-1]
     assert isinstance(old, Allocate)
-    down = descend(old.body, old.buffer)
+    down = descend(old.body, old.buffer, domain(path))
     home = down[-1]
     outer = domain((*path, *down[:-1]))
-    inner = loops_under(home)
+    inner = loops_under(home, outer)
     uses = accesses(home, buffer)
     if not uses:
         raise tree.error(step, f"nobody uses '{buffer}'", (buffer,))
@@ -73,7 +73,7 @@ def live(ends: Interval | None, extent: Expr, outer: Mapping[str, Expr]) -> tupl
     return clean(ends[0].expr(), outer), size
 
 
-def descend(body: Stmt, buffer: Buffer) -> Path:
+def descend(body: Stmt, buffer: Buffer, outer: Mapping[str, Expr]) -> Path:
     """The way down from `body` to where the allocation goes."""
     path: list[Stmt] = [body]
     best = 1
@@ -86,7 +86,7 @@ def descend(body: Stmt, buffer: Buffer) -> Path:
             break
         if any(isinstance(n, Load) and n.buffer.name == buffer.name for e in stmt_exprs(s) for n in walk(e)):
             break
-        if isinstance(s, For) and not enters(s, buffer):
+        if isinstance(s, For) and not enters(s, buffer, {**outer, **domain(path)}):
             break
         path.append(holding[0])
         if isinstance(s, For):
@@ -94,7 +94,7 @@ def descend(body: Stmt, buffer: Buffer) -> Path:
     return tuple(path[:best])
 
 
-def enters(loop: For, buffer: Buffer) -> bool:
+def enters(loop: For, buffer: Buffer, outer: Mapping[str, Expr]) -> bool:
     """Whether each iteration of `loop` may have the buffer for itself: it writes what it reads, first."""
     if loop.kind == "vectorized":
         return False
@@ -102,7 +102,7 @@ def enters(loop: For, buffer: Buffer) -> bool:
         return False
     if loop.kind.startswith("blockIdx") and buffer.scope == "global":
         return False
-    moving = loops_under(loop.body)
+    moving = loops_under(loop.body, outer)
     written: list[list[Interval | None]] = []
     started: set[str] = set()
     for b in blocks_in(loop.body):

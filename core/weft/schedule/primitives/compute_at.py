@@ -58,7 +58,8 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
     late = [w for w in writers(tree, needs, but=block) if order.index(w) > order.index(block)]
     if late:
         raise tree.error("compute_at", f"'{late[0]}' changes what '{block}' reads before it would run", (block, late[0]))
-    moving = loops_under(f.body)
+    outer = domain(target)
+    moving = loops_under(f.body, outer)
     boxes: dict[str, Interval] = {}
     unknown: set[str] = set()
     for name in produced:
@@ -71,7 +72,6 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
                 else:
                     boxes[v] = both
     free_names(tree, path)
-    outer = domain(target)
     new = renest(tree, b, {v: box for v, box in boxes.items() if v not in unknown}, outer, conditions(target[:-1], f))
     children = f.body.stmts if isinstance(f.body, Seq) else (f.body,)
     first = child_index(children, used)

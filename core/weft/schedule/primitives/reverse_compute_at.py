@@ -74,7 +74,7 @@ def reverse_compute_at(program: Program, block: str, loop: str) -> tuple[Program
                 raise tree.error(step, why, {loop: "wanted here", min(over): "reduction"}, "choose a loop outside every reduction loop of the producer")
     if b.init is None and produced & {a.buffer.name for a in block_accesses(b) if not a.write}:
         raise tree.error(step, f"'{block}' updates a buffer in place, so it may run only once per element", (block,))
-    moving = loops_under(f.body)
+    moving = loops_under(f.body, around)
     written: dict[str, list[Interval | None]] = {}
     for name in sorted(needs & {w for s in inside for w in writes(tree.block(s, step))}):
         uses = [a for a in accesses(f.body, name) if a.write]
@@ -86,7 +86,7 @@ def reverse_compute_at(program: Program, block: str, loop: str) -> tuple[Program
     free_names(tree, path)
     new = renest(tree, b, boxes, around, conditions(target[:-1], f))
     moved = blocks_in(new)[0]
-    inner = loops_under(new)
+    inner = loops_under(new, around)
     for it, binding in zip(moved.iters, moved.bindings):
         if it.kind == "reduce":
             ends = interval(binding, inner)
