@@ -1,0 +1,315 @@
+"""The saved form of an executable: a plain zip, stored uncompressed.
+
+    manifest.json            first
+    code/<section>           images
+    weights.safetensors      its data 64-byte aligned in the file, so that they are used where they lie
+
+Every section has its sha256 in the manifest, checked before the section is used; the manifest itself has the zip's checksum, and a whole file can be
+pinned with `expect`. Weights are hashed too (about 0.3 s for 400 MB) unless WEFT_VERIFY_WEIGHTS=0 or `expect` has already vouched for the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import mmap
+import os
+import struct
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from weft import settings
+from weft.dtypes import dtype
+from weft.errors import ArchiveError, ExecutionError
+from weft.runtime.plan import ConstantInfo, Manifest, SectionInfo
+
+MANIFEST = "manifest.json"
+WEIGHTS = "weights.safetensors"
+CODE = "code/"
+ALIGNMENT = 64
+_MOST_MANIFEST = 256 << 20
+_MOST_HEADER = 100 << 20  # safetensors' own limit
+_FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # same executable, same bytes
+_ZIP64 = 20
+_PADDING_FIELD = 0xD935  # the extra field that zipalign uses
+
+_SAFETENSORS = {
+    "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
+    "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "complex64": "C64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Content:
+    """What an archive holds, checked. `constants` are views of the mapped file."""
+
+    manifest: Manifest
+    code: dict[str, bytes]
+    constants: dict[str, np.ndarray[Any, Any]]
+
+
+# -- weights ----------------------------------------------------------------------------------------------------------
+
+
+def _layout(constants: Mapping[str, np.ndarray[Any, Any]]) -> tuple[bytes, dict[str, tuple[int, int]], int]:
+    """safetensors header (padded), where each tensor lies after it, and how many bytes follow it.
+
+    The format allows no holes: what aligns the next tensor is a tensor itself.
+    """
+    entries: dict[str, Any] = {}
+    places: dict[str, tuple[int, int]] = {}
+    at = 0
+    for name, array in constants.items():
+        gap = -at % ALIGNMENT
+        if gap:
+            entries[f"weft.padding.{at}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [at, at + gap]}
+            at += gap
+        kind = _SAFETENSORS.get(dtype(array.dtype).name)
+        shape = list(array.shape) if kind else [array.nbytes]  # an element type the format lacks is stored as bytes; the manifest tells the truth
+        entries[name] = {"dtype": kind or "U8", "shape": shape, "data_offsets": [at, at + array.nbytes]}
+        places[name] = (at, at + array.nbytes)
+        at += array.nbytes
+    header = json.dumps({"__metadata__": {"format": "weft"}, **entries}, ensure_ascii=False, separators=(",", ":")).encode()
+    header += b" " * (-(8 + len(header)) % ALIGNMENT)
+    return struct.pack("<Q", len(header)) + header, places, at
+
+
+def _weights(constants: Mapping[str, np.ndarray[Any, Any]]) -> Iterator[memoryview | bytes]:
+    """The bytes of weights.safetensors, piece by piece."""
+    header, places, _ = _layout(constants)
+    yield header
+    at = 0
+    for name, array in constants.items():
+        begin, end = places[name]
+        if begin > at:
+            yield bytes(begin - at)
+        if end > begin:
+            yield memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).cast("B")
+        at = end
+
+
+def _read_weights(data: memoryview, infos: tuple[ConstantInfo, ...], where: str) -> dict[str, np.ndarray[Any, Any]]:
+    if len(data) < 8:
+        raise ArchiveError(f"{where} has truncated weights")
+    (size,) = struct.unpack_from("<Q", data, 0)
+    if size > min(len(data) - 8, _MOST_HEADER):
+        raise ArchiveError(f"{where} has malformed weights", why=f"a header of {size} bytes")
+    try:
+        header = json.loads(bytes(data[8 : 8 + size]))
+    except (ValueError, RecursionError) as error:
+        raise ArchiveError(f"{where} has malformed weights", why=str(error)) from None
+    body = data[8 + size :]
+    flat = np.frombuffer(body, np.uint8)
+    found = {}
+    for info in infos:
+        entry = header.get(info.name) if isinstance(header, dict) else None
+        of = dtype(info.dtype).numpy
+        count = of.itemsize
+        for d in info.shape:
+            count *= d
+        offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+        if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(o) is int for o in offsets)):
+            raise ArchiveError(f"{where} has no weights '{info.name}'")
+        begin, end = offsets
+        if not (0 <= begin <= end <= len(body) and end - begin == count):
+            raise ArchiveError(f"{where} has malformed weights", why=f"'{info.name}' needs {count} bytes, its place is {begin} … {end} of {len(body)}")
+        found[info.name] = flat[begin:end].view(of).reshape(info.shape)
+    return found
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Writes the archive to a temporary file beside `path`, then puts it in place."""
+    if constants:
+        digest, size = hashlib.sha256(), 0
+        for piece in _weights(constants):
+            digest.update(piece)
+            size += len(piece)
+        manifest = manifest.with_(weights=SectionInfo(digest.hexdigest(), size))
+    else:
+        manifest = manifest.with_(weights=None)
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(prefix="." + path.name[:100] + ".", suffix=".tmp", dir=path.parent)
+        with os.fdopen(handle, "w+b") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+                _add(archive, file, MANIFEST, iter([manifest.to_json()]))
+                for name in manifest.sections:
+                    _add(archive, file, CODE + name, iter([code[name]]))
+                if constants:
+                    _add(archive, file, WEIGHTS, _weights(constants))
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp gives 0600
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise ExecutionError(f"cannot write {path}", why=str(error)) from error
+    finally:
+        if temporary is not None:
+            try:
+                os.unlink(temporary)
+            except OSError:
+                pass
+
+
+def _add(archive: zipfile.ZipFile, file: BinaryIO, name: str, pieces: Iterator[memoryview | bytes]) -> None:
+    info = zipfile.ZipInfo(name, _FIXED_DATE)
+    info.external_attr = 0o644 << 16
+    start = file.tell() + 30 + len(name.encode()) + _ZIP64
+    padding = -(start + 4) % ALIGNMENT
+    info.extra = struct.pack("<HH", _PADDING_FIELD, padding) + bytes(padding)
+    with archive.open(info, "w", force_zip64=True) as member:
+        for piece in pieces:
+            member.write(piece)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.where = str(path)
+        self.file = file
+        self.size = os.fstat(file.fileno()).st_size
+        if self.size == 0:
+            raise ArchiveError(f"{self.where} is empty", hint="the file was cut short: save or copy it again")
+        self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.data = memoryview(self.map)
+        if bytes(self.data[:4]) != b"PK\3\4":
+            raise ArchiveError(f"{self.where} is no Weft archive", why="it does not start as a zip", hint="a saved executable is written by exe.save(path)")
+        try:
+            # zipfile reads from memory as from a file, and so cannot see another file than the one that is mapped.
+            self.zip = zipfile.ZipFile(_MappedFile(self.data))
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, struct.error, UnicodeDecodeError, OverflowError) as error:
+            raise ArchiveError(f"{self.where} is truncated or corrupt", why=str(error), hint="save or copy it again") from None
+        self.members: dict[str, tuple[int, int]] = {}
+        for info in self.zip.infolist():
+            if info.filename in self.members:
+                raise ArchiveError(f"{self.where} holds '{info.filename}' twice")
+            if info.filename not in (MANIFEST, WEIGHTS) and not info.filename.startswith(CODE):
+                raise ArchiveError(f"{self.where} holds '{info.filename}', which is no part of a Weft archive")
+            self.members[info.filename] = self._place(info)
+        if MANIFEST not in self.members:
+            raise ArchiveError(f"{self.where} is no Weft archive", why=f"it has no {MANIFEST}")
+        if self.members[MANIFEST][1] > _MOST_MANIFEST:
+            raise ArchiveError(f"{self.where} has a manifest of {self.members[MANIFEST][1]} bytes", why=f"at most {_MOST_MANIFEST} are read")
+
+    def _place(self, info: zipfile.ZipInfo) -> tuple[int, int]:
+        """Offset and size of a member's data."""
+        stored = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size and not info.flag_bits & 0x1
+        at = info.header_offset
+        if not stored:
+            raise ArchiveError(f"{self.where} holds '{info.filename}' compressed or encrypted", why="sections are used where they lie in the file")
+        if 0 <= at <= self.size - 30 and bytes(self.data[at : at + 4]) == b"PK\3\4":
+            name, extra = struct.unpack_from("<HH", self.data, at + 26)
+            begin = at + 30 + name + extra
+            if bytes(self.data[at + 30 : at + 30 + name]) == info.filename.encode() and begin + info.file_size <= self.size:
+                return begin, info.file_size
+        raise ArchiveError(f"{self.where} is truncated or corrupt", why=f"'{info.filename}' does not lie where the directory says", hint="save or copy it again")
+
+    def manifest(self) -> Manifest:
+        try:
+            text = self.zip.read(MANIFEST)  # checks the zip's checksum
+        except (zipfile.BadZipFile, EOFError, NotImplementedError, struct.error, RuntimeError, ValueError) as error:
+            raise ArchiveError(f"{self.where} has a corrupt manifest", why=str(error), hint="save or copy it again") from None
+        return Manifest.from_json(text, self.where)
+
+    def section(self, name: str, info: SectionInfo, check: bool = True) -> memoryview:
+        if name not in self.members:
+            raise ArchiveError(f"{self.where} lacks '{name}', which its manifest names")
+        begin, size = self.members[name]
+        if size != info.bytes:
+            raise ArchiveError(f"{self.where} is corrupt", why=f"'{name}' has {size} bytes, its manifest says {info.bytes}")
+        data = self.data[begin : begin + size]
+        if check and hashlib.sha256(data).hexdigest() != info.sha256:
+            raise ArchiveError(f"{self.where} is corrupt", why=f"the hash of '{name}' is not the one in its manifest", hint="save or copy it again")
+        return data
+
+
+class _MappedFile(io.RawIOBase):
+    """A read-only file over memory."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data, self._at = data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        at = offset + (0, self._at, len(self._data))[whence]
+        if at < 0:
+            raise ValueError("a place before the beginning")
+        self._at = at
+        return at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = len(self._data) if size is None or size < 0 else min(len(self._data), self._at + size)
+        piece = bytes(self._data[self._at : end])
+        self._at += len(piece)
+        return piece
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise ArchiveError(f"cannot open {path}", why=error.strerror) from None
+
+
+def inspect(path: Path) -> Manifest:
+    """The manifest alone."""
+    with _open(path) as file:
+        return _Reader(path, file).manifest()
+
+
+def load(path: Path, expect: str | None = None) -> Content:
+    """Manifest, code and constants, each checked; see `Executable.load`."""
+    with _open(path) as file:
+        reader = _Reader(path, file)
+    if expect is not None:
+        _check_whole(reader, expect)
+    manifest = reader.manifest()
+    for step in manifest.steps:
+        if step.section not in manifest.sections or step.entry not in manifest.sections[step.section].entries:
+            raise ArchiveError(f"{path} has a malformed manifest", why=f"a step names {step.section}:{step.entry}, which no section has")
+    if manifest.pool is not None and not {"parallel_for", "start", "ticks"} <= set(manifest.sections[manifest.pool].entries if manifest.pool in manifest.sections else ()):
+        raise ArchiveError(f"{path} has a malformed manifest", why=f"its worker pool '{manifest.pool}' is no section with a pool's entries")
+    if manifest.constants and manifest.weights is None:
+        raise ArchiveError(f"{path} has a malformed manifest", why="it lists constants and no weights")
+    known = {CODE + name for name in manifest.sections} | {MANIFEST} | ({WEIGHTS} if manifest.weights else set())
+    foreign = sorted(set(reader.members) - known)
+    if foreign:
+        raise ArchiveError(f"{path} holds '{foreign[0]}', which its manifest does not name")
+    code = {name: bytes(reader.section(CODE + name, info)) for name, info in manifest.sections.items()}
+    constants: dict[str, np.ndarray[Any, Any]] = {}
+    if manifest.constants and manifest.weights is not None:
+        check = expect is None and settings.VERIFY_WEIGHTS.get()
+        constants = _read_weights(reader.section(WEIGHTS, manifest.weights, check), manifest.constants, str(path))
+    return Content(manifest, code, constants)
+
+
+def _check_whole(reader: _Reader, expect: str) -> None:
+    kind, _, digest = expect.partition(":")
+    if kind != "sha256" or len(digest) != 64:
+        raise ArchiveError(f"'{expect}' is no hash to expect", hint="write sha256: and 64 hexadecimal digits, as sha256sum prints")
+    got = hashlib.sha256(reader.data).hexdigest()
+    if got != digest.lower():
+        raise ArchiveError(f"{reader.where} is not the expected file", why=f"its hash is sha256:{got}, expected {expect}")

@@ -1,0 +1,303 @@
+"""Saved executables: load without the compiler, and refuse whatever is not exactly what was saved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import weft
+from tests.runtime.models import affine, fixed
+from weft.errors import ArchiveError, ExecutionError
+from weft.runtime import Executable, archive, cpu_features
+from weft.runtime.archive import CODE, MANIFEST, WEIGHTS
+from weft.runtime.plan import FORMAT_VERSION, ConstantInfo, Manifest
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+Y = (X + np.arange(4, dtype=np.float32)) * 2
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("archive") / "affine.weft"
+    affine().save(path)
+    return path
+
+
+def rewritten(source: Path, to: Path, change: Callable[[str, bytes], bytes | None], compression: int = zipfile.ZIP_STORED) -> Path:
+    """`source` with members changed and the zip itself well-formed."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(to, "w", compression) as new:
+        for info in old.infolist():
+            data = change(info.filename, old.read(info))
+            if data is not None:
+                new.writestr(info.filename, data)
+    return to
+
+
+def with_manifest(source: Path, to: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
+    def change(name: str, data: bytes) -> bytes:
+        if name != MANIFEST:
+            return data
+        manifest = json.loads(data)
+        edit(manifest)
+        return json.dumps(manifest).encode()
+
+    return rewritten(source, to, change)
+
+
+def test_round_trip(saved: Path, tmp_path: Path) -> None:
+    loaded = Executable.load(saved)
+    np.testing.assert_array_equal(loaded(X), Y)
+    again = tmp_path / "again.weft"
+    loaded.save(again)
+    assert again.read_bytes() == saved.read_bytes()  # the same executable gives the same file
+    loaded.save(saved.with_suffix(".copy"))
+    np.testing.assert_array_equal(Executable.load(again, threads=1)(X), Y)
+    assert Executable.load(again, threads=1).threads == 1
+
+
+def test_loads_without_the_compiler(saved: Path) -> None:
+    program = f"""
+import sys, numpy as np
+from weft.runtime import Executable
+exe = Executable.load({str(saved)!r})
+y = exe.run({{"x": np.arange(8, dtype=np.float32).reshape(2, 4)}})["y"]
+foreign = [m for m in sys.modules if m.split(".")[0] in ("llvmlite", "onnx", "safetensors", "weft_llvm") or m.startswith("weft.")
+           and m.split(".")[1] not in ("errors", "dtypes", "settings", "runtime")]
+assert not foreign, foreign
+print(y.tolist())
+"""
+    root = str(Path(weft.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(Y.tolist())
+
+
+def test_weights_are_mapped_and_aligned(saved: Path, tmp_path: Path) -> None:
+    content = archive.load(saved)
+    c = content.constants["c"]
+    assert c.ctypes.data % 64 == 0 and not c.flags.writeable
+    with zipfile.ZipFile(saved) as z:
+        (tmp_path / "w.safetensors").write_bytes(z.read(WEIGHTS))
+    np.testing.assert_array_equal(load_file(tmp_path / "w.safetensors")["c"], c)
+
+
+def test_every_kind_of_constant(tmp_path: Path) -> None:
+    base = affine()
+    given: dict[str, np.ndarray] = {
+        "c": np.arange(4, dtype=np.float32),
+        "half": np.ones((3, 5), ml_dtypes.bfloat16),
+        "quarter": np.arange(7).astype(ml_dtypes.int4),
+        "empty": np.empty((0, 3), np.int64),
+        "scalar": np.array(True),
+        "ünïcode": np.full(3, 2 + 1j, np.complex64),
+    }
+    manifest = base.manifest.with_(constants=tuple(ConstantInfo(k, str(v.dtype), v.shape) for k, v in given.items()))
+    path = tmp_path / "kinds.weft"
+    Executable(manifest, base._code, given).save(path)
+    found = archive.load(path).constants
+    assert list(found) == list(given)
+    for name, value in given.items():
+        assert found[name].dtype == value.dtype and found[name].shape == value.shape
+        np.testing.assert_array_equal(found[name].view(np.uint8) if value.ndim else found[name], value.view(np.uint8) if value.ndim else value)
+        assert found[name].ctypes.data % 64 == 0 or value.size == 0
+    with zipfile.ZipFile(path) as z:
+        (tmp_path / "w.safetensors").write_bytes(z.read(WEIGHTS))
+    assert "weft.padding.16" in load_file(tmp_path / "w.safetensors")
+
+
+def test_without_constants(tmp_path: Path) -> None:
+    fixed().save(tmp_path / "fixed.weft")
+    np.testing.assert_array_equal(Executable.load(tmp_path / "fixed.weft")(np.ones((2, 3), np.float32)), np.full((2, 3), 2))
+
+
+def test_inspect_and_expect(saved: Path) -> None:
+    manifest = Executable.inspect(saved)
+    assert manifest.name == "affine" and manifest.sections["cpu"].entries["run"] == 0 and manifest.sections["cpu"].plugin == "weft-llvm"
+    digest = hashlib.sha256(saved.read_bytes()).hexdigest()
+    Executable.load(saved, expect="sha256:" + digest)
+    with pytest.raises(ArchiveError, match=rf"is not the expected file\n  why: its hash is sha256:{digest}, expected sha256:0000"):
+        Executable.load(saved, expect="sha256:" + "0" * 64)
+    with pytest.raises(ArchiveError, match="'md5:1' is no hash to expect\n  hint: write sha256: and 64 hexadecimal digits"):
+        Executable.load(saved, expect="md5:1")
+
+
+def test_byte_flips(saved: Path, tmp_path: Path) -> None:
+    """A flipped byte of any section, or of the manifest, is found; elsewhere in the file it is found or does no harm."""
+    data = saved.read_bytes()
+    path = tmp_path / "flipped.weft"
+    with zipfile.ZipFile(saved) as z:
+        sizes = {i.filename: (i.header_offset + 30 + struct.unpack_from("<HH", data, i.header_offset + 26)[0] + struct.unpack_from("<HH", data, i.header_offset + 26)[1], i.file_size) for i in z.infolist()}
+    assert set(sizes) == {MANIFEST, CODE + "cpu", CODE + "pool", WEIGHTS}
+    rng = np.random.default_rng(0)
+    for begin, size in sizes.values():
+        for at in {begin, begin + size - 1, *(begin + int(k) for k in rng.integers(0, size, 12))}:
+            path.write_bytes(data[:at] + bytes([data[at] ^ (1 << int(rng.integers(8)))]) + data[at + 1 :])
+            with pytest.raises(ArchiveError):
+                Executable.load(path)
+    for at in rng.integers(0, len(data), 60):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :])
+        try:
+            content = archive.load(path)
+        except ArchiveError:
+            continue
+        assert content.code == archive.load(saved).code
+
+
+def test_truncated_anywhere(saved: Path, tmp_path: Path) -> None:
+    data = saved.read_bytes()
+    path = tmp_path / "short.weft"
+    for size in {0, 1, 4, 30, 100, len(data) - 1, len(data) - 22, *map(int, np.random.default_rng(1).integers(0, len(data), 40))}:
+        path.write_bytes(data[:size])
+        with pytest.raises(ArchiveError, match=r"truncated or corrupt|is empty|is no Weft archive"):
+            Executable.load(path)
+    path.write_bytes(data[: len(data) // 2] + data[len(data) // 2 + 100 :])
+    with pytest.raises(ArchiveError):
+        Executable.load(path)
+
+
+def test_messages(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bad.weft"
+
+    def refuses(message: str, make: Callable[[], object] = lambda: None) -> None:
+        make()
+        with pytest.raises(ArchiveError, match=message):
+            Executable.load(path)
+
+    refuses("cannot open .*bad.weft\n  why: No such file")
+    refuses("is empty\n  hint: the file was cut short", lambda: path.write_bytes(b""))
+    refuses("is no Weft archive\n  why: it does not start as a zip\n  hint: a saved executable is written by", lambda: path.write_bytes(b"\x7fELF" + bytes(99)))
+    refuses("is no Weft archive\n  why: it has no manifest.json", lambda: rewritten(saved, path, lambda n, d: None if n == MANIFEST else d))
+    refuses("lacks 'code/cpu', which its manifest names", lambda: rewritten(saved, path, lambda n, d: None if n == CODE + "cpu" else d))
+    refuses(r"why: 'code/cpu' has \d+ bytes, its manifest says \d+", lambda: rewritten(saved, path, lambda n, d: d + b"x" if n == CODE + "cpu" else d))
+    refuses("is corrupt\n  why: the hash of 'code/pool' is not the one", lambda: rewritten(saved, path, lambda n, d: d[:-1] + b"x" if n == CODE + "pool" else d))
+    refuses("the hash of 'weights.safetensors' is not", lambda: rewritten(saved, path, lambda n, d: d[:-1] + b"x" if n == WEIGHTS else d))
+    refuses("holds 'manifest.json' compressed or encrypted", lambda: rewritten(saved, path, lambda n, d: d, zipfile.ZIP_DEFLATED))
+    refuses("has an unreadable manifest\n  why: ", lambda: rewritten(saved, path, lambda n, d: b"{" if n == MANIFEST else d))
+
+    def add(name: str) -> None:
+        shutil.copy(saved, path)
+        with zipfile.ZipFile(path, "a") as z:
+            z.writestr(name, b"more")
+
+    refuses("holds 'evil.py', which is no part of a Weft archive", lambda: add("evil.py"))
+    refuses("holds 'code/other', which its manifest does not name", lambda: add("code/other"))
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        add(MANIFEST)
+    refuses("holds 'manifest.json' twice")
+
+
+def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bad.weft"
+
+    def refuses(message: str, edit: Callable[[dict[str, Any]], object]) -> None:
+        with_manifest(saved, path, edit)
+        with pytest.raises(ArchiveError, match=message):
+            Executable.load(path)
+
+    refuses(rf"was written by a newer Weft\n  why: its format is {FORMAT_VERSION + 1}, this Weft reads up to {FORMAT_VERSION}\n  hint: upgrade", lambda m: m.update(format=FORMAT_VERSION + 1))
+    refuses("has a malformed manifest\n  why: 'format' should be an integer", lambda m: m.update(format="1"))
+    refuses("'target' should be text, got None", lambda m: m.pop("target"))
+    refuses("'features' should be a list", lambda m: m.update(features="avx2"))
+    refuses("'sections' should be an object", lambda m: m.update(sections=[]))
+    refuses(r"'inputs\[0\].dtype' should be an element type, got 'float33'", lambda m: m["inputs"][0].update(dtype="float33"))
+    refuses(r"'inputs\[0\].dtype' should be an element type, got 'float32x8'", lambda m: m["inputs"][0].update(dtype="float32x8"))
+    refuses(r"'inputs\[0\].shape' should be an integer from 0", lambda m: m["inputs"][0].update(shape=[-1]))
+    refuses(r"'inputs\[0\].shape' should be at most 64 dimensions", lambda m: m["inputs"][0].update(shape=[1] * 65))
+    refuses(r"'constants\[0\].shape' should be constant", lambda m: m["constants"][0].update(shape=["n"]))
+    refuses(r"'steps\[0\].kind' should be one of native, got 'python'", lambda m: m["steps"][0].update(kind="python"))
+    refuses(r"'sections\[cpu\].entries\[run\]' should be an integer from 0 to", lambda m: m["sections"]["cpu"]["entries"].update(run=1 << 40))
+    refuses(r"'sections\[cpu\].sha256' should be 64 hexadecimal digits", lambda m: m["sections"]["cpu"].update(sha256="zz"))
+    refuses(r"'checks\[7\]' should be two texts", lambda m: m.update(checks={"7": ["one"]}))
+    refuses("'checks' should be an integer", lambda m: m.update(checks={"x": ["a", "b"]}))
+    refuses("why: a step names cpu:other, which no section has", lambda m: m["steps"][0].update(entry="other"))
+    refuses("why: its worker pool 'gone' is no section with a pool's entries", lambda m: m.update(pool="gone"))
+    refuses("its worker pool 'cpu' is no section with", lambda m: m.update(pool="cpu"))
+    refuses("why: it lists constants and no weights", lambda m: m.update(weights=None))
+    refuses("has no weights 'd'", lambda m: m["constants"][0].update(name="d"))
+    refuses(r"'c' needs 20 bytes, its place is 0 … 16 of 16", lambda m: m["constants"][0].update(shape=[5]))
+    refuses("holds code for riscv64, this machine is", lambda m: m.update(machine="riscv64"))
+    refuses("needs CPU features that this machine lacks: flux\n  why: it was made for target 'llvm'\n  hint: compile it for this machine", lambda m: m.update(features=["flux"]))
+
+
+def test_weights_messages(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bad.weft"
+
+    def refuses(message: str, weights: bytes) -> None:
+        rewritten(saved, path, lambda n, d: weights if n == WEIGHTS else d)
+
+        def edit(m: dict[str, Any]) -> None:
+            m["weights"].update(sha256=hashlib.sha256(weights).hexdigest(), bytes=len(weights))
+
+        with_manifest(path, tmp_path / "edited.weft", edit)
+        with pytest.raises(ArchiveError, match=message):
+            Executable.load(tmp_path / "edited.weft")
+
+    def entry(**fields: object) -> bytes:
+        header = json.dumps({"c": fields}).encode()
+        return struct.pack("<Q", len(header)) + header + bytes(16)
+
+    refuses("has truncated weights", b"abc")
+    refuses("has malformed weights\n  why: a header of 999 bytes", struct.pack("<Q", 999) + bytes(20))
+    refuses("has malformed weights\n  why: ", struct.pack("<Q", 2) + b"{x" + bytes(20))
+    refuses("has no weights 'c'", entry(data_offsets=[0]))
+    refuses("'c' needs 16 bytes, its place is 0 … 17 of 16", entry(data_offsets=[0, 17]))
+    refuses("its place is -16 … 0", entry(data_offsets=[-16, 0]))
+
+
+def test_trusted_weights_are_not_hashed(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = rewritten(saved, tmp_path / "w.weft", lambda n, d: d[:-1] + b"\0" if n == WEIGHTS else d)
+    path = rewritten(saved, tmp_path / "w.weft", lambda n, d: d[:-4] + np.float32(7).tobytes() if n == WEIGHTS else d)
+    monkeypatch.setenv("WEFT_VERIFY_WEIGHTS", "0")
+    assert Executable.load(path)(X)[0, 3] == (3 + 7) * 2
+    broken = rewritten(saved, tmp_path / "c.weft", lambda n, d: d[:-1] + b"x" if n == CODE + "cpu" else d)
+    with pytest.raises(ArchiveError, match="the hash of 'code/cpu'"):  # code is always checked
+        Executable.load(broken)
+
+
+def test_saving_is_atomic(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match="cannot write .*missing.*\n  why: "):
+        affine().save(tmp_path / "missing" / "x.weft")
+    exe = Executable.load(saved)
+    target = tmp_path / "model.weft"
+    exe.save(target)
+    other = Executable.load(target)
+    affine(np.full(4, 9, np.float32)).save(target)  # replaced while mapped: the old one keeps its file
+    np.testing.assert_array_equal(other(X), Y)
+    np.testing.assert_array_equal(Executable.load(target)(X), (X + 9) * 2)
+    assert os.listdir(tmp_path) == ["model.weft"]
+    assert target.stat().st_mode & 0o777 == saved.stat().st_mode & 0o777
+
+
+def test_manifest_round_trip(saved: Path) -> None:
+    manifest = Executable.inspect(saved)
+    assert Manifest.from_json(manifest.to_json(), "here") == manifest
+
+
+def test_cpu_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "flags\t\t: fpu avx2 fma sse4_1 nonsense\n\nflags\t\t: fpu avx2 sse4_1\n"
+    assert cpu_features.parse_cpuinfo(text, "x86_64") == {"avx2", "sse4.1"}
+    assert cpu_features.parse_cpuinfo("Features\t: fp asimd asimddp\n", "aarch64") == {"fp-armv8", "neon", "dotprod"}
+    assert cpu_features.missing_features(["flux"]) == ("flux",)
+    assert cpu_features.host_features() <= cpu_features.known_features()
+
+
+def test_cpu_features_agree_with_llvm() -> None:
+    from llvmlite import binding
+
+    llvm = {name for name, on in binding.get_host_cpu_features().items() if on}
+    names = set(binding.get_host_cpu_features())
+    assert cpu_features.host_features() & names == llvm & cpu_features.known_features()
