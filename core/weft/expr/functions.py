@@ -39,8 +39,17 @@ def _popcount(x: Any) -> Any:
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
-    wide = np.float64 if np.asarray(a).dtype != np.float64 else np.longdouble
-    return (np.asarray(a, wide) * np.asarray(b, wide) + np.asarray(c, wide)).astype(np.asarray(a).dtype)
+    if np.asarray(a).dtype != np.float64:
+        return (np.asarray(a, np.float64) * np.asarray(b, np.float64) + np.asarray(c, np.float64)).astype(np.asarray(a).dtype)
+    # The product as two numbers (Dekker), the sum as two numbers (Knuth): one rounding, as the hardware's.
+    with np.errstate(all="ignore"):
+        p, s = a * b, a * b + c
+        a1, b1 = (lambda t: t - (t - a))(a * 134217729.0), (lambda t: t - (t - b))(b * 134217729.0)
+        a2, b2 = a - a1, b - b1
+        lost = ((a1 * b1 - p) + a1 * b2 + a2 * b1) + a2 * b2
+        back = s - p
+        result = s + (lost + ((p - (s - back)) + (c - back)))
+        return np.where(np.isfinite(result), result, s)[()]
 
 
 FUNCTIONS: dict[str, Function] = {

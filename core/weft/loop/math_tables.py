@@ -331,14 +331,15 @@ def _bits_of(value: Const, f: Format) -> int:
 def _expm1(m: Lets, x: Expr) -> Expr:
     f = _format(x)
     x = m.let(x)
-    c = m.let(_clamp(x, (-18.0 if f is F32 else -38.0, f.exp_range[1] - 1.0)))
+    c = m.let(_clamp(x, (-18.0, 89.0) if f is F32 else (-38.0, 709.9)))
     t = m.let(m.fma(c, LOG2_E, f.magic))
     n = m.let(t - f.magic)
     r = m.let(m.fma(n, -f.ln2[1], m.fma(n, -f.ln2[0], c)))
     p = m.fma(m.let(r * r), m.poly(f.exp, r), r)
     half = m.let(_power_of_two(m, t, f, -1))
     h = m.let(m.fma(p, half, half - 0.5))
-    return select(eq(x, 0.0), x, h + h)
+    # Denormals would lose a bit in halves, and zero its sign.
+    return select(m.call("abs", x) < 2.0 ** (-f.mantissa - 2), x, h + h)
 
 
 def _sinh(m: Lets, x: Expr) -> Expr:
@@ -448,7 +449,7 @@ def _asinh(m: Lets, x: Expr) -> Expr:
     x = m.let(x)
     a = m.let(m.call("abs", x))
     z = m.let(a * a)
-    large = m.let(2.0 ** (f.mantissa // 2 + 2) < a)
+    large = m.let(a > 2.0 ** (f.mantissa + 6))
     inner = select(large, a, a + z / (m.call("sqrt", z + 1.0) + 1.0))
     return m.call("copysign", m.call("log1p", inner) + select(large, Const(LN2[0], f.dtype), Const(0.0, f.dtype)), x)
 
@@ -457,9 +458,10 @@ def _acosh(m: Lets, x: Expr) -> Expr:
     f = _format(x)
     x = m.let(x)
     t = m.let(x - 1.0)
-    large = m.let(2.0 ** (f.mantissa // 2 + 2) < x)
+    large = m.let(x > 2.0 ** (f.mantissa + 6))
     inner = select(large, x, t + m.call("sqrt", m.fma(t, t, t * 2.0)))
-    return m.call("log1p", inner) + select(large, Const(LN2[0], f.dtype), Const(0.0, f.dtype))
+    result = m.call("log1p", inner) + select(large, Const(LN2[0], f.dtype), Const(0.0, f.dtype))
+    return select(x < 1.0, Const(math.nan, f.dtype), result)
 
 
 def _atanh(m: Lets, x: Expr) -> Expr:

@@ -7,7 +7,21 @@ from weft.errors import LoopError
 from weft.expr.nodes import Call, Expr, cast_to, transform, walk
 from weft.loop.math_tables import FORMULAS, Lets
 from weft.loop.nodes import (
-    Allocate, Buffer, Let, Load, Program, Stmt, Store, While, int64, map_stmt_exprs, seq, stmt_children, stmt_exprs, walk_stmts, with_stmt_children,
+    Allocate,
+    Buffer,
+    Let,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    While,
+    int64,
+    map_stmt_exprs,
+    seq,
+    stmt_children,
+    stmt_exprs,
+    walk_stmts,
+    with_stmt_children,
 )  # fmt: skip
 from weft.loop.passes.copies import Names
 
