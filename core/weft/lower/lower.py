@@ -116,7 +116,8 @@ class _Lowering:
     expressions: Expressions
     graph: Graph | None
     name: str
-    names: _Names = field(default_factory=_Names)
+    names: _Names = field(default_factory=_Names)  # of buffers and variables
+    blocks: _Names = field(default_factory=_Names)
     buffers: dict[int, Buffer] = field(default_factory=dict)
     layouts: dict[int, Layout | None] = field(default_factory=dict)
     allocated: list[Buffer] = field(default_factory=list)
@@ -200,7 +201,7 @@ class _Lowering:
         for u in outs:
             self._declare(u, None)
         stage = self.expressions.stages.get(id(source))
-        name = self.names.fresh(t.name + "_block" if t.name in self.names.taken and stage is None else t.name)
+        name = self.blocks.fresh(t.name)
         layout = self.layouts[id(outs[0])]
         stored = self.buffers[id(outs[0])].shape
         iters: list[BlockIter] = []
@@ -312,7 +313,7 @@ class _Lowering:
     # -- scans
     def _copy(self, to: Buffer, source: Buffer, base: str, scan: tuple[Expr, Expr] | None = None, lead: bool = False) -> Stmt:
         """A block that copies `source` to `to`; inside a scan, `lead` puts the step's index first in `to`."""
-        name = self.names.fresh(base + "_copy")
+        name = self.blocks.fresh(base + "_copy")
         iters, bindings, loops, index = [], [], [], []
         if scan is not None:
             v = Var(self.names.fresh(f"{name}_vt"), dt.int64)

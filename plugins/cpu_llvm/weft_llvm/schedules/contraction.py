@@ -18,6 +18,10 @@ from weft_llvm.schedules.elementwise import schedule_elementwise
 from weft_llvm.schedules.tiles import Tile, choose_tile
 
 
+UNROLLED_STEPS = 64
+"""Most multiply-adds in the innermost body."""
+
+
 @dataclass(frozen=True)
 class Roles:
     """Iterators of a contraction by position: `vector` (None if no loop vectorises), `column` and `row` (None if there is none)."""
@@ -117,7 +121,7 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
     assert roles.vector is not None
     loops = s.loops(name)
     iters = block.iters
-    reduce = [loops[k] for k, i in enumerate(iters) if i.kind == "reduce"]
+    reduce = _reduction_order(block, loops)
     spatial = [loops[k] for k, i in enumerate(iters) if i.kind == "spatial"]
 
     row_loop = loops[roles.row] if roles.row is not None else None
@@ -150,7 +154,8 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
         outer.append(row_outer)
         tile_order.append(row_inner)
     if column_loop is not None:
-        tile_order.insert(0, column_loop)
+        # Columns inside rows: a broadcast is used up before the next one needs a register.
+        tile_order.append(column_loop)
     tile_order.append(vector_loop)
     s.reorder(*outer, *reduce, *tile_order)
     init = s.decompose_reduction(name, reduce[0])
@@ -162,7 +167,7 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
             s.unroll(loop)
         s.vectorize(inner[-1])
     _finish_tail(s, tail, outer[-1], lanes)
-    _unroll_taps(s, reduce)
+    _unroll_taps(s, reduce, tile.rows * tile.columns)
     _parallelise(s, outer[:-1] or outer, name)
 
 
@@ -190,9 +195,22 @@ def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
             s.unroll(loop)
 
 
-def _unroll_taps(s: Schedule, reduce: list[str]) -> None:
-    """Small inner reduction loops (a filter's taps) are unrolled while the body stays small."""
-    budget = 16
+def _reduction_order(block: Block, loops: list[str]) -> list[str]:
+    """The reduction's loops in the order in which the wide operand (the weights) lies in memory: it is streamed once per tile."""
+    reduce = [k for k, i in enumerate(block.iters) if i.kind == "reduce"]
+    store = access.target(block).buffer.name
+    operands = [x for x in access.loads(block) if x.buffer.name != store]
+    wide = operands[-1]
+
+    def step(k: int) -> int:
+        return access.stride_of(wide, block.iters[k].var.name) or 0
+
+    return [loops[k] for k in sorted(reduce, key=lambda k: -abs(step(k)))]
+
+
+def _unroll_taps(s: Schedule, reduce: list[str], accumulators: int) -> None:
+    """Inner reduction loops with few trips are unrolled while the body stays small; a loop that is long enough costs nothing."""
+    budget = UNROLLED_STEPS // max(1, accumulators)
     for loop in reversed(reduce):
         n = int_const(s.loop(loop).extent)
         if n is None or n > budget:

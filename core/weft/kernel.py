@@ -1,0 +1,175 @@
+"""A user's own kernel: tensor expressions, scheduled by hand, built and called.
+
+n = weft.var("n"); A = weft.placeholder((n, 64)); k = weft.reduce_axis(64)
+C = weft.compute((n, n), lambda i, j: weft.sum(A[i, k] * A[j, k], axis=k))
+s = weft.schedule(C, target="llvm"); print(s); f = weft.build(s); f(a, out=c)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft import dtypes as dt
+from weft.codegen import segment as sg
+from weft.codegen.base import TASKS, TASKS_PER_THREAD, require
+from weft.errors import InputError, TensorError
+from weft.expr.nodes import Expr, Var, add, const, free_vars, substitute, wrap
+from weft.loop.pipeline import lower_program
+from weft.lower.lower import lower_tensors
+from weft.pipeline import ResolvedTarget, resolve_target
+from weft.plugins import host
+from weft.runtime.executable import Executable
+from weft.runtime.plan import Native, TensorInfo
+from weft.schedule.rule import select_rule
+from weft.schedule.schedule import Schedule
+from weft.tensor.language import Placeholder, Scan, Tensor
+
+
+class KernelSchedule(Schedule):
+    """The schedule of a user's kernel; knows its target."""
+
+    def __init__(self, program: Any, target: ResolvedTarget) -> None:
+        super().__init__(program, target.machine)
+        self.target = target
+
+    def auto(self) -> KernelSchedule:
+        """Schedules the kernel by the target's own best rule, as `weft.compile` does."""
+        rule, _ = select_rule(self.target.rules, self.program, self.machine)
+        rule.apply(self)
+        return self
+
+
+def schedule(outputs: Tensor | Sequence[Tensor], target: str = "llvm", inputs: Sequence[Tensor] | None = None, name: str = "kernel") -> KernelSchedule:
+    """The naive program of tensor expressions, ready to be scheduled for a target.
+
+    Args:
+        outputs: what the kernel computes.
+        inputs: the order of its parameters; by default placeholders in order of first use.
+
+    Raises:
+        TensorError: an output is a placeholder, or an input is missing from `inputs`.
+        TargetError: unknown target or option.
+    """
+    wanted = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+    found = _placeholders(wanted)
+    if any(isinstance(o.source, Placeholder) for o in wanted):
+        raise TensorError("a placeholder is no output", hint="give what weft.compute returned")
+    if inputs is not None:
+        missing = [t.name for t in found if all(t is not i for i in inputs)]
+        if missing:
+            raise TensorError(f"inputs lacks {', '.join(missing)}", hint="list every placeholder that the outputs read")
+    return KernelSchedule(lower_tensors(tuple(inputs or found), wanted, name), resolve_target(target))
+
+
+def _placeholders(outputs: Sequence[Tensor]) -> list[Tensor]:
+    found: dict[int, Tensor] = {}
+    inner: set[int] = set()
+    seen: set[int] = set()
+
+    def visit(t: Tensor) -> None:
+        if id(t) in seen:
+            return
+        seen.add(id(t))
+        if isinstance(t.source, Scan):
+            inner.update(id(s) for s in t.source.states)
+        if isinstance(t.source, Placeholder):
+            found.setdefault(id(t), t)
+        for i in t.inputs:
+            visit(i)
+
+    for o in outputs:
+        visit(o)
+    return [t for t in found.values() if id(t) not in inner]
+
+
+class Kernel:
+    """A built kernel. Call it with its inputs in order; `out` receives the result (a tuple of arrays for several)."""
+
+    def __init__(self, executable: Executable) -> None:
+        self.executable = executable
+
+    def __call__(self, *inputs: Any, out: Any = None) -> Any:
+        """Inputs are arrays (anything with __dlpack__ or __array__) of the placeholders' dtypes and shapes.
+
+        Returns:
+            The output, or a tuple of several; `out` itself where given.
+
+        Raises:
+            InputError: a wrong number of arrays, or one that does not fit.
+        """
+        exe = self.executable
+        if len(inputs) != len(exe.inputs):
+            raise InputError(f"the kernel takes {len(exe.inputs)} input(s), got {len(inputs)}", where=", ".join(map(str, exe.inputs)))
+        named = {i.name: a for i, a in zip(exe.inputs, inputs)}
+        if out is None:
+            results = exe.run(named)
+        else:
+            outs = out if isinstance(out, tuple) else (out,)
+            if len(outs) != len(exe.outputs):
+                raise InputError(f"the kernel gives {len(exe.outputs)} output(s), got {len(outs)} to write to")
+            results = exe.run(named, out={o.name: a for o, a in zip(exe.outputs, outs)})
+        values = tuple(results[o.name] for o in exe.outputs)
+        return values[0] if len(values) == 1 else values
+
+    def save(self, path: str) -> None:
+        """Saves the kernel as an archive, as `Executable.save`."""
+        self.executable.save(path)
+
+
+def build(s: KernelSchedule) -> Kernel:
+    """Code for a scheduled kernel.
+
+    Raises:
+        CodegenError: the program uses what the target lacks.
+    """
+    target = s.target
+    codegen = target.kind.codegen(target.target)
+    lowered = lower_program(s.program, codegen.functions)
+    require(codegen, lowered, str(target.target))
+    code = codegen.compile(lowered)
+    program = s.program
+    symbols: dict[str, sg.Symbol] = {}
+    for i, b in enumerate(program.inputs):
+        for axis, d in enumerate(b.shape):
+            if isinstance(d, Var):
+                symbols.setdefault(d.name, sg.Symbol(d.name, sg.InputDim(i, axis)))
+    unbound = [d.name for d in program.dims if d.name not in symbols]
+    if unbound:
+        raise TensorError(f"the size {', '.join(unbound)} is no dimension of an input by itself", hint="give some placeholder exactly this dimension")
+    buffers: list[sg.BufferRef] = [*(sg.Input(k) for k in range(len(program.inputs))), *(sg.Output(k) for k in range(len(program.outputs)))]
+    items: list[sg.Item] = [sg.AllocateOutput(k, b.shape) for k, b in enumerate(program.outputs)]
+    offset: Expr = const(0)
+    for size in code.scratch:
+        bytes_ = substitute(size, {TASKS.name: TASKS_PER_THREAD * max(1, target.threads)})
+        bytes_ = (bytes_ + 63) // 64 * 64
+        buffers.append(sg.Arena(offset, bytes_))
+        offset = add(offset, bytes_)
+    items.append(sg.KernelCall(code.name, tuple(range(len(buffers))), tuple(program.dims)))
+
+    def tensor(b: Any) -> sg.Tensor:
+        return sg.Tensor(b.name, b.dtype, tuple(wrap(d, dt.int64) for d in b.shape))
+
+    assert free_vars(offset).keys() <= symbols.keys()
+    spec = sg.SegmentSpec(
+        program.name, tuple(map(tensor, program.inputs)), tuple(map(tensor, program.outputs)), 0, tuple(symbols.values()), tuple(buffers), tuple(items), offset
+    )
+    sections = target.kind.link(target.target, spec, {code.name: code})
+
+    def info(t: sg.Tensor) -> TensorInfo:
+        return TensorInfo(t.name, t.dtype.name, tuple(int(d.value) if hasattr(d, "value") else str(d) for d in t.dims))
+
+    return Kernel(
+        Executable.build(
+            name=program.name,
+            target=str(target.target),
+            inputs=[info(t) for t in spec.inputs],
+            outputs=[info(t) for t in spec.outputs],
+            code=sections,
+            step=Native("main", "run", (code.name,), tuple(t.name for t in spec.inputs), tuple(t.name for t in spec.outputs)),
+            pool="pool" if "pool" in sections else None,
+            arena=str(spec.arena_bytes),
+            threads=getattr(target.target.options, "threads", None),
+            weft=host().api_version,
+        )
+    )
