@@ -40,7 +40,8 @@ def _popcount(x: Any) -> Any:
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
     if np.asarray(a).dtype != np.float64:
-        return (np.asarray(a, np.float64) * np.asarray(b, np.float64) + np.asarray(c, np.float64)).astype(np.asarray(a).dtype)
+        with np.errstate(over="ignore"):
+            return (np.asarray(a, np.float64) * np.asarray(b, np.float64) + np.asarray(c, np.float64)).astype(np.asarray(a).dtype)
     # The product as two numbers (Dekker), the sum as two numbers (Knuth): one rounding, as the hardware's.
     with np.errstate(all="ignore"):
         p, s = a * b, a * b + c
@@ -49,7 +50,7 @@ def _fma(a: Any, b: Any, c: Any) -> Any:
         lost = ((a1 * b1 - p) + a1 * b2 + a2 * b1) + a2 * b2
         back = s - p
         result = s + (lost + ((p - (s - back)) + (c - back)))
-        return np.where(np.isfinite(result), result, s)[()]
+        return np.where(np.isfinite(result) & (result != 0), result, s)[()]  # a zero keeps its sign
 
 
 FUNCTIONS: dict[str, Function] = {

@@ -106,8 +106,8 @@ ERFC_64 = (
 
 # x * P(x*x) / Q(x*x), fitted to the last bit of float32.
 TANH_LIMIT = 9.01
-TANH_P = (1.0, 0.1338035613298416, 0.0034947930835187435, 2.0596002286765724e-05, 1.3336514115280806e-08)
-TANH_Q = (1.0, 0.4671367108821869, 0.025873957201838493, 0.00032843349617905915, 7.76913793743006e-07)
+TANH_P = (1.0, 0.1338035613298416, 0.0034947930835187435, 2.0596004105755128e-05, 1.3336545201525496e-08)
+TANH_Q = (1.0, 0.4671367108821869, 0.025873957201838493, 0.00032843349617905915, 7.769140211166814e-07)
 ERF_LIMIT = 3.925
 ERF_P = (1.1283791065216064, 0.19060373306274414, 0.05277063325047493, 0.003772975644096732, 0.00028485246002674103, 2.0459449387999484e-06)
 ERF_Q = (1.0, 0.5022509098052979, 0.1141868531703949, 0.014984059147536755, 0.0011639593867585063, 3.8047382986405864e-05)
@@ -363,7 +363,7 @@ def _tanh(m: Lets, x: Expr) -> Expr:
         # From here on the result rounds to 1.
         c = m.let(_clamp(x, (-TANH_LIMIT, TANH_LIMIT)))
         z = m.let(c * c)
-        return (c * m.poly(TANH_P, z)) / m.poly(TANH_Q, z)
+        return _clamp((c * m.poly(TANH_P, z)) / m.poly(TANH_Q, z), (-1.0, 1.0))
     a = minimum(m.call("abs", x), 20.0)
     t = m.let(_expm1(m, a * 2.0))
     return m.call("copysign", t / (t + 2.0), x)
@@ -592,7 +592,7 @@ def _erf(m: Lets, x: Expr) -> Expr:
     if _format(x) is F32:
         c = m.let(_clamp(x, (-ERF_LIMIT, ERF_LIMIT)))
         z = m.let(c * c)
-        return (c * m.poly(ERF_P, z)) / m.poly(ERF_Q, z)
+        return _clamp((c * m.poly(ERF_P, z)) / m.poly(ERF_Q, z), (-1.0, 1.0))
     a = m.let(minimum(m.call("abs", x), 6.0))
     z = m.let(a * a)
     u = m.let(1.0 / m.fma(a, 0.5, 1.0))
