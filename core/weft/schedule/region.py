@@ -300,6 +300,20 @@ def _not_negative(e: Expr) -> bool:
     return False
 
 
+def greatest(p: Poly, loops: Mapping[str, Expr]) -> Poly | None:
+    """A bound that `p` never exceeds while the loops run. Quotients by one divisor whose dividends keep a distance cancel."""
+    quotients = [(m[0], c) for m, c in p.terms.items() if len(m) == 1 and isinstance(m[0], FloorDiv)]
+    for up, c in quotients:
+        for down, d in quotients:
+            if c > 0 and d == -c and isinstance(up, FloorDiv) and isinstance(down, FloorDiv) and up.b == down.b:
+                apart, divisor = (poly(up.a) - poly(down.a)).constant, poly(up.b).constant
+                if apart is not None and divisor is not None and divisor > 0:
+                    p = p - Poly({(up,): c, (down,): d}) + number(c * -(-apart // divisor))
+                    return greatest(p, loops)
+    ends = _interval_of(p, loops)
+    return None if ends is None else ends[1]
+
+
 def hull(intervals: Sequence[Interval]) -> Interval | None:
     """The least interval around all of them, if their ends compare."""
     lo, hi = intervals[0]

@@ -11,7 +11,7 @@ from weft.expr.nodes import Const, Expr, Var, all_of, const, free_vars, le, lt, 
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
 from weft.loop.nodes import Block, BlockIter, Buffer, For, If, Load, Seq, Stmt, Store, int_const, map_stmt_exprs, stmt_children, with_stmt_children
-from weft.schedule.region import Interval, block_accesses, certain, poly
+from weft.schedule.region import Interval, block_accesses, certain, greatest, poly
 from weft.schedule.tree import Path, Tree, conjuncts, nest, with_conditions
 
 
@@ -76,10 +76,9 @@ def renest(tree: Tree, block: Block, boxes: Mapping[str, Interval], outer: Mappi
         start: Expr = const(0)
         extent = it.extent
         if box is not None:
-            length = (box[1] - box[0]).plus(1).expr()
-            length = clean(length, outer)
-            if not (free_vars(length).keys() & outer.keys()):
-                start, extent = clean(box[0].expr(), outer), length
+            most = greatest((box[1] - box[0]).plus(1), outer)
+            if most is not None:
+                start, extent = clean(box[0].expr(), outer), clean(most.expr(), outer)
         if int_const(extent) == 1:
             bindings.append(start)
         else:

@@ -13,7 +13,7 @@ from weft.loop.nodes import (
     transform_stmts, walk_stmts, with_stmt_children,
 )  # fmt: skip
 from weft.schedule.dependence import writes
-from weft.schedule.region import Interval, accesses, at_least_zero, interval, loops_under, poly, union_box, within
+from weft.schedule.region import Interval, accesses, at_least_zero, greatest, loops_under, poly, union_box, within
 from weft.schedule.rewrite import clean, domain
 from weft.schedule.tree import Path, Tree, blocks_in
 
@@ -61,10 +61,10 @@ def live(ends: Interval | None, extent: Expr, outer: Mapping[str, Expr]) -> tupl
         return whole
     length = (ends[1] - ends[0]).plus(1)
     if length.names() & outer.keys():
-        most = interval(length.expr(), outer)  # every iteration gets the room that the greatest needs
+        most = greatest(length, outer)  # every iteration gets the room that the greatest needs
         if most is None:
             return whole
-        length = most[1]
+        length = most
     size = length.expr()
     size = clean(size, outer)
     if at_least_zero(length - poly(extent)):  # the box may leave the buffer, uses do not

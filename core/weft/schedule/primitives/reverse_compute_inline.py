@@ -26,7 +26,7 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
     store, value = single_store(tree, b, step)
     if own_predicate(b):
         raise tree.error(step, f"'{block}' runs only where {b.predicate}", (block,))
-    candidates = [n for n in reads(b) if tree.parameter(n) is None and readers(tree, [n]) == [block]]
+    candidates = [n for n in reads(b) if tree.parameter(n) is None and set(readers(tree, [n])) - set(writers(tree, [n])) == {block}]
     for name in candidates:
         suppliers = writers(tree, [name])
         loads = [n for n in walk(value) if isinstance(n, Load) and n.buffer.name == name]

@@ -1,0 +1,282 @@
+"""Each primitive on its own: what it makes, that the meaning stays, and what it refuses in which words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.schedule.nests import argmax, conv, matmul, same, softmax, stencil
+from weft.errors import ScheduleError
+from weft.loop.nodes import Allocate, Program, walk_stmts
+from weft.loop.parser import parse_program
+from weft.schedule import Schedule
+from weft.schedule.primitives import PRIMITIVES
+
+SCAN = """program scan(x: float32[4, 3]) -> (y: float32[4, 3]) {
+  allocate s: float32[3]
+  for z in 3 { block zero(vz: 3 = z) { s[vz] = 0.0f32 } }
+  for t in 4 { for i in 3 { block step(vt: scan 4 = t, vi: 3 = i) { s[vi] = s[vi]*0.5f32 + x[vt, vi] y[vt, vi] = s[vi] } } }
+}"""
+
+
+def sched(program: Program, *steps: tuple[Any, ...]) -> Schedule:
+    s = Schedule(program, checked=True)
+    for name, *args in steps:
+        s.apply(name, *args)
+    return s
+
+
+def shape(s: Schedule, buffer: str) -> str:
+    return next(", ".join(map(str, x.buffer.shape)) for x in walk_stmts(s.program.body) if isinstance(x, Allocate) and x.buffer.name == buffer)
+
+
+# -- what they make ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_docstring_shows_before_and_after(name: str) -> None:
+    doc = inspect.getdoc(PRIMITIVES[name]) or ""
+    assert "→" in doc, f"{name} shows no before → after"
+
+
+def test_split_that_divides_has_no_condition() -> None:
+    s = sched(matmul(8, 9, 5), ("split", "i", [None, 4]))
+    assert s.loops("matmul") == ["i_0", "i_1", "j", "k0"]
+    assert "where" not in str(s)
+
+
+def test_split_that_overshoots_guards() -> None:
+    s = sched(matmul(), ("split", "i", [2, None]))
+    assert "where i_0*4 + i_1 < 7" in str(s)
+    assert str(s.loop("i_1").extent) == "4"
+
+
+def test_split_of_a_symbolic_multiple_needs_no_condition() -> None:
+    p = parse_program("program p(x: float32[n*8]) -> (y: float32[n*8]) dims(n) { for i in n*8 { block b(v: n*8 = i) { y[v] = x[v] } } }")
+    s = sched(p, ("split", "i", [None, 4]))
+    assert "where" not in str(s) and str(s.loop("i_0").extent) == "n*2"
+    same(p, s.program)
+
+
+def test_split_twice_and_name() -> None:
+    s = sched(matmul("m", 9, 5), ("split", "i", [None, 4], ["a", "b"]), ("split", "b", [2, 2]))
+    assert s.loops("matmul")[:3] == ["a", "b_0", "b_1"]
+    assert "a*4 + b_0*2 + b_1" in str(s)
+
+
+def test_fuse_undoes_split() -> None:
+    p = matmul(8, 9, 5)
+    s = sched(p, ("split", "i", [None, 4]), ("fuse", "i_0", "i_1"))
+    assert "vi: 8 = i_0_i_1," in str(s)
+    same(p, s.program)
+
+
+def test_reorder_keeps_loops_that_are_not_named_in_place() -> None:
+    s = sched(matmul(), ("reorder", "k0", "i"))
+    assert s.loops("matmul") == ["k0", "j", "i"]
+    same(matmul(), s.program)
+
+
+def test_loop_kinds() -> None:
+    s = sched(matmul(8, 8, 5), ("parallel", "i"), ("split", "j", [None, 4]), ("vectorize", "j_1"), ("unroll", "j_0"), ("bind", "i1", "blockIdx.x"))
+    s.bind("j1", "threadIdx.x")
+    assert [s.loop(x).kind for x in ("i", "j_1", "j_0", "i1", "j1")] == ["parallel", "vectorized", "unrolled", "blockIdx.x", "threadIdx.x"]
+
+
+def test_annotate_block_and_loop() -> None:
+    s = sched(matmul(), ("annotate", "matmul", "role", "main"), ("annotate", "i", "pragma", 3), ("annotate", "i", "pragma", 4))
+    assert s.block("matmul").annotation("role") == "main" and s.block("matmul").annotation("op") == "MatMul"
+    assert s.loop("i").annotations == (("pragma", 4),)
+
+
+def test_compute_at_computes_the_box_with_its_halo() -> None:
+    p = parse_program("""program p(x: float32[10]) -> (y: float32[8]) { allocate a: float32[10]
+      for i in 10 { block A(v: 10 = i) { a[v] = x[v] + 1.0f32 } }
+      for j in 8 { block B(w: 8 = j) { y[w] = a[w] + a[w + 2] } } }""")
+    s = sched(p, ("split", "j", [None, 4]), ("compute_at", "A", "j_0"), ("compact_buffer", "a"))
+    assert str(s.loop("i").extent) == "6" and shape(s, "a") == "6"
+    same(p, s.program)
+
+
+def test_compute_at_guards_what_leaves_the_buffer() -> None:
+    p = matmul(7, 9, 5)
+    s = sched(p, ("split", "j", [None, 6]), ("reorder", "j_0", "i"), ("compute_at", "pack", "j_0"))
+    assert "< (9 + 3)//4" in str(s) or "< 3" in str(s)
+    same(p, s.program)
+
+
+def test_reverse_compute_at_covers_the_tail() -> None:
+    p = matmul("m", 9, 5)
+    s = sched(p, ("split", "i", [None, 4]), ("reverse_compute_at", "add", "i_0"))
+    assert "where i_0*4 + i1 < m" in str(s)
+    same(p, s.program, {"m": 7})
+
+
+def test_compute_inline_and_back() -> None:
+    p = conv()
+    s = sched(p, ("compute_inline", "bias"))
+    assert s.blocks() == ["conv", "relu"] and "biased" not in str(s)
+    same(p, s.program)
+    s = sched(p, ("reverse_compute_inline", "relu"))
+    assert s.blocks() == ["conv", "bias"] and "y[van, vaco" in str(s)
+    same(p, s.program)
+
+
+def test_cache_read_then_compute_at() -> None:
+    p = matmul(8, 9, 5)
+    s = sched(p, ("cache_read", "matmul", "A", "local"))
+    assert s.blocks() == ["pack", "A_local", "matmul", "add"]
+    s.compute_at("A_local", "i")
+    s.compact_buffer("A_local")
+    assert shape(s, "A_local") == "5"
+    same(p, s.program)
+
+
+def test_cache_write_then_reverse_compute_at() -> None:
+    p = softmax()
+    s = sched(p, ("cache_write", "div", "local"))
+    s.reverse_compute_at("div_copy", "i3")
+    s.compact_buffer("div_local")
+    assert shape(s, "div_local") == "6"
+    same(p, s.program)
+
+
+def test_decompose_gives_the_start_value_where_there_is_nothing_to_reduce() -> None:
+    p = softmax("m", "n")
+    s = sched(p, ("decompose_reduction", "sum", "k2"))
+    assert s.blocks() == ["max", "exp", "sum_init", "sum", "div"]
+    same(p, s.program, {"n": 3})
+
+
+def test_decompose_of_a_tuple_reduction() -> None:
+    p = argmax("m", "n")
+    s = sched(p, ("split", "k", [None, 4]), ("decompose_reduction", "best", "k_0"), ("reverse_compute_at", "take", "i"), ("compact_buffer", "V"))
+    same(p, s.program, {"n": 6})
+
+
+def test_set_scope() -> None:
+    assert "allocate C: float32[7, 9] in local" in str(sched(matmul(), ("set_scope", "matmul", "local")))
+
+
+def test_rfactor_with_a_tail() -> None:
+    p = softmax("m", "n")
+    s = sched(p, ("split", "k0", [None, 4]), ("rfactor", "max", "k0_1"))
+    assert "select(" in str(s) and s.blocks()[:2] == ["max_rf", "max"]
+    for n in (1, 3, 6):
+        same(p, s.program, {"n": n})
+
+
+def test_looking() -> None:
+    s = Schedule(conv())
+    assert s.blocks() == ["conv", "bias", "relu"]
+    assert s.consumers("conv") == ["bias"] and s.producers("relu") == ["bias"] and s.producers("conv") == []
+    assert s.buffers("conv") == ["acc"]
+    assert str(s).startswith("program conv(")
+
+
+# -- what they refuse -------------------------------------------------------------------------------------------------
+
+M, C, S, T = matmul, conv, softmax, stencil
+PAIR = "program p(x: float32[8]) -> (y: float32[8]) { for i in 8 { block A(v: 8 = i) { y[v] = x[v] } } }"
+
+
+def scan() -> Program:
+    return parse_program(SCAN)
+
+
+REFUSALS: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
+    (M, [("split", "ii", [None, 2])], "there is no loop 'ii'"),
+    (M, [("compute_inline", "matmu")], "did you mean 'matmul'?"),
+    (M, [("split", "i", [None, None])], "leave the extents open"),
+    (M, [("split", "i", [2, 2])], "cover 4 of 7 iterations"),
+    (lambda: M("m"), [("split", "i", [2, 2])], "nothing says that 4 iterations are enough"),
+    (M, [("split", "i", [None, 0])], "not all positive"),
+    (M, [("split", "i", [None, 2], ["j", "a"])], "the name 'j' is taken"),
+    (M, [("split", "i", [None, 2], ["a"])], "1 names for 2 factors"),
+    (M, [("unroll", "i"), ("split", "i", [None, 2])], "split first, then bind"),
+    (M, [("fuse",)], "no loops are named"),
+    (M, [("fuse", "i", "k0")], "loop 'k0' is not directly inside 'i'"),
+    (M, [("parallel", "i"), ("fuse", "i", "j")], "loop 'i' is parallel already"),
+    (M, [("reorder", "i", "i")], "a loop is named twice"),
+    (M, [("reorder", "i", "i1")], "name loops of one nest"),
+    (M, [("reverse_compute_at", "add", "i"), ("reorder", "j", "i")], "the loops are not a perfect nest"),
+    (scan, [("reorder", "i", "t")], "'t' runs the scan iterator 'vt'"),
+    (lambda: M("m"), [("unroll", "i")], "the extent m of loop 'i' is not a constant"),
+    (lambda: M("m"), [("vectorize", "i")], "split it first: split('i', [None, 8])"),
+    (M, [("vectorize", "k0")], "it carries the reduce iterator 'vk' of block 'matmul'"),
+    (M, [("parallel", "k0")], "rfactor the reduction"),
+    (scan, [("parallel", "t")], "it carries the scan iterator 'vt'"),
+    (M, [("parallel", "i"), ("unroll", "i")], "loop 'i' is parallel already"),
+    (S, [("compute_at", "max", "j1"), ("parallel", "j1")], "two iterations may touch the same element of buffer 'M'"),
+    (M, [("bind", "i", "threadIdx.w")], "there is no axis 'threadIdx.w'"),
+    (M, [("bind", "i", "threadIdx.x"), ("bind", "j", "threadIdx.x")], "threadIdx.x is taken by loop 'i'"),
+    (M, [("annotate", "nobody", "a", 1)], "there is no block or loop 'nobody'"),
+    (M, [("compute_at", "add", "i")], "writes the output 'Y', which is wanted whole"),
+    (M, [("decompose_reduction", "matmul", "k0"), ("compute_at", "matmul", "i1")], "compute_at before decompose_reduction"),
+    (M, [("compute_at", "pack", "i1")], "its consumers ['matmul'] are not under 'i1'"),
+    (M, [("compute_at", "matmul", "j1"), ("compute_at", "matmul", "j1")], "'matmul' is under 'j1' already"),
+    (S, [("parallel", "j1"), ("compute_at", "max", "j1")], "decide about 'j1' last"),
+    (S, [("compute_at", "exp", "i3")], "its consumers ['sum'] are not under 'i3'"),
+    (scan, [("compute_at", "step", "z")], "writes the output 'y'"),
+    (M, [("reverse_compute_at", "add", "po")], "no producer of 'add' is under 'po'"),
+    (M, [("reverse_compute_at", "add", "k0")], "its reduction over 'k0' goes on outside"),
+    (M, [("reorder", "k0", "i"), ("reverse_compute_at", "add", "i")], "'matmul' is not complete there"),
+    (S, [("reverse_compute_at", "sum", "j1")], "'sum' reduces over more than one iteration of 'j1' completes"),
+    (S, [("reverse_compute_at", "div", "i1")], "'sum' also writes what 'div' reads, after 'i1'"),
+    (T, [("reverse_compute_at", "B", "j")], "'B' reads more of 'a' than one iteration of 'j' completes"),
+    (M, [("split", "i", [None, 2]), ("reorder", "i_1", "i_0"), ("reverse_compute_at", "add", "i_1")], "only scattered elements"),
+    (M, [("reverse_compute_at", "add", "i"), ("reverse_compute_at", "add", "i")], "'add' is under 'i' already"),
+    (M, [("split", "i", [None, 2]), ("reverse_compute_at", "add", "i_0"), ("compact_buffer", "C"), ("reverse_compute_at", "add", "i_1")], "depend on one another"),
+    (M, [("compute_inline", "matmul")], "'matmul' is a reduction"),
+    (M, [("compute_inline", "add")], "'add' writes the output 'Y'"),
+    (scan, [("compute_inline", "step")], "'step' is a step of a scan"),
+    (M, [("reverse_compute_inline", "add")], "reverse_compute_at('add', a loop of 'matmul') keeps the block and moves it"),
+    (T, [("reverse_compute_inline", "B")], "'B' is not elementwise in an intermediate buffer that only it reads"),
+    (M, [("cache_read", "matmul", "B", "local")], "'matmul' does not read a buffer 'B'"),
+    (M, [("cache_read", "matmul", "C", "local")], "'matmul' writes 'C'"),
+    (M, [("compute_at", "pack", "i"), ("cache_read", "matmul", "P", "local")], "'P' is written under the same loop 'i'"),
+    (argmax, [("cache_write", "best", "local")], "'best' writes 2 buffers"),
+    (M, [("decompose_reduction", "matmul", "k0"), ("cache_write", "matmul", "local")], "cache_write before decompose_reduction"),
+    (M, [("set_scope", "add", "local")], "cache_write('add', 'local')"),
+    (M, [("compact_buffer", "Y")], "'Y' is a parameter"),
+    (M, [("compact_buffer", "Z")], "there is no buffer 'Z'"),
+    (M, [("decompose_reduction", "add", "i1")], "'add' has no init"),
+    (M, [("decompose_reduction", "matmul", "i1")], "loop 'i1' is not around 'matmul'"),
+    (M, [("reorder", "k0", "i"), ("decompose_reduction", "matmul", "i")], "the reduction loop 'k0' is outside 'i'"),
+    (S, [("compute_at", "sum", "i3"), ("compact_buffer", "S"), ("decompose_reduction", "sum", "i3")], "buffer 'S' is allocated inside 'i3'"),
+    (M, [("rfactor", "matmul", "i")], "loop 'i' is no reduction loop of 'matmul'"),
+    (M, [("rfactor", "add", "i1")], "is no reduction by one operation with an init"),
+    (argmax, [("rfactor", "best", "k")], "is no reduction by one operation with an init"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "steps", "words"), REFUSALS, ids=[f"{n}-{s[-1][0]}" for n, (_, s, _) in enumerate(REFUSALS)])
+def test_refusal(make: Callable[[], Program], steps: list[tuple[Any, ...]], words: str) -> None:
+    s = sched(make(), *steps[:-1])
+    before, length = s.program, len(s.trace)
+    with pytest.raises(ScheduleError) as caught:
+        s.apply(steps[-1][0], *steps[-1][1:])
+    text = str(caught.value)
+    assert words in text, text
+    assert f"{steps[-1][0]} may not act on program" in text and "why: " in text and "program " in (caught.value.where or "")
+    assert s.program is before and len(s.trace) == length
+
+
+def test_refusal_marks_the_place() -> None:
+    with pytest.raises(ScheduleError) as caught:
+        Schedule(matmul()).parallel("k0")
+    marked = [line.strip() for line in str(caught.value).splitlines() if "# <-- here" in line]
+    assert any(line.startswith("for k0 in 5") for line in marked) and any(line.startswith("block matmul") for line in marked)
+
+
+def test_unknown_primitive_and_choice() -> None:
+    s = Schedule(matmul(), overrides={"tile": 5})
+    with pytest.raises(ScheduleError, match="there is no schedule primitive 'splitt'"):
+        s.apply("splitt", "i")
+    with pytest.raises(ScheduleError, match="choice 'tile' cannot be 5"):
+        s.choose("tile", [4, 8], default=4)
+    with pytest.raises(AttributeError):
+        _ = s.tensorize_everything
