@@ -109,10 +109,11 @@ def graphs(draw: st.DrawFn, steps: int = 12) -> tuple[Graph, list[Array]]:
             if kind == 0:
                 new = b.add(draw(st.sampled_from([Relu(), Tanh(), Negative(), Identity(), Sigmoid()])), x)
             elif kind == 1:
-                new = b.add(draw(st.sampled_from([Add(), Subtract(), Multiply(), Maximum()])), x, draw(st.sampled_from([v for v in values if v.shape == x.shape])))
+                other = draw(st.sampled_from([v for v in values if v.shape == x.shape]))
+                new = b.add(draw(st.sampled_from([Add(), Subtract(), Multiply(), Maximum()])), x, other)
             elif kind == 2:
-                new = b.add(draw(st.sampled_from([Add(), Multiply(), Divide(), Subtract()])), x, b.constant(np.float32(draw(st.sampled_from([0, 1, 2, 3, 0.5]))), "k"))
-                new = b.add(Tanh(), new)
+                k = b.constant(np.float32(draw(st.sampled_from([0, 1, 2, 3, 0.5]))), "k")
+                new = b.add(Tanh(), b.add(draw(st.sampled_from([Add(), Multiply(), Divide(), Subtract()])), x, k))
             elif kind == 3:
                 new = b.add(draw(st.sampled_from([Add(), Multiply()])), x, constant(last) if isinstance(last, int) else constant())
             elif kind == 4:
@@ -152,6 +153,6 @@ def graphs(draw: st.DrawFn, steps: int = 12) -> tuple[Graph, list[Array]]:
         size = np.prod([d for d in new.shape if isinstance(d, int)])
         if size <= 2048:
             values.append(new)
-    for k, value in enumerate({id(v): v for v in (values[-1], pick())}.values()):
-        b.output(value, f"out{k}")
+    for index, value in enumerate({id(v): v for v in (values[-1], pick())}.values()):
+        b.output(value, f"out{index}")
     return b.build(), inputs

@@ -118,7 +118,11 @@ def test_a_reference_that_contradicts_its_type_rule() -> None:
         def reference(self, *arrays: object) -> object:
             return 1, 2
 
-    for op, message in ((Wrong(), "the reference of Wrong gives float32[1, 2], its type rule float32[n]"), (Failing(), "the reference of Failing failed: no"), (Two(), "gives 2 result(s), its type rule 1")):  # fmt: skip
+    for op, message in (
+        (Wrong(), "the reference of Wrong gives float32[1, 2], its type rule float32[n]"),
+        (Failing(), "the reference of Failing failed: no"),
+        (Two(), "gives 2 result(s), its type rule 1"),
+    ):
         b = GraphBuilder("g")
         with b.named("layer"):
             b.output(b.add(op, b.input("x", tensor_type("float32", (Var("n"),)))))

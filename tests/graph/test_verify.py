@@ -75,10 +75,10 @@ def test_undefined() -> None:
     b, x, y, z = chain()
     b.graph.nodes[0].inputs = (Value("ghost", x.type),)
     refused(b.build(), "'ghost' is used but not defined in the graph 'g'", "hint: sub-graphs capture nothing")
-    b, x, y, z = chain()
+    b, x, *_ = chain()
     b.graph.outputs = [Value("ghost", x.type)]
     refused(b.build(), "output 'ghost' is not defined")
-    b, x, y, z = chain()
+    b, *_ = chain()
     b.graph.output_names = ["a", "b"]
     refused(b.build(), "graph 'g' has 1 output(s) and 2 output name(s)")
 
@@ -90,11 +90,11 @@ def test_types() -> None:
     b, x, y, z = chain()
     b.graph.nodes[1].op = Add()
     refused(b.build(), "Add: expected 2 operand(s), got 1", "from second")
-    b, x, y, z = chain()
+    b, _, y, z = chain()
     Node(b.graph.nodes[1].op, [y], [z, other := Value("other", z.type)])
     b.graph.nodes[1] = other.producer  # type: ignore[assignment]
     refused(b.build(), "the node has 2 output(s), its operator gives 1")
-    b, x, y, z = chain()
+    b, _, y, _ = chain()
     y.type = y.tensor.with_layout(blocked(4, 1, 8))
     refused(b.build(), "does not fit a value of", "from first")
 

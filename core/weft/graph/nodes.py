@@ -82,7 +82,7 @@ def tensor_type(dtype: object, shape: Iterable[object], layout: Layout | None = 
 class Value:
     """A value of the graph; compared by identity. `constant` is its numpy data (logical shape) if it is known."""
 
-    __slots__ = ("name", "type", "producer", "constant")
+    __slots__ = ("constant", "name", "producer", "type")
 
     def __init__(self, name: str, type: Type, producer: Node | None = None, constant: np.ndarray[Any, Any] | None = None) -> None:
         self.name, self.type, self.producer, self.constant = name, type, producer, constant
@@ -113,7 +113,7 @@ class Value:
 class Node:
     """One application of an operator; compared by identity. `names` are the framework's names of what it came from."""
 
-    __slots__ = ("op", "inputs", "outputs", "names")
+    __slots__ = ("inputs", "names", "op", "outputs")
 
     def __init__(self, op: Operator, inputs: Sequence[Value | None], outputs: Sequence[Value], names: Iterable[str] = ()) -> None:
         self.op, self.inputs, self.outputs, self.names = op, tuple(inputs), tuple(outputs), frozenset(names)

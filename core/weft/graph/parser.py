@@ -188,7 +188,8 @@ class _Parser:
             # A bracket opens a tuple unless it closes a part of a formula: "(n + 1)*2" has no comma, "(n + 1, )" has.
             start = self.at
             self.at += 1
-            items, commas = [], 0
+            items: list[Any] = []
+            commas = 0
             while not self.peek(")"):
                 items.append(self.attribute(f"{path}.{len(items)}"))
                 if self.take(","):

@@ -110,8 +110,8 @@ def _order(graph: Graph, outside: set[str]) -> set[str]:
     for value in graph.inputs:
         check(type_symbols(value.type), f"input '{value.name}'", repr(value))
     for node in graph.nodes:
-        for value in node.inputs:
-            if value is None or id(value) in defined:
+        for value in (v for v in node.inputs if v is not None):
+            if id(value) in defined:
                 continue
             if value.producer is not None and id(value.producer) in members:
                 sort_nodes(Graph(graph.name, graph.inputs, graph.outputs, list(graph.nodes), graph.symbols))  # raises if there is a cycle

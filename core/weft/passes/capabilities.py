@@ -9,7 +9,6 @@ from typing import TypeAlias
 from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Node
 
-
 # Stands in an offer for "as it comes": reading the operand costs the same in any layout.
 ANY = Layout((Split(0, 1),))
 
@@ -32,11 +31,7 @@ class LayoutOffer:
 LayoutRule: TypeAlias = "Callable[[Node], list[LayoutOffer]]"
 
 # Composites whose whole decomposition becomes one Program: a schedule library takes them as one kernel.
-CLAIMED = frozenset(
-    {
-        "Softmax", "LogSoftmax", "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm", "Attention", "LSTM", "GRU", "RNN",
-    }
-)  # fmt: skip
+CLAIMED = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RMSNorm", "Attention"})
 
 
 @dataclass(frozen=True)

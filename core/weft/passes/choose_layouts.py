@@ -28,10 +28,14 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None) -> Gr
     labels = _Choice(graph, rules).run() if rules else {}
 
     converted: dict[tuple[int, Layout | None], Value] = {}
+    repacked = _one_layout(graph, labels)
 
     def stored(r: Rewriter, value: Value, layout: Layout | None) -> Value:
         """`value` (of the new graph) as a user wants it."""
         if value.tensor.layout == layout:
+            return value
+        if value.constant is not None and value.name in repacked:
+            value.type = value.tensor.with_layout(layout)
             return value
         key = (id(value), layout)
         if key not in converted:
@@ -64,6 +68,19 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None) -> Gr
     return new
 
 
+def _one_layout(graph: Graph, labels: dict[int, LayoutOffer]) -> set[str]:
+    """The names of constants that all their users want in the same layout: these keep their names; others get a copy per layout."""
+    kept = {id(v) for v in graph.outputs} | {id(s.value) for s in graph.symbols.values()}
+    wanted: dict[str, set[Layout | None]] = {}
+    for node in graph.nodes:
+        label = labels.get(id(node))
+        for k, v in enumerate(node.inputs):
+            if v is not None and v.constant is not None and id(v) not in kept:
+                layout = label.inputs[k] if label is not None else None
+                wanted.setdefault(v.name, set()).add(None if layout == ANY else layout)
+    return {name for name, layouts in wanted.items() if len(layouts) == 1}
+
+
 def strip_layouts(graph: Graph) -> Graph:
     """The same graph, all row-major, without conversions."""
 
@@ -83,14 +100,15 @@ def _row_major_outputs(graph: Graph) -> Graph:
     for k, value in enumerate(graph.outputs):
         if not isinstance(value.type, TensorType) or value.type.layout is None:
             continue
+        existing = next((n.output for n in graph.nodes if n.op == Relayout(None) and n.inputs[0] is value), None)
+        if existing is not None:
+            done[id(value)] = existing
         if id(value) not in done:
-            inner = value.name
-            while inner in taken:
-                inner += "_blocked"
-            taken.add(inner)
-            # The row-major value takes the output's name.
-            out = Value(value.name, value.type.with_layout(None))
-            value.name = inner
+            name = f"{value.name}_row_major"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            out = Value(name, value.type.with_layout(None))
             graph.nodes.append(Node(Relayout(None), [value], [out], value.producer.names if value.producer is not None else ()))
             done[id(value)] = out
         graph.outputs[k] = done[id(value)]
@@ -175,7 +193,46 @@ class _Choice:
                 changed |= self._improve(node)
             if not changed:
                 break
+        for members in self._blocked_components(flexible):
+            self._reconsider(members)
         return self.labels
+
+    def _blocked_components(self, nodes: list[Node]) -> list[list[Node]]:
+        """Nodes connected by values that are written and read in one layout other than row-major."""
+        parent: dict[int, int] = {id(n): id(n) for n in nodes}
+
+        def find(key: int) -> int:
+            while parent[key] != key:
+                parent[key] = parent[parent[key]]
+                key = parent[key]
+            return key
+
+        for node in nodes:
+            for k, v in enumerate(node.inputs):
+                if v is None or v.producer is None or id(v.producer) not in parent or self.stored(v) is None:
+                    continue
+                if self._wanted(node, k) == self.stored(v):
+                    parent[find(id(node))] = find(id(v.producer))
+        found: dict[int, list[Node]] = {}
+        for node in nodes:
+            if any(layout not in (None, ANY) for layout in (*self.labels[id(node)].inputs, *self.labels[id(node)].outputs)):
+                found.setdefault(find(id(node)), []).append(node)
+        return list(found.values())
+
+    def _reconsider(self, members: list[Node]) -> None:
+        """Puts a whole component back to row-major if that is cheaper: no single step of `_improve` would get there."""
+        touched = {id(v): v for n in members for v in (*n.inputs, *n.outputs) if v is not None}
+
+        def total() -> float:
+            return sum(self.labels[id(n)].cost for n in members) + sum(self.conversions(v) for v in touched.values())
+
+        before, cost = {id(n): self.labels[id(n)] for n in members}, total()
+        for n in members:
+            plain = self.offers[id(n)][-1] if id(n) in self.offers else follower_offer(n, None)
+            if plain is not None and ANY not in self.labels[id(n)].inputs:
+                self.labels[id(n)] = plain
+        if total() >= cost:
+            self.labels.update(before)
 
     def _own_offers(self, node: Node) -> list[LayoutOffer]:
         rule = self.rules.get(type(node.op).__name__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from weft.errors import WeftError
@@ -28,7 +30,7 @@ def fold_constants(graph: Graph, limit: int = LIMIT) -> Graph:
             return None
         if not all(isinstance(o.type, TensorType) and o.type.is_static and o.type.dtype.kind != "string" for o in node.outputs):
             return None
-        size = sum(int(np.prod(o.shape, dtype=np.int64)) * o.dtype.bytes for o in node.outputs)
+        size = sum(math.prod(d for d in o.shape if isinstance(d, int)) * o.dtype.bytes for o in node.outputs)
         if size > max(limit, sum(v.constant.nbytes for v in inputs if v is not None and v.constant is not None)):
             return None
         try:

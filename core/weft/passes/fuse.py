@@ -7,10 +7,12 @@ a group if nothing outside lies on a path between two of its nodes, and if one v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from weft.expr.nodes import Expr
 from weft.graph.group import Group
+from weft.graph.layout import Layout
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.relayout import Relayout
 from weft.graph.rewrite import attribute_symbols, copy_graph, map_subgraphs, sort_nodes, type_symbols
@@ -161,7 +163,7 @@ class _Fusion:
             frontier = sorted({*frontier, *(u for u in self.users[k] if u not in members)})
         return best
 
-    def _follows(self, k: int, shapes: list[tuple[Dim, ...]], layouts: set[object], rows: tuple[int, ...] | None) -> bool:
+    def _follows(self, k: int, shapes: list[tuple[Dim, ...]], layouts: set[Layout | None], rows: tuple[int, ...] | None) -> bool:
         node = self.nodes[k]
         if self.free_elementwise(k):
             return node.output.shape in shapes and node.output.tensor.layout in layouts
@@ -182,10 +184,11 @@ class _Fusion:
         """`members` and the elementwise and injective nodes before them that nothing else uses, as far as computing them in place costs little."""
         members = set(members)
         added = 0
+        repeated: dict[int, bool] = {}
         todo = sorted({p for m in ([into] if into is not None else members) for p in self.uses[m]}, reverse=True)
         while todo and added < most and len(members) < self.capabilities.max_group:
             k = todo.pop(0)
-            if k in members or not self._may_precede(k, members, only_cheap):
+            if k in members or not self._may_precede(k, members, only_cheap, repeated):
                 continue
             trial = members | {k}
             if len(self.live_outs(trial)) > len(self.live_outs(members)) or not self.sound(trial):
@@ -194,7 +197,7 @@ class _Fusion:
             todo = sorted({*todo, *self.uses[k]}, reverse=True)
         return members
 
-    def _may_precede(self, k: int, members: set[int], only_cheap: bool) -> bool:
+    def _may_precede(self, k: int, members: set[int], only_cheap: bool, repeated: dict[int, bool]) -> bool:
         node = self.nodes[k]
         if self.group[k] is not None or node.op.kind not in ("elementwise", "injective") or not self.fusable(k) or self.is_view(k) or len(node.outputs) != 1:
             return False
@@ -205,18 +208,19 @@ class _Fusion:
             if u not in members:
                 return False
             user = self.nodes[u]
-            # Where elements are read more than once the formula is computed more than once: only cheap ones may be.
-            repeated = user.op.kind == "injective" and not isinstance(user.op, Relayout) and not at_most(user.output.shape, node.output.shape)
-            repeated |= user.op.kind == "elementwise" and not at_most(user.output.shape, node.output.shape)
             if user.op.kind not in ("elementwise", "injective", "reduction") and type(user.op).__name__ not in ROW_WISE:
-                return False
-            if repeated and not cheap:
                 return False
             if type(user.op).__name__ in ROW_WISE and (user.inputs[0] is not node.output or user.output.shape != node.output.shape):
                 return False
-            if user.op.kind in ("reduction",) and user.inputs[0] is not node.output:
+            if user.op.kind == "reduction" and user.inputs[0] is not node.output:
                 return False
-        return True
+        # Where elements are read more than once their formula is computed more than once: only cheap ones may be.
+        moved = any(self.nodes[u].op.kind == "injective" and not isinstance(self.nodes[u].op, Relayout) for u in self.users[k])
+        repeated[k] = (moved and len(self.users[k]) > 1) or any(
+            repeated.get(u, False) or (self.nodes[u].op.kind in ("elementwise", "injective") and not at_most(self.nodes[u].output.shape, node.output.shape))
+            for u in self.users[k]
+        )
+        return cheap or not repeated[k]
 
     # -- building
     def build(self) -> Graph:
@@ -300,14 +304,11 @@ def at_most(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
     """Whether a value of shape `a` certainly has no more elements than one of shape `b`."""
     if a == b:
         return True
-    left, right = 1, 1
     symbols_a, symbols_b = [d for d in a if isinstance(d, Expr)], [d for d in b if isinstance(d, Expr)]
     for d in symbols_a:
         if d not in symbols_b:
             return False
         symbols_b.remove(d)
-    for d in a:
-        left *= d if isinstance(d, int) else 1
-    for d in b:
-        right *= d if isinstance(d, int) else 1
+    left = math.prod(d for d in a if isinstance(d, int))
+    right = math.prod(d for d in b if isinstance(d, int))
     return left <= right and not symbols_b

@@ -39,7 +39,7 @@ class GraphPass:
 # (name, function, invariant). A name that comes again has a number.
 STAGES: tuple[tuple[str, Callable[[Graph, Capabilities], Graph], str], ...] = (
     ("fold_constants", lambda g, c: fold_constants(g), "no node has constant inputs only; no size is bound to a constant"),
-    ("fold_batch_norm", lambda g, c: fold_batch_norm(g), "no batch normalisation has constant parameters"),
+    ("fold_batch_norm", lambda g, c: fold_batch_norm(g), "no constant batch normalisation follows a convolution or product with constant weights"),
     ("decompose", decompose, "every composite is claimed by the target"),
     ("simplify_algebra", lambda g, c: simplify_algebra(g), "no rule of algebra applies"),
     ("fold_constants_2", lambda g, c: fold_constants(g), "as after fold_constants"),

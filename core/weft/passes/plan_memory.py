@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weft import dtypes as dt
-from weft.expr.nodes import Const, Expr, Mul, Var, free_vars, wrap
+from weft.expr.nodes import Expr, Mul, free_vars, wrap
 from weft.graph.evaluate import dim_value
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, Node, TensorType, Value
@@ -203,6 +203,3 @@ def bytes_at(dim: Dim, env: Mapping[str, int]) -> int:
     value = dim_value(dim, env)
     assert value is not None, f"a symbol of {dim} has no value: {free_vars(dim) if isinstance(dim, Expr) else ()}"
     return value
-
-
-__all__ = ["ALIGNMENT", "Const", "MemoryPlan", "Var", "bytes_at", "pack", "plan_memory", "size_of"]

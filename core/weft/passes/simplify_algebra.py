@@ -25,7 +25,8 @@ from weft.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpos
 from weft.ops.reduction import Reduction
 
 Inputs: TypeAlias = "tuple[Value | None, ...]"
-Outcome: TypeAlias = "Replacement | str"
+# A Replacement, or the reason why there is none.
+Outcome: TypeAlias = Any
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def simplify_algebra(graph: Graph, rules: Sequence[AlgebraRule] | None = None, o
                 if on_decline is not None:
                     on_decline(item.name, node, outcome)
                 return None
-            return outcome
+            replacement: Replacement = outcome
+            return replacement
 
         act.__name__ = item.name
         return act
@@ -124,8 +126,9 @@ def _divide(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
         return None
     wide = b.constant.astype(np.float64)
     mantissa, _ = np.frexp(wide)
-    inverse = 1.0 / np.where(wide == 0, np.nan, wide)
-    exact = (np.abs(mantissa) == 0.5) & np.isfinite(inverse) & (inverse.astype(b.constant.dtype).astype(np.float64) == inverse)
+    with np.errstate(all="ignore"):
+        inverse = 1.0 / np.where(wide == 0, np.nan, wide)
+        exact = (np.abs(mantissa) == 0.5) & np.isfinite(inverse) & (inverse.astype(b.constant.dtype).astype(np.float64) == inverse)
     if not exact.all():
         return "a divisor is no power of two, so its reciprocal rounds"
     return r.add(Multiply(), a, r.constant(inverse, like=b))

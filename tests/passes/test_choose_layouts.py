@@ -1,0 +1,120 @@
+"""Layouts: chains of convolutions are blocked, conversions stand where they pay, constants are packed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tests.graph.graphs import convolutional, keeps_meaning, numbers
+
+from weft.expr.nodes import Var
+from weft.graph.layout import Layout, blocked
+from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
+from weft.graph.relayout import Relayout
+from weft.ops.activation import Relu
+from weft.ops.arithmetic import Add, Multiply
+from weft.ops.contraction import Conv, MatMul
+from weft.ops.movement import Concat, Reshape
+from weft.ops.reduction import ReduceMean
+from weft.ops.window import MaxPool
+from weft.passes.capabilities import Capabilities, LayoutOffer, LayoutRule
+from weft.passes.choose_layouts import choose_layouts, strip_layouts
+from weft.passes.layout_offers import conv_weight_layout, panel_layout
+
+N = Var("n")
+NC4 = blocked(4, 1, 4)
+CAPABILITIES = Capabilities(channel_block=4, panel=4)
+
+
+def conv(b: GraphBuilder, x: Value, channels: int, kernel: int = 3, groups: int = 1) -> Value:
+    w = b.constant(numbers(channels, x.shape[1] // groups, kernel, kernel, seed=channels), "w")  # type: ignore[operator]
+    return b.add(Conv(pads=(kernel // 2,) * 4, groups=groups), x, w)  # type: ignore[no-any-return]
+
+
+def chosen(graph: Graph, *inputs: Any, capabilities: Capabilities = CAPABILITIES) -> list[tuple[str, Layout | None]]:
+    after = choose_layouts(graph, capabilities)
+    keeps_meaning(graph, after, inputs)
+    assert all(v.tensor.layout is None for v in (*after.inputs, *after.outputs))
+    assert str(choose_layouts(after, capabilities)) == str(after)
+    return [(type(n.op).__name__, n.output.tensor.layout) for n in after.nodes]
+
+
+def test_a_chain_is_blocked_from_the_first_convolution_on() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (N, 3, 8, 8)))
+    first = b.add(Relu(), b.add(Add(), conv(b, x, 8), b.constant(numbers(8, 1, 1))))
+    y = b.add(MaxPool((2, 2), (2, 2)), b.add(Add(), conv(b, first, 8), first))
+    y = b.add(Concat(1), conv(b, y, 4), conv(b, y, 8, groups=8))
+    b.output(b.add(ReduceMean((2, 3)), y))
+    assert chosen(b.build(), numbers(2, 3, 8, 8)) == [
+        ("Conv", NC4), ("Add", NC4), ("Relu", NC4), ("Conv", NC4), ("Add", NC4), ("MaxPool", NC4), ("Conv", NC4), ("Conv", NC4), ("Concat", NC4),
+        ("ReduceMean", None),
+    ]  # fmt: skip
+    weights = [n.inputs[1] for n in choose_layouts(b.build(), CAPABILITIES).nodes if isinstance(n.op, Conv)]
+    assert [w.tensor.layout for w in weights] == [  # type: ignore[union-attr]
+        conv_weight_layout(4, 4, input_blocked, depthwise) for input_blocked, depthwise in ((False, False), (True, False), (True, False), (True, True))
+    ]
+    assert conv_weight_layout(4, 4, True, False).stored_shape((8, 12, 3, 5)) == (2, 3, 3, 5, 4, 4)
+    w = np.arange(8 * 12 * 15).reshape(8, 12, 3, 5)
+    assert conv_weight_layout(4, 4, True, False).pack(w)[1, 2, 0, 3, 1, 2] == w[4 + 2, 8 + 1, 0, 3]
+    assert conv_weight_layout(4, 4, True, True).stored_shape((8, 1, 3, 5)) == (2, 1, 3, 5, 4)
+
+
+def test_outputs_and_others_get_conversions_once() -> None:
+    b = GraphBuilder()
+    y = conv(b, b.input("x", tensor_type("float32", (2, 4, 8, 8))), 8, 7)
+    b.output(y, "y")
+    b.output(b.add(Reshape((2, -1)), y))
+    b.output(b.add(Reshape((-1,)), y))
+    graph = choose_layouts(b.build(), CAPABILITIES)
+    assert [type(n.op) for n in graph.nodes].count(Relayout) == 2  # one in, one out, though three use it
+    keeps_meaning(b.build(), graph, [numbers(2, 4, 8, 8)])
+
+
+def test_channels_that_do_not_divide_stay_row_major() -> None:
+    b = GraphBuilder()
+    y = conv(b, b.input("x", tensor_type("float32", (2, 3, 8, 8))), 6)
+    b.output(b.add(Relu(), y))
+    w = b.input("w", tensor_type("float32", (4, 3, 3, 3)))
+    b.output(b.add(Conv(), y := b.input("z", tensor_type("float32", (2, 3, 8, 8))), w))
+    b.output(conv(b, conv(b, y, 8, 1, 1), 8, groups=2))
+    assert [layout for _, layout in chosen(b.build(), numbers(2, 3, 8, 8), numbers(4, 3, 3, 3), numbers(2, 3, 8, 8))][:3] == [None, None, None]
+
+
+def test_a_conversion_that_costs_more_than_it_gains_is_not_made() -> None:
+    b = GraphBuilder()
+    y = conv(b, b.input("x", tensor_type("float32", (1, 4, 4, 4))), 4, 1)
+    b.output(b.add(Multiply(), b.add(Relu(), y), y))
+    for gain, expected in ((-100.0, None), (-1e6, NC4)):
+        offer = LayoutOffer((NC4, None), (NC4,), gain)
+        rules: dict[str, LayoutRule] = {"Conv": lambda node, offer=offer: [offer]}  # type: ignore[misc]
+        found = dict(chosen(b.build(), numbers(1, 4, 4, 4), capabilities=Capabilities(layouts=rules)))
+        assert found["Conv"] == found["Multiply"] == expected
+
+
+def test_products_pack_their_constant() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (N, 3, 6)))
+    w = b.constant(numbers(6, 10), "w")
+    b.output(b.add(MatMul(), x, w))
+    b.output(b.add(Add(), b.add(MatMul(), x, b.input("v", tensor_type("float32", (6, 10)))), b.add(MatMul(), b.constant(numbers(3, 6)), w)))
+    graph = choose_layouts(b.build(), CAPABILITIES)
+    packed = [v for v in graph.constants() if v.tensor.layout is not None]
+    assert [v.tensor.layout for v in packed] == [panel_layout(4)]
+    assert packed[0].tensor.layout.stored_shape((6, 10)) == (3, 6, 4)  # type: ignore[union-attr]
+    keeps_meaning(b.build(), graph, [numbers(2, 3, 6), numbers(6, 10)])
+
+
+def test_a_constant_with_two_users_is_two_constants() -> None:
+    b = GraphBuilder()
+    w = b.constant(numbers(8, 8), "w")
+    b.output(b.add(Relu(), b.add(MatMul(), b.input("x", tensor_type("float32", (3, 8))), w)))
+    b.output(b.add(Relu(), w))
+    graph = choose_layouts(b.build(), CAPABILITIES)
+    assert sorted(str(v.tensor.layout) for v in graph.constants()) == ["None", str(panel_layout(4))]
+
+
+def test_no_offers_no_layouts() -> None:
+    graph, inputs = convolutional()
+    assert str(choose_layouts(graph, Capabilities())) == str(strip_layouts(choose_layouts(graph, Capabilities())))
+    keeps_meaning(graph, strip_layouts(choose_layouts(graph, CAPABILITIES)), inputs)

@@ -1,0 +1,173 @@
+"""What becomes one kernel and what does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tests.graph.graphs import keeps_meaning, numbers
+
+from weft.expr.nodes import Var
+from weft.graph.group import Group
+from weft.graph.layout import blocked
+from weft.graph.nodes import Graph, GraphBuilder, SequenceType, Value, tensor_type
+from weft.graph.relayout import Relayout
+from weft.ops.activation import Relu, Sigmoid, Tanh
+from weft.ops.arithmetic import Add, Divide, Maximum, Multiply, Subtract
+from weft.ops.contraction import Conv, MatMul
+from weft.ops.elementwise import Identity
+from weft.ops.movement import BroadcastTo, Concat, Reshape, Transpose
+from weft.ops.normalization import Softmax
+from weft.ops.reduction import ReduceMax, ReduceSum
+from weft.ops.transcendental import Exp
+from weft.passes.fuse import at_most, fuse
+
+N = Var("n")
+
+
+def groups(graph: Graph, *inputs: Any) -> list[str]:
+    after = fuse(graph)
+    keeps_meaning(graph, after, inputs)
+    return [n.op.body.name + (" view" if n.op.view else "") if isinstance(n.op, Group) else type(n.op).__name__ for n in after.nodes]
+
+
+def product(b: GraphBuilder, x: Value, seed: int = 0) -> Value:
+    return b.add(MatMul(), x, b.constant(numbers(4, 4, seed=seed)))  # type: ignore[no-any-return]
+
+
+def start() -> tuple[GraphBuilder, Value]:
+    b = GraphBuilder()
+    return b, b.input("x", tensor_type("float32", (N, 4)))
+
+
+def test_epilogue() -> None:
+    b, x = start()
+    with b.named("product"):
+        y = product(b, x)
+    with b.named("bias"):
+        y = b.add(Add(), y, b.constant(numbers(4)))
+    b.output(b.add(Multiply(), b.add(Relu(), y), b.constant(np.float32(3))))
+    graph = fuse(b.build())
+    assert groups(b.build(), numbers(2, 4)) == ["matmul_add_relu_multiply"]
+    (node,) = graph.nodes
+    assert isinstance(node.op, Group) and node.names == {"product", "bias"}
+    assert [v.shape for v in node.op.body.inputs] == [(N, 4), (4, 4), (4,)]  # scalars stay inside
+    assert all(v.constant is None for v in node.op.body.inputs)
+
+
+def test_an_epilogue_that_uses_a_value_twice() -> None:
+    b, x = start()
+    y = product(b, x)
+    b.output(b.add(Multiply(), y, b.add(Sigmoid(), y)))
+    assert groups(b.build(), numbers(2, 4)) == ["matmul_sigmoid_multiply"]
+
+
+def test_a_value_needed_elsewhere_ends_the_group() -> None:
+    b, x = start()
+    y = b.add(Relu(), product(b, x))
+    b.output(b.add(Add(), product(b, y, 1), y))
+    assert groups(b.build(), numbers(2, 4)) == ["matmul_relu", "matmul_add"]
+
+
+def test_no_cycle_through_another_kernel() -> None:
+    """y → product → add and y → add: the sum cannot join the kernel of y."""
+    b, x = start()
+    y = product(b, x)
+    z = b.add(ReduceSum((0,), True), product(b, y, 1))
+    b.output(b.add(Add(), y, z))
+    assert groups(b.build(), numbers(2, 4)) == ["matmul", "matmul", "reducesum", "add"]
+
+
+def test_no_cycle_through_two_groups_that_each_wait_for_the_other() -> None:
+    b, x = start()
+    p, q = product(b, x, 1), product(b, x, 2)
+    b.output(b.add(Relu(), b.add(Add(), p, b.add(Softmax(), q))))
+    b.output(b.add(Tanh(), b.add(Maximum(), q, b.add(Softmax(), p))))
+    assert groups(b.build(), numbers(2, 4)) == ["matmul", "matmul", "softmax_add_relu", "softmax_maximum_tanh"]
+
+
+def test_broadcasting_ends_an_epilogue() -> None:
+    b, x = start()
+    y = b.add(MatMul(), b.add(BroadcastTo((1, 4)), b.constant(numbers(4))), b.constant(numbers(4, 4)))
+    b.output(b.add(Add(), y, x))
+    assert groups(b.build(), numbers(2, 4)) == ["broadcastto", "matmul", "add"]
+
+
+def test_elementwise_and_injective_chains() -> None:
+    b, x = start()
+    y = b.add(Transpose((1, 0)), b.add(Tanh(), b.add(Add(), x, x)))
+    y = b.add(Concat(0), b.add(Relu(), y), y)
+    b.output(b.add(Relu(), y))
+    b.output(b.add(Identity(), x))
+    assert groups(b.build(), numbers(2, 4)) == ["add_tanh", "transpose_relu_concat_relu", "identity"]
+
+
+def test_expensive_formulas_are_not_repeated() -> None:
+    b, x = start()
+    row = b.input("row", tensor_type("float32", (1, 4)))
+    b.output(b.add(Add(), x, b.add(Exp(), row)))
+    b.output(b.add(Add(), x, b.add(Relu(), row)))
+    assert groups(b.build(), numbers(2, 4), numbers(1, 4)) == ["exp", "add", "relu_add"]
+
+
+def test_reductions_take_what_comes_before_and_the_rows_around() -> None:
+    b, x = start()
+    b.output(b.add(ReduceSum((1,)), b.add(Multiply(), x, x)))
+    e = b.add(Exp(), b.add(Subtract(), x, b.add(ReduceMax((1,), True), x)))
+    b.output(b.add(Divide(), e, b.add(ReduceSum((-1,), True), e)))
+    c = b.add(Exp(), b.add(Subtract(), x, b.add(ReduceMax((0,), True), x)))
+    b.output(b.add(Divide(), c, b.add(ReduceSum((0,), True), c)))
+    assert groups(b.build(), numbers(2, 4)) == [
+        "multiply_reducesum", "reducemax_subtract_exp_reducesum_divide", "reducemax", "subtract_exp", "reducesum", "divide",
+    ]  # fmt: skip
+
+
+def test_composites_take_cheap_formulas_on_their_rows() -> None:
+    b, x = start()
+    b.output(b.add(Relu(), b.add(Softmax(), b.add(Multiply(), b.add(Add(), x, b.constant(numbers(4))), b.constant(np.float32(0.5))))))
+    b.output(b.add(Softmax(), b.add(Tanh(), x)))
+    assert groups(b.build(), numbers(2, 4)) == ["add_multiply_softmax_relu", "tanh", "softmax"]
+
+
+def test_reshapes_are_views_unless_an_output_would_not_own_its_memory() -> None:
+    b, x = start()
+    y = b.add(Reshape((N * 4,)), product(b, b.add(Reshape((-1, 2, 2)), x) and x))
+    b.output(b.add(Tanh(), y))
+    b.output(b.add(Reshape((N * 2, 2)), x))
+    z = b.add(Tanh(), x)
+    b.output(z)
+    b.output(b.add(Reshape((N * 2, 2)), z))
+    b.output(b.add(Reshape((N * 2, 2)), b.add(Exp(), x)))
+    b.output(b.add(Reshape((2, 2)), b.constant(numbers(4))))
+    found = groups(b.build(), numbers(2, 4))
+    assert sorted(found) == sorted(["matmul", "reshape view", "tanh", "reshape", "tanh", "reshape", "exp", "reshape view", "reshape"])
+
+
+def test_layouts_bound_groups() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (1, 4, 3, 3)))
+    y = b.add(Relayout(blocked(4, 1, 4)), b.add(Relu(), x))
+    y = b.add(Conv(), y, b.constant(numbers(4, 4, 1, 1)))
+    y.type = y.tensor.with_layout(blocked(4, 1, 4))
+    y = b.add(Tanh(), y)
+    y.type = y.tensor.with_layout(blocked(4, 1, 4))
+    b.output(b.add(Relu(), b.add(Relayout(None), y)))
+    assert groups(b.build(), numbers(1, 4, 3, 3)) == ["relu_relayout", "conv_tanh", "relayout_relu"]
+
+
+def test_sizes_are_computed_before_the_kernels_that_have_them() -> None:
+    b = GraphBuilder()
+    s = b.input("s", tensor_type("int64", (1,)))
+    t = b.add(Add(), s, s)
+    b.output(b.add(Add(), b.add(BroadcastTo((b.symbol(t), 1)), b.constant(np.int64(2))), t))
+    assert groups(b.build(), np.array([2])) == ["add", "broadcastto_add"]
+
+
+def test_sequences_stay_outside() -> None:
+    b = GraphBuilder()
+    b.output(b.add(Identity(), b.input("s", SequenceType(tensor_type("float32", (2,))))))
+    assert [type(n.op).__name__ for n in fuse(b.build()).nodes] == ["Identity"]
+
+
+def test_sizes_compare() -> None:
+    assert at_most((N, 3), (N, 4)) and not at_most((N, 4), (4, 4)) and at_most((), (1,)) and not at_most((N, 2), (N, N))

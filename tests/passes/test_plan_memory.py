@@ -1,0 +1,141 @@
+"""No two values that live at once overlap; views and in-place results share; sizes may be formulas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.graph.graphs import convolutional, graphs, numbers
+
+from weft.expr.nodes import Var
+from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.ops.activation import Relu, Tanh
+from weft.ops.arithmetic import Add
+from weft.ops.contraction import MatMul
+from weft.ops.movement import Reshape
+from weft.passes.capabilities import Capabilities
+from weft.passes.fuse import fuse
+from weft.passes.pipeline import run_passes
+from weft.passes.plan_memory import ALIGNMENT, MemoryPlan, bytes_at, pack, plan_memory
+
+N = Var("n")
+
+
+def check(plan: MemoryPlan, env: dict[str, int]) -> None:
+    total = bytes_at(plan.arena_bytes, env)
+    assert bytes_at(plan.lower_bound, env) <= total
+    blocks = [(bytes_at(plan.offsets[v], env), bytes_at(plan.sizes[v], env), *plan.lifetimes[v]) for v in plan.offsets]
+    for k, (at, size, first, last) in enumerate(blocks):
+        assert at % ALIGNMENT == 0 and at >= 0 and at + size <= total
+        for other, other_size, start, end in blocks[:k]:
+            assert at + size <= other or other + other_size <= at or last < start or end < first
+    for name, root in plan.aliases.items():
+        assert name not in plan.offsets and root not in plan.aliases
+
+
+def simulated(graph: Graph, plan: MemoryPlan, inputs: list[Any], env: dict[str, int]) -> None:
+    """Runs the groups on one real arena: a value that was overwritten too early shows."""
+    from weft.graph.evaluate import evaluate
+    from weft.graph.rewrite import concrete
+
+    expected: dict[str, Any] = {}
+    evaluate(graph, inputs, on_value=lambda v, a: expected.update({v.name: a}))
+    arena = np.zeros(bytes_at(plan.arena_bytes, env), np.uint8)
+    own: dict[str, Any] = {v.name: a for v, a in zip(graph.inputs, inputs)}
+
+    def put(name: str, data: Any) -> None:
+        root = plan.aliases.get(name, name)
+        if root in plan.offsets:
+            at = bytes_at(plan.offsets[root], env)
+            arena[at : at + data.nbytes] = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        else:
+            own[root] = np.array(data)
+
+    def get(value: Any) -> Any:
+        if value.constant is not None:
+            return value.constant
+        root = plan.aliases.get(value.name, value.name)
+        like = expected.get(value.name)
+        if root in plan.offsets:
+            at = bytes_at(plan.offsets[root], env)
+            return arena[at : at + like.nbytes].view(like.dtype).reshape(like.shape)
+        return own[root] if like is None else np.ascontiguousarray(own[root]).reshape(like.shape)
+
+    for node in graph.nodes:
+        result = concrete(node.op, env).reference(*(None if v is None else np.array(get(v)) for v in node.inputs))
+        for o, data in zip(node.outputs, result if isinstance(result, tuple) else (result,)):
+            np.testing.assert_array_equal(data, expected[o.name])
+            put(o.name, data)
+    for v in graph.outputs:
+        np.testing.assert_array_equal(get(v), expected.get(v.name, own.get(v.name, v.constant)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs())
+def test_random_graphs(case: tuple[Graph, list[Any]]) -> None:
+    graph, inputs = case
+    final = run_passes(graph, Capabilities(channel_block=4, panel=4), check=False)
+    plan = plan_memory(final)
+    for n in (2, 1, 7):
+        check(plan, {"n": n})
+    simulated(final, plan, inputs, {"n": 2})
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 12), st.integers(0, 5)), max_size=12))
+def test_packing(raw: list[tuple[int, int, int]]) -> None:
+    blocks = [(size * 64, start, start + length) for size, start, length in raw]
+    offsets, total = pack(blocks)
+    for k, (size, start, end) in enumerate(blocks):
+        assert offsets[k] + size <= total
+        for m in range(k):
+            if start <= blocks[m][2] and blocks[m][1] <= end:
+                assert offsets[k] + size <= offsets[m] or offsets[m] + blocks[m][0] <= offsets[k]
+
+
+def test_a_chain_uses_two_slots() -> None:
+    b = GraphBuilder()
+    y = b.input("x", tensor_type("float32", (N, 16)))
+    for k in range(6):
+        y = b.add(MatMul(), y, b.constant(numbers(16, 16, seed=k)))
+    b.output(y)
+    plan = plan_memory(fuse(b.build()))
+    assert str(plan.arena_bytes) == str(plan.lower_bound) == "128*n" and len(plan.offsets) == 5
+
+
+def test_in_place_and_views() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (4, 4)))
+    w = b.constant(numbers(4, 4))
+    y = b.add(MatMul(), x, w, name="y")
+    flat = b.add(Reshape((16,)), y, name="flat")
+    t = b.add(Tanh(), flat, name="t")
+    z = b.add(MatMul(), b.add(Reshape((4, 4)), t, name="u"), w, name="z")
+    keep = b.add(MatMul(), z, w, name="keep")
+    b.output(b.add(MatMul(), b.add(Relu(), b.add(Add(), z, keep), name="r"), w, name="out"))
+    graph = fuse(b.build())
+    plan = plan_memory(graph)
+    assert plan.aliases == {"flat": "y", "t": "y", "u": "y"} and plan.in_place == {"t"}
+    assert "out" not in plan.offsets and "x" not in plan.offsets
+    check(plan, {})
+    simulated(graph, plan, [numbers(4, 4)], {})
+    assert not plan_memory(graph, in_place=False).in_place
+
+
+def test_a_view_that_is_an_output_takes_its_source_there() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (4, 4)))
+    b.output(b.add(Reshape((16,)), b.add(Tanh(), x, name="t"), name="out"))
+    plan = plan_memory(fuse(b.build()))
+    assert plan.aliases == {"t": "out"} and not plan.offsets and plan.arena_bytes == 0
+
+
+def test_network_is_near_its_bound() -> None:
+    graph, inputs = convolutional()
+    final = run_passes(graph, Capabilities(channel_block=4, panel=4))
+    plan = plan_memory(final)
+    check(plan, {"n": 3})
+    assert bytes_at(plan.arena_bytes, {"n": 3}) <= 1.2 * bytes_at(plan.lower_bound, {"n": 3})
+    simulated(final, plan, [inputs["x"]], {"n": 2})

@@ -1,0 +1,132 @@
+"""Each rule of algebra on its pattern, and where it must not act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.graph.graphs import keeps_meaning, numbers
+
+from weft.expr.nodes import Var
+from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
+from weft.ops.activation import Relu, Tanh
+from weft.ops.arithmetic import Add, Cast, Divide, Multiply, Negative, Power, Subtract, Where
+from weft.ops.comparison import LogicalNot
+from weft.ops.contraction import Conv
+from weft.ops.elementwise import Identity
+from weft.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
+from weft.ops.reduction import ReduceSum
+from weft.passes.simplify_algebra import simplify_algebra
+
+N = Var("n")
+Build = Callable[[GraphBuilder, Value], Value]
+
+
+def k(b: GraphBuilder, value: Any, dtype: str = "float32") -> Value:
+    return b.constant(np.asarray(value, dtype))
+
+
+def simplified(build: Build, shape: tuple[Any, ...] = (N, 2, 3, 4), dtype: str = "float32") -> list[str]:
+    """The operators left, as text, of `build` applied to an input that a Tanh made."""
+    b = GraphBuilder()
+    x = b.input("x", tensor_type(dtype, shape))
+    with b.named("first"):
+        x = b.add(Tanh(), x) if dtype == "float32" else x
+    with b.named("rest"):
+        b.output(build(b, x), "y")
+    graph = b.build()
+    after = simplify_algebra(graph)
+    data = numbers(*(5 if not isinstance(d, int) else d for d in shape))
+    keeps_meaning(graph, after, [(data * 9).astype(dtype) if dtype != "bool" else data > 0])
+    assert {x for n in after.nodes for x in n.names} in ({"first", "rest"}, {"rest"}, set())
+    return [str(n.op) for n in after.nodes if not isinstance(n.op, Tanh)]
+
+
+GONE: dict[str, Build] = {
+    "identity": lambda b, x: b.add(Identity(), x),
+    "add_zero": lambda b, x: b.add(Add(), k(b, [0, 0, 0, 0]), x),
+    "subtract_zero": lambda b, x: b.add(Subtract(), x, k(b, 0)),
+    "multiply_one": lambda b, x: b.add(Multiply(), b.add(Multiply(), x, k(b, 1)), k(b, [[1]])),
+    "divide_by_one": lambda b, x: b.add(Divide(), x, k(b, 1)),
+    "power_one": lambda b, x: b.add(Power(), x, k(b, 1)),
+    "twice": lambda b, x: b.add(Negative(), b.add(Negative(), x)),
+    "cast": lambda b, x: b.add(Cast(x.dtype), x),
+    "transposes": lambda b, x: b.add(Transpose((0, 3, 1, 2)), b.add(Transpose((0, 2, 3, 1)), x)),
+    "reshape": lambda b, x: b.add(Reshape((-1, 2, 3, 4)), b.add(Reshape((-1, 24)), x)),
+    "broadcast": lambda b, x: b.add(BroadcastTo((1, 3, 4)), x),
+    "slice": lambda b, x: b.add(Slice((0, 0, 0, 0), (N, 2, 3, 4)), x),
+    "concat": lambda b, x: b.add(Concat(1), b.add(Slice((0, 0, 0, 0), (N, 0, 3, 4)), x), x),
+    "pad": lambda b, x: b.add(Pad((0,) * 8), x, None),
+    "where": lambda b, x: b.add(Where(), k(b, [True], "bool"), x, b.add(Negative(), x)),
+    "reduce_nothing": lambda b, x: b.add(ReduceSum(()), x),
+}
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_gone(name: str) -> None:
+    assert simplified(GONE[name]) == []
+
+
+def test_gone_on_bools() -> None:
+    assert simplified(lambda b, x: b.add(LogicalNot(), b.add(LogicalNot(), x)), dtype="bool") == []
+
+
+LEFT: dict[str, tuple[Build, list[str]]] = {
+    "relu_of_relu": (lambda b, x: b.add(Relu(), b.add(Relu(), x)), ["Relu()"]),
+    "square": (lambda b, x: b.add(Power(), x, k(b, 2)), ["Multiply()"]),
+    "cube": (lambda b, x: b.add(Power(), x, k(b, 3)), ["Multiply()", "Multiply()"]),
+    "root": (lambda b, x: b.add(Power(), b.add(Multiply(), x, x), k(b, 0.5)), ["Multiply()", "Sqrt()"]),
+    "inverse": (lambda b, x: b.add(Power(), x, k(b, -1)), ["Reciprocal()"]),
+    "quarter": (lambda b, x: b.add(Divide(), x, k(b, [4, 0.5, -1, 2])), ["Multiply()"]),
+    "third": (lambda b, x: b.add(Divide(), x, k(b, [4, 3, 1, 1])), ["Divide()"]),
+    "by_zero": (lambda b, x: b.add(Divide(), x, k(b, 0)), ["Divide()"]),
+    "tiny": (lambda b, x: b.add(Divide(), x, k(b, 2.0**-140)), ["Divide()"]),
+    "broadcasting_zero": (lambda b, x: b.add(Add(), x, k(b, np.zeros((2, 1, 2, 3, 4)))), ["Add()"]),
+    "transposes": (lambda b, x: b.add(Transpose((0, 1, 3, 2)), b.add(Transpose((0, 2, 3, 1)), x)), ["Transpose(axes=(0, 2, 1, 3))"]),
+    "unit_axes": (lambda b, x: b.add(Transpose((1, 0, 2)), b.add(Reshape((1, N, 24)), x)), ["Reshape(shape=(n, 1, 24))"]),
+    "reshapes": (lambda b, x: b.add(Reshape((N * 2, 12)), b.add(Reshape((-1, 24)), x)), ["Reshape(shape=(n*2, 12))"]),
+    "part": (lambda b, x: b.add(Slice((0, 0, 0, 1), (N, 2, 3, 3)), x), ["Slice(starts=(0, 0, 0, 1), sizes=(n, 2, 3, 3), steps=())"]),
+    "broadcast_operand": (
+        lambda b, x: b.add(Add(), b.add(BroadcastTo((N, 2, 3, 4)), b.add(ReduceSum((3,), True), x)), x),
+        ["ReduceSum(axes=(3,), keepdims=true)", "Add()"],
+    ),
+    "broadcast_needed": (lambda b, x: b.add(Add(), b.add(BroadcastTo((2, N, 2, 3, 4)), x), x), ["BroadcastTo(shape=(2, n, 2, 3, 4))", "Add()"]),
+    "where_broadcast": (
+        lambda b, x: b.add(Where(), k(b, np.zeros((2, 1, 1, 1, 1)), "bool"), b.add(Negative(), x), x),
+        ["BroadcastTo(shape=(2, n, 2, 3, 4))"],
+    ),
+    "pad_of_conv": (
+        lambda b, x: b.add(Conv(pads=(1, 0, 0, 1)), b.add(Pad((0, 0, 1, 1, 0, 0, 0, 2)), x, k(b, 0)), b.constant(numbers(2, 2, 2, 2))),
+        ["Conv(strides=(), pads=(2, 1, 0, 3), dilations=(), groups=1, dtype=none)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_left(name: str) -> None:
+    build, expected = LEFT[name]
+    assert simplified(build) == expected
+
+
+def test_integers_divide_as_they_are() -> None:
+    assert simplified(lambda b, x: b.add(Divide(), x, k(b, 2, "int32")), dtype="int32") == ["Divide()"]
+    assert simplified(lambda b, x: b.add(Power(), x, k(b, 2, "int32")), dtype="int32") == ["Multiply()"]
+
+
+def test_a_rule_that_declines_says_why() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (N, 2)))
+    b.output(b.add(Divide(), x, k(b, 3)))
+    x4 = b.input("z", tensor_type("float32", (1, 2, 4, 4)))
+    b.output(b.add(Conv(), b.add(Pad((0, 0, 1, 1, 0, 0, 1, 1)), x4, k(b, 7)), b.constant(numbers(1, 2, 2, 2))))
+    reasons: list[tuple[str, str]] = []
+
+    def note(rule: str, node: Node, why: str) -> None:
+        reasons.append((rule, why))
+
+    graph: Graph = simplify_algebra(b.build(), on_decline=note)
+    assert len(graph.nodes) == 3
+    assert ("divide_by_power_of_two", "a divisor is no power of two, so its reciprocal rounds") in reasons
+    assert ("pad_of_conv", "the padding is not zero") in reasons
