@@ -18,9 +18,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tests.runtime.models import affine, fixed
 
 import weft
-from tests.runtime.models import affine, fixed
 from weft.errors import ArchiveError, ExecutionError
 from weft.runtime import Executable, archive, cpu_features
 from weft.runtime.archive import CODE, MANIFEST, WEIGHTS

@@ -8,8 +8,8 @@ import threading
 import ml_dtypes
 import numpy as np
 import pytest
-
 from tests.runtime.models import affine, fixed, make, positives
+
 from weft import dtypes as dt
 from weft.codegen.segment import AllocateOutput, Data, Input, InputDim, KernelCall, Output, ReserveArena, SegmentSpec, Symbol, Tensor
 from weft.errors import ExecutionError, InputError

@@ -21,9 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weft.dtypes import DType
+from weft.dtypes import DType, int64
 from weft.expr.nodes import Const, Expr
-from weft.dtypes import int64
 
 ZERO = Const(0, int64)
 

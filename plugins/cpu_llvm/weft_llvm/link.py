@@ -145,7 +145,7 @@ def link(objects: Mapping[str, bytes]) -> Image:
     undefined: dict[str, list[str]] = {}
     for obj in parsed:
         for section in obj.sections:
-            if section.kind == _SHT_REL and 0 <= obj.sections[section.info].address:
+            if section.kind == _SHT_REL and obj.sections[section.info].address >= 0:
                 raise CodegenError(f"object '{obj.name}' has relocations without addends", where=section.name)
             if section.kind == _SHT_RELA and obj.sections[section.info].address >= 0:
                 _relocate(obj, section, image, defined, undefined)
@@ -174,7 +174,7 @@ def _relocate(obj: _Object, table: _Section, image: bytearray, defined: dict[str
         elif symbol.section == _SHN_UNDEF:
             undefined.setdefault(symbol.name, []).append(obj.name)
             continue
-        elif symbol.section >= 0xFF00 and symbol.section != 0xFFFF or obj.sections[symbol.section].address < 0:
+        elif (symbol.section >= 0xFF00 and symbol.section != 0xFFFF) or obj.sections[symbol.section].address < 0:
             raise CodegenError(f"symbol '{shown}' is not in the image", where=where, why="it is absolute, common or in a section that is not loaded")
         else:
             value = obj.sections[symbol.section].address + symbol.value

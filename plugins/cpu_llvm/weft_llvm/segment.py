@@ -6,10 +6,24 @@ to a block at the end that writes code and arguments into the context.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from weft.codegen.base import TASKS, TASKS_PER_THREAD
-from weft.codegen.segment import AllocateOutput, Arena, BindData, BindSymbol, Check, Constant, Data, Input, InputDim, Item, KernelCall, Output, ReserveArena, SegmentSpec, Tensor
+from weft.codegen.segment import (
+    AllocateOutput,
+    BindData,
+    BindSymbol,
+    Check,
+    Constant,
+    Data,
+    Input,
+    InputDim,
+    Item,
+    KernelCall,
+    Output,
+    SegmentSpec,
+    Tensor,
+)
 from weft.dtypes import DType
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
@@ -26,7 +40,7 @@ def emit_segment(spec: SegmentSpec, entry: str = "run") -> str:
 
 
 def _quote(name: str) -> str:
-    return '@"' + "".join(chr(b) if chr(b).isalnum() and b < 128 or chr(b) in "._-$" else f"\\{b:02X}" for b in name.encode()) + '"'
+    return '@"' + "".join(chr(b) if (chr(b).isalnum() and b < 128) or chr(b) in "._-$" else f"\\{b:02X}" for b in name.encode()) + '"'
 
 
 _SIMPLE = {ex.Add: "add", ex.Sub: "sub", ex.Mul: "mul", ex.BitAnd: "and", ex.BitOr: "or", ex.BitXor: "xor", ex.And: "and", ex.Or: "or"}
@@ -97,14 +111,14 @@ class _Emitter:
 
     # -- formulas
     def known(self, e: ex.Expr) -> bool:
-        return all(name in self.env for name in ex.free_vars(e))
+        return all(name in self.env or v == TASKS for name, v in ex.free_vars(e).items())
 
     def integer(self, e: ex.Expr) -> str:
         """`e` as an i64 operand."""
         value = self.formula(e)
         return self.resize(value, e.dtype, 64)
 
-    def resize(self, value: str, dtype: DType, bits: int, signed: bool | None = None) -> str:
+    def resize(self, value: str, dtype: DType, bits: int) -> str:
         width = self.width(dtype)
         if width == bits:
             return value
@@ -132,6 +146,10 @@ class _Emitter:
         if isinstance(e, ex.Const):
             return ("true" if e.value else "false") if e.dtype.is_bool else str(e.value)
         if isinstance(e, ex.Var):
+            if e == TASKS:
+                threads = self.field("threads", "i64")
+                several = self.value(f"icmp sgt i64 {threads}, 1")
+                return self.value(f"mul i64 {self.value(f'select i1 {several}, i64 {threads}, i64 1')}, {TASKS_PER_THREAD}")
             if e.name not in self.env:
                 raise CodegenError(f"symbol '{e.name}' is used before it is bound", where=self.spec.name, hint="bound so far: " + (", ".join(self.env) or "none"))
             return self.env[e.name] if self.width(e.dtype) == 64 else self.value(f"trunc i64 {self.env[e.name]} to i{e.dtype.bits}")
@@ -352,10 +370,6 @@ class _Emitter:
     def bind_inputs(self) -> None:
         for i, tensor in enumerate(self.spec.inputs):
             self.bind_tensor(i, tensor)
-        if any(TASKS in ex.walk(e) for e in self.formulas()):
-            threads = self.field("threads", "i64")
-            several = self.value(f"icmp sgt i64 {threads}, 1")
-            self.env[TASKS.name] = self.value(f"mul i64 {self.value(f'select i1 {several}, i64 {threads}, i64 1')}, {TASKS_PER_THREAD}")
         for symbol in self.spec.symbols:
             if isinstance(symbol.source, InputDim):
                 self.env[symbol.name] = self.dim(symbol.source.input, symbol.source.axis)
@@ -368,18 +382,6 @@ class _Emitter:
                     raise CodegenError(f"data symbol '{symbol.name}' of segment '{self.spec.name}' is never bound", hint="put a BindData after the kernel that computes it")
                 self.bind_data(symbol.name)
         self.check_dims()
-
-    def formulas(self) -> Iterator[ex.Expr]:
-        """Every formula that may size storage."""
-        yield self.spec.arena_bytes
-        for ref in self.spec.buffers:
-            if isinstance(ref, Arena):
-                yield ref.offset
-        for item in self.spec.items:
-            if isinstance(item, ReserveArena):
-                yield item.bytes
-            elif isinstance(item, KernelCall):
-                yield from item.dims
 
     def bind_tensor(self, index: int, tensor: Tensor) -> None:
         pointer = self.value(f"load ptr, ptr {self.at('%in', 8 * index)}, align 8")
