@@ -14,6 +14,7 @@ from weft.ops import (
     recurrent,
     reduction,
     scanning,
+    sorting,
     transcendental,
     window,
 )
@@ -29,6 +30,7 @@ from weft.ops.normalization import *  # noqa: F403
 from weft.ops.recurrent import *  # noqa: F403
 from weft.ops.reduction import *  # noqa: F403
 from weft.ops.scanning import *  # noqa: F403
+from weft.ops.sorting import *  # noqa: F403
 from weft.ops.transcendental import *  # noqa: F403
 from weft.ops.window import *  # noqa: F403
 
@@ -45,6 +47,7 @@ _FAMILIES = (
     recurrent,
     reduction,
     scanning,
+    sorting,
     transcendental,
     window,
 )

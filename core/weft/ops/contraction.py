@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.dtypes import DType
 from weft.errors import GraphError
-from weft.expr.nodes import Const, Expr, all_of, cast_to, const, select
+from weft.expr.nodes import Const, Expr, all_of, cast_to, const, eq, select
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.ops.examples import floats, integers
@@ -245,4 +245,102 @@ def _bounds(i: Expr, size: Dim, pads: tuple[int, int]) -> list[Expr]:
     return ([i >= 0] if pads[0] > 0 else []) + ([i < size] if pads[1] > 0 else [])
 
 
-__all__ = ["Conv", "MatMul"]
+@dataclass(frozen=True)
+class ConvTranspose(Operator):
+    """The transpose of Conv: x [n, c, in…], w [c, oc/groups, kernel…] → [n, oc, stride·(in - 1) + extent - pads + output_padding…].
+
+    The tensors algorithm is a convolution of x spread by its strides ("pad": zeros between and around) with the kernel flipped.
+    """
+
+    strides: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    output_padding: tuple[int, ...] = ()
+    groups: int = 1
+    kind = "contraction"
+
+    def spatial(self, n: int) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], tuple[int, ...], tuple[int, ...]]:
+        return filled(self.strides, n, 1), pad_pairs(self.pads, n), filled(self.dilations, n, 1), filled(self.output_padding, n, 0)
+
+    def out_dims(self, size: Sequence[Dim], kernel: Sequence[Dim]) -> tuple[Dim, ...]:
+        settings = self.spatial(len(size))
+        return tuple(as_dim((n - 1) * s + (k - 1) * d + 1 + extra - lo - hi) for n, k, s, (lo, hi), d, extra in zip(size, kernel, *settings))
+
+    def infer(self, *types: Type | None) -> TensorType:
+        """Raises GraphError for ranks, channels or attributes that do not agree."""
+        x, w = operands(types, 2)
+        dtype = one_dtype([x, w])
+        if x.rank < 3 or w.rank != x.rank:
+            raise GraphError(f"expected x [n, c, in…] and w [c, oc/groups, kernel…], got {show(x.shape)} and {show(w.shape)}")
+        unify(w.shape[0], x.shape[1], "channels")
+        return TensorType(dtype, (x.shape[0], as_dim(w.shape[1] * self.groups), *self.out_dims(x.shape[2:], w.shape[2:])))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        x, w = arrays
+        assert x is not None and w is not None
+        n, g = x.ndim - 2, self.groups
+        strides, pads, dilations, extra = self.spatial(n)
+        wx, ww = widen(x), widen(w)
+        counts = x.shape[2:]
+        full = [(c - 1) * s + (k - 1) * d + 1 + max(p, 0) for c, k, s, d, p in zip(counts, w.shape[2:], strides, dilations, extra)]
+        out = np.zeros((x.shape[0], g, w.shape[1], *full), wx.dtype)
+        parts = wx.reshape(x.shape[0], g, -1, *counts)
+        weights = ww.reshape(g, -1, *w.shape[1:])
+        for tap in np.ndindex(*w.shape[2:]):
+            where = tuple(slice(t * d, t * d + (c - 1) * s + 1, s) for t, d, c, s in zip(tap, dilations, counts, strides))
+            product = np.einsum("bgc...,gco->bgo...", parts, weights[(..., *tap)])
+            out[(slice(None), slice(None), slice(None), *where)] += product
+        keep = tuple(slice(lo, m - hi) for m, (lo, hi) in zip(full, pads))
+        out = out.reshape(x.shape[0], -1, *full)[(slice(None), slice(None), *keep)]
+        return rounded(out, _dtype(x))
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor, w: Tensor) -> Tensor:
+        wide = compute_dtype(x.dtype)
+        n = x.rank - 2
+        strides, pads, dilations, extra = self.spatial(n)
+        kernel = w.shape[2:]
+        before = [as_dim((k - 1) * d - lo) for k, d, (lo, _) in zip(kernel, dilations, pads)]
+        out = self.out_dims(x.shape[2:], kernel)
+        size = [as_dim(o + (k - 1) * d) for o, k, d in zip(out, kernel, dilations)]
+        zero = const(0, x.dtype)
+
+        def spread(*index: Expr) -> Expr:
+            inner = [i - b for i, b in zip(index[2:], before)]
+            tests: list[Expr] = []
+            for i, s, m in zip(inner, strides, x.shape[2:]):
+                tests += [i >= 0, i // s < m] + ([] if s == 1 else [eq(i % s, 0)])
+            return select(all_of(tests), x[(*index[:2], *(i // s for i, s in zip(inner, strides)))], zero)
+
+        source = compute((*x.shape[:2], *size), spread, "pad")
+        per_group_in, per_group_out = dim_floordiv(x.shape[1], self.groups), w.shape[1]
+        ic = reduce_axis(per_group_in, "ic")
+        taps = [reduce_axis(d, f"k{'dhw'[3 - n + k] if n <= 3 else k}") for k, d in enumerate(kernel)]
+        shape = (x.shape[0], as_dim(w.shape[1] * self.groups), *out)
+
+        def formula(b: Expr, oc: Expr, *at: Expr) -> Expr:
+            group: Expr = Const(0, ic.var.dtype) if self.groups == 1 else oc // per_group_out
+            channel = ic.var + group * per_group_in
+            flipped = [as_dim(k - 1) - t.var for t, k in zip(taps, kernel)]
+            value = source[(b, channel, *(o + t.var * d for o, t, d in zip(at, taps, dilations)))]
+            return sum_over(cast_to(value, wide) * cast_to(w[(channel, oc if self.groups == 1 else oc % per_group_out, *flipped)], wide), [ic, *taps])
+
+        product = compute(shape, formula, "convtranspose")
+        return product if wide == x.dtype else compute(shape, lambda *i: cast_to(product[i], x.dtype), "rounded")
+
+    def tolerance(self, *types: TensorType) -> float:
+        sizes = [d for d in (types[1].shape[0], *types[1].shape[2:]) if isinstance(d, int)]
+        return reduction_tolerance(math.prod(sizes))
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        f = floats
+        yield Sample(cls(), (f((1, 2, 3, 3)), f((2, 3, 3, 3), seed=1)), "plain")
+        yield Sample(cls((3, 2), (1, 0, 2, 1), (1, 2), (1, 1)), (f((2, 3, 4, 3)), f((3, 2, 3, 2), seed=1)), "all")
+        yield Sample(cls((2, 2), groups=2), (f((1, 4, 3, 2)), f((4, 3, 2, 2), seed=1)), "groups")
+        yield Sample(cls((2,)), (f((1, 2, 5)), f((2, 2, 3), seed=1)), "one_axis")
+        yield Sample(cls(), (f((1, 1, 2, 3, 2)), f((1, 2, 2, 2, 2), seed=1)), "three_axes")
+        yield Sample(cls((2, 2)), (f((1, 2, 3, 3), "float16"), f((2, 1, 2, 2), "float16", seed=1)), "float16")
+
+
+__all__ = ["Conv", "ConvTranspose", "MatMul"]

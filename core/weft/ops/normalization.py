@@ -12,15 +12,23 @@ from typing import Any
 import numpy as np
 
 from weft import dtypes as dt
+from weft.errors import GraphError
+from weft.expr.functions import call
+from weft.expr.nodes import Expr, and_, cast_to, const, select
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Operator, Sample, algorithm
-from weft.ops.arithmetic import Sqrt
+from weft.ops.arithmetic import Absolute, Sqrt, Where
+from weft.ops.comparison import Equal
 from weft.ops.composing import Composer
 from weft.ops.contraction import reduction_tolerance
 from weft.ops.examples import floats
-from weft.ops.precision import rounded, widen
-from weft.ops.shapes import axis_of, broadcast, expect_kind, one_dtype, operands, tensor, unify, unify_shapes
+from weft.ops.movement import Iota
+from weft.ops.precision import compute_dtype, rounded, widen
+from weft.ops.reduction import Argmax
+from weft.ops.shapes import axes_of, axis_of, broadcast, expect_kind, one_dtype, operands, quotient, show, static, tensor, unify, unify_shapes
 from weft.ops.transcendental import Exp, Log
+from weft.tensor.language import Dim, Tensor, compute, reduce_axis
+from weft.tensor.language import sum as sum_over
 
 
 class Composite(Operator):
@@ -214,4 +222,232 @@ class BatchNorm(Composite):
         return 16.0
 
 
-__all__ = ["BatchNorm", "LayerNorm", "LogSoftmax", "RMSNorm", "Softmax"]
+@dataclass(frozen=True)
+class InstanceNorm(Composite):
+    """Per sample and channel of x [n, c, …]: (x - mean) / √(variance + epsilon) · scale + bias; inputs x, scale [c], bias [c]."""
+
+    epsilon: float = 1e-5
+
+    def infer(self, *types: Type | None) -> TensorType:
+        x, scale, bias = operands(types, 3)
+        expect_kind(one_dtype([x, scale, bias]), ("float",))
+        if x.rank < 2:
+            raise GraphError(f"expected x [n, c, …], got {show(x.shape)}")
+        for t, name in ((scale, "scale"), (bias, "bias")):
+            unify_shapes([x.shape[1]], t.shape, name)
+        return TensorType(x.dtype, x.shape)
+
+    def groups_of(self, shape: tuple[Dim, ...]) -> Dim:
+        return shape[1]
+
+    def reference(self, *arrays: Array | None) -> Array:
+        x, scale, bias = arrays
+        assert x is not None and scale is not None and bias is not None
+        (groups,) = static([self.groups_of(x.shape)])
+        wide = widen(x).reshape(x.shape[0], groups, -1)
+        low = wide - wide.mean(-1, keepdims=True)
+        y = (low / np.sqrt((low * low).mean(-1, keepdims=True) + self.epsilon)).reshape(x.shape)
+        vector = (-1, *(1 for _ in x.shape[2:]))
+        return rounded(y * widen(scale).reshape(vector) + widen(bias).reshape(vector), dt.dtype(x.dtype))
+
+    @algorithm("decompose")
+    def two_passes(self, builder: GraphBuilder, x: Value, scale: Value, bias: Value) -> Value:
+        c = Composer(builder)
+        groups = self.groups_of(x.shape)
+        wide = c.wide(x)
+        grouped = self.groups_of(x.shape) is not x.shape[1]
+        if grouped:
+            wide = c.reshape(wide, (x.shape[0], groups, quotient(x.shape[1:], [groups])))
+        axes = tuple(range(2, len(wide.shape)))
+        low = c.sub(wide, c.mean(wide, axes))
+        y = c.div(low, c(Sqrt(), c.add(c.mean(c.mul(low, low), axes), self.epsilon)))
+        y = c.reshape(y, x.shape) if grouped else y
+        vector = (x.shape[1], *(1 for _ in x.shape[2:]))
+        return c.cast(c.add(c.mul(y, c.reshape(c.wide(scale), vector)), c.reshape(c.wide(bias), vector)), x.dtype)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for dtype in ("float32", "float16"):
+            yield Sample(cls(), (floats((2, 3, 4, 5), dtype), floats((3,), dtype, seed=1), floats((3,), dtype, seed=2)), dtype)
+        yield Sample(cls(1e-2), (floats((2, 4, 7)), floats((4,), seed=1), floats((4,), seed=2)), "one_axis")
+
+    def tolerance(self, *types: TensorType) -> float:
+        return 32.0 + super().tolerance(*types)
+
+
+@dataclass(frozen=True)
+class GroupNorm(InstanceNorm):
+    """As InstanceNorm, but mean and variance over groups of neighbouring channels; scale and bias are per channel."""
+
+    groups: int = 1
+
+    def groups_of(self, shape: tuple[Dim, ...]) -> Dim:
+        if isinstance(shape[1], int) and shape[1] % self.groups:
+            raise GraphError(f"channels: expected a multiple of groups = {self.groups}, got {shape[1]}")
+        return self.groups
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for dtype in ("float32", "float16"):
+            yield Sample(cls(groups=2), (floats((2, 4, 3, 5), dtype), floats((4,), dtype, seed=1), floats((4,), dtype, seed=2)), dtype)
+        yield Sample(cls(1e-2, 1), (floats((2, 3, 7)), floats((3,), seed=1), floats((3,), seed=2)), "one_group")
+
+
+@dataclass(frozen=True)
+class LRN(Operator):
+    """x / (bias + alpha/size · Σ x²)^beta, the sum over `size` neighbouring channels of x [n, c, …]."""
+
+    size: int
+    alpha: float = 1e-4
+    beta: float = 0.75
+    bias: float = 1.0
+    kind = "reduction"
+
+    def infer(self, *types: Type | None) -> TensorType:
+        (x,) = operands(types, 1)
+        expect_kind(x.dtype, ("float",))
+        if x.rank < 2:
+            raise GraphError(f"expected x [n, c, …], got {show(x.shape)}")
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, *arrays: Array | None) -> Array:
+        (x,) = arrays
+        assert x is not None
+        wide = widen(x)
+        below, above = (self.size - 1) // 2, self.size // 2
+        square = np.pad(wide * wide, [(below, above) if d == 1 else (0, 0) for d in range(x.ndim)])
+        total = sum(square.take(range(k, k + x.shape[1]), 1) for k in range(self.size))
+        return rounded(wide / (self.bias + self.alpha / self.size * total) ** self.beta, dt.dtype(x.dtype))
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor) -> Tensor:
+        wide = compute_dtype(x.dtype)
+        k = reduce_axis(self.size, "near")
+
+        def squares(*i: Expr) -> Expr:
+            at = i[1] + k.var - (self.size - 1) // 2
+            value = cast_to(x[(i[0], at, *i[2:])], wide)
+            return sum_over(select(and_(at >= 0, at < x.shape[1]), value * value, const(0, wide)), k)
+
+        total = compute(x.shape, squares, "squares")
+
+        def formula(*i: Expr) -> Expr:
+            base = total[i] * (self.alpha / self.size) + self.bias
+            return cast_to(cast_to(x[i], wide) / call("pow", base, const(self.beta, wide)), x.dtype)
+
+        return compute(x.shape, formula, "lrn")  # type: ignore[no-any-return]
+
+    def tolerance(self, *types: TensorType) -> float:
+        return 16.0
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls(3, 2e-1, 0.5, 2.0), (floats((2, 5, 3, 3)),), "odd")
+        yield Sample(cls(4), (floats((1, 3, 2)),), "even")
+        yield Sample(cls(3), (floats((1, 3, 2), "float16"),), "float16")
+
+
+@dataclass(frozen=True)
+class LpNorm(Composite):
+    """x over its p-norm (p 1 or 2) along `axis`; zero where the norm is."""
+
+    axis: int = -1
+    p: int = 2
+
+    def infer(self, *types: Type | None) -> TensorType:
+        (x,) = operands(types, 1)
+        expect_kind(x.dtype, ("float",))
+        axis_of(self.axis, x.rank)
+        if self.p not in (1, 2):
+            raise GraphError(f"p: expected 1 or 2, got {self.p}")
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, *arrays: Array | None) -> Array:
+        (x,) = arrays
+        assert x is not None
+        wide = widen(x)
+        norm = np.abs(wide).sum(self.axis, keepdims=True) if self.p == 1 else np.sqrt((wide * wide).sum(self.axis, keepdims=True))
+        return rounded(np.where(norm == 0, 0, wide / np.where(norm == 0, 1, norm)), dt.dtype(x.dtype))
+
+    @algorithm("decompose")
+    def divided(self, builder: GraphBuilder, x: Value) -> Value:
+        c = Composer(builder)
+        wide = c.wide(x)
+        axes = (axis_of(self.axis, len(x.shape)),)
+        norm = c.sum(c(Absolute(), wide), axes) if self.p == 1 else c(Sqrt(), c.sum(c.mul(wide, wide), axes))
+        # Where the norm is zero so is x: any divisor gives zero.
+        return c.cast(c.div(wide, c(Where(), c(Equal(), norm, 0.0), c.number(1.0, norm.dtype), norm)), x.dtype)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for p in (1, 2):
+            yield Sample(cls(1, p), (floats((2, 3, 4)),), f"p{p}")
+            yield Sample(cls(-1, p), (np.array([[0, 0], [3, -4]], np.float32),), f"zero_p{p}")
+
+
+@dataclass(frozen=True)
+class MeanVarianceNorm(Composite):
+    """(x - mean) / √(variance + epsilon) over `axes`."""
+
+    axes: tuple[int, ...] = (0, 2, 3)
+    epsilon: float = 1e-9
+
+    def infer(self, *types: Type | None) -> TensorType:
+        (x,) = operands(types, 1)
+        expect_kind(x.dtype, ("float",))
+        axes_of(self.axes, x.rank)
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, *arrays: Array | None) -> Array:
+        (x,) = arrays
+        assert x is not None
+        wide = widen(x)
+        low = wide - wide.mean(self.axes, keepdims=True)
+        return rounded(low / np.sqrt((low * low).mean(self.axes, keepdims=True) + self.epsilon), dt.dtype(x.dtype))
+
+    @algorithm("decompose")
+    def two_passes(self, builder: GraphBuilder, x: Value) -> Value:
+        c = Composer(builder)
+        axes = axes_of(self.axes, len(x.shape))
+        wide = c.wide(x)
+        low = c.sub(wide, c.mean(wide, axes))
+        return c.cast(c.div(low, c(Sqrt(), c.add(c.mean(c.mul(low, low), axes), self.epsilon))), x.dtype)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls(), (floats((2, 3, 4, 5)),), "images")
+        yield Sample(cls((-1,)), (floats((3, 6)),), "rows")
+
+
+@dataclass(frozen=True)
+class Hardmax(Composite):
+    """1 at the first greatest element along `axis`, 0 elsewhere."""
+
+    axis: int = -1
+
+    def infer(self, *types: Type | None) -> TensorType:
+        (x,) = operands(types, 1)
+        expect_kind(x.dtype, ("float",))
+        axis_of(self.axis, x.rank)
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, *arrays: Array | None) -> Array:
+        (x,) = arrays
+        assert x is not None
+        line = np.arange(x.shape[self.axis]).reshape([-1 if d == self.axis % x.ndim else 1 for d in range(x.ndim)])
+        return (np.argmax(widen(x), self.axis, keepdims=True) == line).astype(x.dtype)
+
+    @algorithm("decompose")
+    def one_hot(self, builder: GraphBuilder, x: Value) -> Value:
+        c = Composer(builder)
+        axis = axis_of(self.axis, len(x.shape))
+        line = c(Iota(dt.int64, (x.shape[axis], *(1 for _ in x.shape[axis + 1 :])), 0))
+        return c.cast(c(Equal(), c(Argmax(axis, True), x), line), x.dtype)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls(), (np.array([[1, 3, 3], [0, -1, -2]], np.float32),), "last")
+        yield Sample(cls(1), (floats((2, 3, 4)),), "middle")
+
+
+__all__ = ["BatchNorm", "GroupNorm", "Hardmax", "InstanceNorm", "LRN", "LayerNorm", "LogSoftmax", "LpNorm", "MeanVarianceNorm", "RMSNorm", "Softmax"]
