@@ -38,7 +38,9 @@ class Setting(Generic[T]):
         try:
             return self.parse(text.strip())
         except ValueError as error:
-            raise SettingError(f"{self.name} is set to '{text}', which cannot be used", why=str(error) or None, hint=f"give {self.accepts}, or unset it") from None
+            raise SettingError(
+                f"{self.name} is set to '{text}', which cannot be used", why=str(error) or None, hint=f"give {self.accepts}, or unset it"
+            ) from None
 
 
 def _count(text: str) -> int:

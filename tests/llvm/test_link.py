@@ -157,9 +157,12 @@ def test_writable_data_is_refused() -> None:
 
 def test_absolute_addresses_are_refused() -> None:
     machine = llvm.Target.from_triple(CPU.triple).create_target_machine(cpu=CPU.name, reloc="static", codemodel="large")
-    module = llvm.parse_assembly("@a = constant [4 x i32] [i32 1, i32 2, i32 3, i32 4]\ndefine i32 @f(i64 %i) { %p = getelementptr i32, ptr @a, i64 %i %v = load i32, ptr %p ret i32 %v }")
+    module = llvm.parse_assembly("@a = constant [4 x i32] [i32 1, i32 2, i32 3, i32 4]\ndefine ptr @f() { ret ptr @a }")
     if MACHINE == "x86_64":
-        with pytest.raises(CodegenError, match=r"compiled code holds an absolute address \(relocation R_X86_64 1\)\n  k: \.l?text.*→.*\n  why: an image may be mapped anywhere\n  hint: compile position-ind"):
+        with pytest.raises(
+            CodegenError,
+            match=r"compiled code holds an absolute address \(relocation R_X86_64 1\)\n  k: \.l?text.*→.*\n  why: an image may be mapped anywhere\n  hint: compile position-ind",
+        ):
             link({"k": machine.emit_object(module)})
 
 
@@ -193,6 +196,6 @@ def test_overflow_and_misalignment() -> None:
 
 
 def test_symbols_outside_the_image() -> None:
-    ir = "@t = external thread_local global i32\ndefine ptr @f() { %p = call ptr @llvm.threadlocal.address.p0(ptr @t) ret ptr %p }\ndeclare ptr @llvm.threadlocal.address.p0(ptr)"
-    with pytest.raises(CodegenError, match="symbols that nothing defines: .*t"):
+    ir = "@t = external thread_local global i32\ndefine i32 @f() { %v = load i32, ptr @t ret i32 %v }"
+    with pytest.raises(CodegenError, match=r"symbols that nothing defines: .*t"):
         link({"k": compiled(ir)})

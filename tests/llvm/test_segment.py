@@ -87,7 +87,7 @@ FORMULAS: list[tuple[ex.Expr, Callable[[int, int], int]]] = [
     (A << (B & 3), lambda a, b: a << (b & 3)),
     (A >> ex.const(70), lambda a, b: -1 if a < 0 else 0),
     (A << ex.const(70), lambda a, b: 0),
-    (A.astype("uint64") >> ex.const(1, "uint64"), lambda a, b: ((a % 2**64) >> 1)),
+    (A.astype("uint64") >> ex.const(1, "uint64"), lambda a, b: (a % 2**64) >> 1),
 ]
 
 
@@ -105,7 +105,9 @@ def test_formulas(a: int, b: int) -> None:
 def test_tasks_symbol() -> None:
     for threads, tasks in ((0, 4), (1, 4), (6, 24)):
         spec = computing([])
-        spec = SegmentSpec(spec.name, spec.inputs, (), 0, spec.symbols, (), (BindSymbol("t", TASKS * A), ReserveArena(TASKS * 0), Check(ex.const(False), 100, (ex.Var("t"),))))
+        spec = SegmentSpec(
+            spec.name, spec.inputs, (), 0, spec.symbols, (), (BindSymbol("t", TASKS * A), ReserveArena(TASKS * 0), Check(ex.const(False), 100, (ex.Var("t"),)))
+        )
         assert run(spec, [3, 1], threads)[1].error_args[0] == tasks * 3
 
 
@@ -121,7 +123,9 @@ def test_kernels_are_called_with_buffers_and_dims() -> None:
 
 
 def bad(*items: Item, symbols: tuple[Symbol, ...] = (), buffers: tuple[object, ...] = (), constants: int = 0, dims: tuple[ex.Expr, ...] = (N,)) -> SegmentSpec:
-    return SegmentSpec("bad", (Tensor("x", dt.float32, dims),), (Tensor("y", dt.float32, (N,)),), constants, (Symbol("n", InputDim(0, 0)), *symbols), buffers, items)  # type: ignore[arg-type]
+    return SegmentSpec(
+        "bad", (Tensor("x", dt.float32, dims),), (Tensor("y", dt.float32, (N,)),), constants, (Symbol("n", InputDim(0, 0)), *symbols), buffers, items
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -135,11 +139,23 @@ def bad(*items: Item, symbols: tuple[Symbol, ...] = (), buffers: tuple[object, .
         (bad(KernelCall("k", (0,)), buffers=(Arena(N, N),)), "buffer 0 of segment 'bad' lies in an arena of no bytes\n  hint: set arena_bytes"),
         (bad(AllocateOutput(1, (N,))), "segment 'bad' has no output 1"),
         (bad(BindData("n")), "'n' is no data symbol of segment 'bad'"),
-        (bad(symbols=(Symbol("d", Data(0, dt.float32, 0)),), buffers=(Input(0),)), "data symbol 'd' has dtype float32\n  bad\n  hint: convert it to int64 in a kernel"),
-        (bad(symbols=(Symbol("d", Data(0, dt.int64, 0)),), buffers=(Arena(N, N),)), "data symbol 'd' of segment 'bad' is never bound\n  hint: put a BindData after"),
+        (
+            bad(symbols=(Symbol("d", Data(0, dt.float32, 0)),), buffers=(Input(0),)),
+            "data symbol 'd' has dtype float32\n  bad\n  hint: convert it to int64 in a kernel",
+        ),
+        (
+            bad(symbols=(Symbol("d", Data(0, dt.int64, 0)),), buffers=(Arena(N, N),)),
+            "data symbol 'd' of segment 'bad' is never bound\n  hint: put a BindData after",
+        ),
         (bad(dims=(N, ex.Var("m"))), "dimension 1 of input 'x' is never known\n  m\n  why: a symbol in it is never bound"),
-        (bad(BindSymbol("f", N), BindSymbol("m", ex.Var("f", dt.float32))), "a formula of a segment has dtype float32\n  bad\n  hint: shape formulas are integers"),
-        (bad(BindSymbol("m", ex.Call("abs", (N,), dt.int64))), "a segment cannot compute .*\n  bad\n  why: Call has no integer form here\n  hint: compute it in a kernel"),
+        (
+            bad(BindSymbol("f", N), BindSymbol("m", ex.Var("f", dt.float32))),
+            "a formula of a segment has dtype float32\n  bad\n  hint: shape formulas are integers",
+        ),
+        (
+            bad(BindSymbol("m", ex.Call("abs", (N,), dt.int64))),
+            "a segment cannot compute .*\n  bad\n  why: Call has no integer form here\n  hint: compute it in a kernel",
+        ),
     ],
 )
 def test_messages(spec: SegmentSpec, message: str) -> None:

@@ -174,7 +174,13 @@ def fixed() -> Executable:
     """y = x * 2 with x: float32[2, 3]."""
     shape = (ex.const(2), ex.const(3))
     spec = SegmentSpec(
-        "fixed", (Tensor("x", dt.float32, shape),), (Tensor("y", dt.float32, shape),), 0, (), (Input(0), Output(0)), (AllocateOutput(0, shape), KernelCall("twice", (0, 1), (ex.const(6),)))
+        "fixed",
+        (Tensor("x", dt.float32, shape),),
+        (Tensor("y", dt.float32, shape),),
+        0,
+        (),
+        (Input(0), Output(0)),
+        (AllocateOutput(0, shape), KernelCall("twice", (0, 1), (ex.const(6),))),
     )
     return make(spec, TWICE, [TensorInfo("x", "float32", (2, 3))], [TensorInfo("y", "float32", (2, 3))])
 

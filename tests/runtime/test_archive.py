@@ -140,7 +140,7 @@ def test_byte_flips(saved: Path, tmp_path: Path) -> None:
     data = saved.read_bytes()
     path = tmp_path / "flipped.weft"
     with zipfile.ZipFile(saved) as z:
-        sizes = {i.filename: (i.header_offset + 30 + struct.unpack_from("<HH", data, i.header_offset + 26)[0] + struct.unpack_from("<HH", data, i.header_offset + 26)[1], i.file_size) for i in z.infolist()}
+        sizes = {i.filename: (i.header_offset + 30 + sum(struct.unpack_from("<HH", data, i.header_offset + 26)), i.file_size) for i in z.infolist()}
     assert set(sizes) == {MANIFEST, CODE + "cpu", CODE + "pool", WEIGHTS}
     rng = np.random.default_rng(0)
     for begin, size in sizes.values():
@@ -183,7 +183,9 @@ def test_messages(saved: Path, tmp_path: Path) -> None:
     refuses("is no Weft archive\n  why: it has no manifest.json", lambda: rewritten(saved, path, lambda n, d: None if n == MANIFEST else d))
     refuses("lacks 'code/cpu', which its manifest names", lambda: rewritten(saved, path, lambda n, d: None if n == CODE + "cpu" else d))
     refuses(r"why: 'code/cpu' has \d+ bytes, its manifest says \d+", lambda: rewritten(saved, path, lambda n, d: d + b"x" if n == CODE + "cpu" else d))
-    refuses("is corrupt\n  why: the hash of 'code/pool' is not the one", lambda: rewritten(saved, path, lambda n, d: d[:-1] + b"x" if n == CODE + "pool" else d))
+    refuses(
+        "is corrupt\n  why: the hash of 'code/pool' is not the one", lambda: rewritten(saved, path, lambda n, d: d[:-1] + b"x" if n == CODE + "pool" else d)
+    )
     refuses("the hash of 'weights.safetensors' is not", lambda: rewritten(saved, path, lambda n, d: d[:-1] + b"x" if n == WEIGHTS else d))
     refuses("holds 'manifest.json' compressed or encrypted", lambda: rewritten(saved, path, lambda n, d: d, zipfile.ZIP_DEFLATED))
     refuses("has an unreadable manifest\n  why: ", lambda: rewritten(saved, path, lambda n, d: b"{" if n == MANIFEST else d))
@@ -208,7 +210,10 @@ def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
         with pytest.raises(ArchiveError, match=message):
             Executable.load(path)
 
-    refuses(rf"was written by a newer Weft\n  why: its format is {FORMAT_VERSION + 1}, this Weft reads up to {FORMAT_VERSION}\n  hint: upgrade", lambda m: m.update(format=FORMAT_VERSION + 1))
+    refuses(
+        rf"was written by a newer Weft\n  why: its format is {FORMAT_VERSION + 1}, this Weft reads up to {FORMAT_VERSION}\n  hint: upgrade",
+        lambda m: m.update(format=FORMAT_VERSION + 1),
+    )
     refuses("has a malformed manifest\n  why: 'format' should be an integer", lambda m: m.update(format="1"))
     refuses("'target' should be text, got None", lambda m: m.pop("target"))
     refuses("'features' should be a list", lambda m: m.update(features="avx2"))
@@ -230,7 +235,10 @@ def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
     refuses("has no weights 'd'", lambda m: m["constants"][0].update(name="d"))
     refuses(r"'c' needs 20 bytes, its place is 0 … 16 of 16", lambda m: m["constants"][0].update(shape=[5]))
     refuses("holds code for riscv64, this machine is", lambda m: m.update(machine="riscv64"))
-    refuses("needs CPU features that this machine lacks: flux\n  why: it was made for target 'llvm'\n  hint: compile it for this machine", lambda m: m.update(features=["flux"]))
+    refuses(
+        "needs CPU features that this machine lacks: flux\n  why: it was made for target 'llvm'\n  hint: compile it for this machine",
+        lambda m: m.update(features=["flux"]),
+    )
 
 
 def test_weights_messages(saved: Path, tmp_path: Path) -> None:
@@ -269,7 +277,7 @@ def test_trusted_weights_are_not_hashed(saved: Path, tmp_path: Path, monkeypatch
 
 
 def test_saving_is_atomic(saved: Path, tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError, match="cannot write .*missing.*\n  why: "):
+    with pytest.raises(ExecutionError, match=r"cannot write .*missing.*\n  why: "):
         affine().save(tmp_path / "missing" / "x.weft")
     exe = Executable.load(saved)
     target = tmp_path / "model.weft"

@@ -207,7 +207,13 @@ def test_arena_grows_and_keeps_what_it_holds() -> None:
         0,
         (Symbol("n", InputDim(0, 0)),),
         (Input(0), Arena(ex.const(0), six), Arena(ex.const(1 << 20), six), Output(0)),
-        (KernelCall("copy16", (0, 1), (n,)), ReserveArena(six + (1 << 20)), KernelCall("copy16", (1, 2), (n,)), AllocateOutput(0, (n,)), KernelCall("copy16", (2, 3), (n,))),
+        (
+            KernelCall("copy16", (0, 1), (n,)),
+            ReserveArena(six + (1 << 20)),
+            KernelCall("copy16", (1, 2), (n,)),
+            AllocateOutput(0, (n,)),
+            KernelCall("copy16", (2, 3), (n,)),
+        ),
         six,
     )
     exe = make(spec, COPY16, [TensorInfo("x", "bfloat16", ("n",))], [TensorInfo("y", "bfloat16", ("n",))])
@@ -221,7 +227,16 @@ def test_no_memory() -> None:
     from weft.codegen.segment import Arena
 
     def build(arena: ex.Expr, out: ex.Expr) -> Executable:
-        spec = SegmentSpec("huge", (Tensor("x", dt.bfloat16, (n,)),), (Tensor("y", dt.bfloat16, (out,)),), 0, (Symbol("n", InputDim(0, 0)),), (Arena(ex.const(0), n),), (AllocateOutput(0, (out,)),), arena)
+        spec = SegmentSpec(
+            "huge",
+            (Tensor("x", dt.bfloat16, (n,)),),
+            (Tensor("y", dt.bfloat16, (out,)),),
+            0,
+            (Symbol("n", InputDim(0, 0)),),
+            (Arena(ex.const(0), n),),
+            (AllocateOutput(0, (out,)),),
+            arena,
+        )
         return make(spec, COPY16, [TensorInfo("x", "bfloat16", ("n",))], [TensorInfo("y", "bfloat16", ("n*k",))])
 
     x = np.zeros(3, ml_dtypes.bfloat16)

@@ -16,7 +16,17 @@ from weft.runtime.loader import Code, imports_table
 
 def test_layout() -> None:
     assert ctypes.sizeof(Context) == 160 and ctypes.sizeof(DLTensor) == 48
-    assert [OFFSETS[n] for n in ("version", "arena", "constants", "parallel_for", "pool", "threads", "error_code", "error_args", "host")] == [0, 8, 24, 32, 64, 72, 80, 88, 152]
+    assert [OFFSETS[n] for n in ("version", "arena", "constants", "parallel_for", "pool", "threads", "error_code", "error_args", "host")] == [
+        0,
+        8,
+        24,
+        32,
+        64,
+        72,
+        80,
+        88,
+        152,
+    ]
     assert TENSOR_OFFSETS["ndim"] == 16 and TENSOR_OFFSETS["shape"] == 24 and TENSOR_OFFSETS["byte_offset"] == 40
     tensor = DLTensor(ndim=3, code=2, bits=32, lanes=1)
     assert ctypes.c_int64.from_address(ctypes.addressof(tensor) + 16).value == type_word("float32", 3)

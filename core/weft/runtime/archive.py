@@ -10,13 +10,14 @@ pinned with `expect`. Weights are hashed too (about 0.3 s for 400 MB) unless WEF
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import mmap
 import os
+import secrets
 import struct
-import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ def _weights(constants: Mapping[str, np.ndarray[Any, Any]]) -> Iterator[memoryvi
         if begin > at:
             yield bytes(begin - at)
         if end > begin:
-            yield memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).cast("B")
+            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         at = end
 
 
@@ -139,8 +140,9 @@ def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: M
         manifest = manifest.with_(weights=None)
     temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(prefix="." + path.name[:100] + ".", suffix=".tmp", dir=path.parent)
-        with os.fdopen(handle, "w+b") as file:
+        candidate = path.parent / f".{path.name[:100]}.{secrets.token_hex(8)}.tmp"
+        with open(candidate, "x+b") as file:  # with the permissions of any new file; tempfile's would be the owner's alone
+            temporary = candidate
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
                 _add(archive, file, MANIFEST, iter([manifest.to_json()]))
                 for name in manifest.sections:
@@ -149,19 +151,14 @@ def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: M
                     _add(archive, file, WEIGHTS, _weights(constants))
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp gives 0600
-        os.replace(temporary, path)
+        os.replace(candidate, path)
         temporary = None
     except OSError as error:
         raise ExecutionError(f"cannot write {path}", why=str(error)) from error
     finally:
         if temporary is not None:
-            try:
+            with contextlib.suppress(OSError):
                 os.unlink(temporary)
-            except OSError:
-                pass
 
 
 def _add(archive: zipfile.ZipFile, file: BinaryIO, name: str, pieces: Iterator[memoryview | bytes]) -> None:
@@ -217,7 +214,9 @@ class _Reader:
             begin = at + 30 + name + extra
             if bytes(self.data[at + 30 : at + 30 + name]) == info.filename.encode() and begin + info.file_size <= self.size:
                 return begin, info.file_size
-        raise ArchiveError(f"{self.where} is truncated or corrupt", why=f"'{info.filename}' does not lie where the directory says", hint="save or copy it again")
+        raise ArchiveError(
+            f"{self.where} is truncated or corrupt", why=f"'{info.filename}' does not lie where the directory says", hint="save or copy it again"
+        )
 
     def manifest(self) -> Manifest:
         try:
@@ -290,7 +289,8 @@ def load(path: Path, expect: str | None = None) -> Content:
     for step in manifest.steps:
         if step.section not in manifest.sections or step.entry not in manifest.sections[step.section].entries:
             raise ArchiveError(f"{path} has a malformed manifest", why=f"a step names {step.section}:{step.entry}, which no section has")
-    if manifest.pool is not None and not {"parallel_for", "start", "ticks"} <= set(manifest.sections[manifest.pool].entries if manifest.pool in manifest.sections else ()):
+    pool = manifest.sections.get(manifest.pool) if manifest.pool is not None else None
+    if manifest.pool is not None and (pool is None or not {"parallel_for", "start", "ticks"} <= set(pool.entries)):
         raise ArchiveError(f"{path} has a malformed manifest", why=f"its worker pool '{manifest.pool}' is no section with a pool's entries")
     if manifest.constants and manifest.weights is None:
         raise ArchiveError(f"{path} has a malformed manifest", why="it lists constants and no weights")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -155,14 +156,10 @@ class Cache:
 
     @staticmethod
     def _touch(place: Path) -> None:
-        try:
+        with contextlib.suppress(OSError):
             os.utime(place)
-        except OSError:
-            pass
 
     @staticmethod
     def _remove(place: Path) -> None:
-        try:
+        with contextlib.suppress(OSError):
             place.unlink()
-        except OSError:
-            pass

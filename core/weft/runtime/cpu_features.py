@@ -75,7 +75,9 @@ def host_features() -> frozenset[str]:
         if arch == "aarch64":
             found = {llvm for feature, llvm in _MAC_ARM.items() if _sysctl("hw.optional.arm." + feature)[:1] == b"\1"}
             return frozenset(found | {"neon", "fp-armv8"})
-        words = (_sysctl("machdep.cpu.features") + b" " + _sysctl("machdep.cpu.leaf7_features") + b" " + _sysctl("machdep.cpu.extfeatures")).decode(errors="replace")
+        words = (_sysctl("machdep.cpu.features") + b" " + _sysctl("machdep.cpu.leaf7_features") + b" " + _sysctl("machdep.cpu.extfeatures")).decode(
+            errors="replace"
+        )
         named = {w.lower().rstrip("\0").replace(".", "_").replace("avx1_0", "avx").replace("sse3", "pni").replace("spni", "ssse3") for w in words.split()}
         return frozenset(_X86[w] for w in named if w in _X86) | frozenset({"sse", "sse2", "cmov", "cx8", "fxsr"})
     try:

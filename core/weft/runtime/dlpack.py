@@ -53,7 +53,11 @@ def from_dlpack(value: Any, name: str) -> np.ndarray[Any, Any]:
     """
     device = value.__dlpack_device__()[0] if hasattr(value, "__dlpack_device__") else DEVICE_CPU
     if int(device) not in (DEVICE_CPU, DEVICE_CUDA_HOST):
-        raise InputError(f"input '{name}' lies on a {_DEVICES.get(int(device), f'DLPack type {int(device)}')} device", why="this executable runs on the CPU", hint="copy it to the CPU first")
+        raise InputError(
+            f"input '{name}' lies on a {_DEVICES.get(int(device), f'DLPack type {int(device)}')} device",
+            why="this executable runs on the CPU",
+            hint="copy it to the CPU first",
+        )
     try:
         capsule = value.__dlpack__()
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
@@ -72,7 +76,9 @@ def from_dlpack(value: Any, name: str) -> np.ndarray[Any, Any]:
         raise InputError(f"input '{name}' gave no DLPack tensor", why="its capsule is neither 'dltensor' nor 'dltensor_versioned'")
     dtype = _by_code().get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
-        raise InputError(f"input '{name}' has an element type that cannot be read", why=f"DLPack type code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes")
+        raise InputError(
+            f"input '{name}' has an element type that cannot be read", why=f"DLPack type code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
+        )
     rank = tensor.ndim
     shape = tuple((ctypes.c_int64 * rank).from_address(tensor.shape)) if rank else ()
     strides = tuple(s * dtype.itemsize for s in (ctypes.c_int64 * rank).from_address(tensor.strides)) if rank and tensor.strides else None

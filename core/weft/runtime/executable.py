@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import math
@@ -53,7 +54,7 @@ def _described_address(array: Array) -> int:
 def _find_data_field() -> int | None:
     """Where an array object holds its data pointer: right after the object header, by numpy's C ABI. None if this Python is laid out otherwise."""
     offset = object.__basicsize__
-    samples = [np.empty(3), np.empty((2, 2), np.int8)[1:], np.empty((), np.uint16)]
+    samples: list[Array] = [np.empty(3), np.empty((2, 2), np.int8)[1:], np.empty((), np.uint16)]
     try:
         if all(ctypes.c_void_p.from_address(id(a) + offset).value == _described_address(a) for a in samples):
             return offset
@@ -113,7 +114,7 @@ class _Tensors:
     def bind(self, i: int, data: int | None, shape: tuple[int, ...]) -> None:
         self.items[i].data = data
         if shape != self.last[i]:
-            self.shapes[i][: len(shape)] = shape
+            self.shapes[i][: len(shape)] = shape  # type: ignore[call-overload]
             self.last[i] = shape
 
 
@@ -145,10 +146,8 @@ class _Call:
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            try:
+            with contextlib.suppress(OSError):  # a kernel without them
                 memory.madvise(mmap.MADV_HUGEPAGE)
-            except OSError:
-                pass  # a kernel without them
         address = address_of(memory)
         if self.memory is not None and self.context.arena_bytes:
             ctypes.memmove(address, self.context.arena, self.context.arena_bytes)
@@ -160,7 +159,7 @@ class _Call:
 _calls: weakref.WeakValueDictionary[int, _Call] = weakref.WeakValueDictionary()
 
 
-@_ALLOCATE_ARENA
+@_ALLOCATE_ARENA  # type: ignore[untyped-decorator]
 def _allocate_arena(ctx: int, size: int) -> int | None:
     call = _calls[ctx]
     try:
@@ -170,7 +169,7 @@ def _allocate_arena(ctx: int, size: int) -> int | None:
         return None
 
 
-@_ALLOCATE_OUTPUT
+@_ALLOCATE_OUTPUT  # type: ignore[untyped-decorator]
 def _allocate_output(ctx: int, index: int, rank: int, shape: Any) -> int:
     call = _calls[ctx]
     try:
@@ -313,7 +312,9 @@ class Executable:
             parts.append("unknown " + ", ".join(repr(n) for n in unknown))
         close = nearest(unknown[0], known) if unknown else None
         return InputError(
-            f"inputs of '{self.manifest.name}' do not match: {'; '.join(parts)}", where="\n".join(map(str, self.inputs)) or None, hint=f"did you mean '{close}'?" if close else None
+            f"inputs of '{self.manifest.name}' do not match: {'; '.join(parts)}",
+            where="\n".join(map(str, self.inputs)) or None,
+            hint=f"did you mean '{close}'?" if close else None,
         )
 
     def _execute(self, values: Sequence[Any], out: Mapping[str, Any] | None) -> list[Array]:
@@ -348,7 +349,7 @@ class Executable:
                 raise self._failure(call, code, held)
             for source, target in copies:
                 target[...] = source
-            return [copies_target(r, copies) for r in results] if copies else list(results)  # type: ignore[arg-type]
+            return [_target(r, copies) for r in results] if copies else list(results)  # type: ignore
         finally:
             for i in range(len(results)):
                 results[i] = None
@@ -363,7 +364,11 @@ class Executable:
         for name in out:
             if name not in self._output_names:
                 close = nearest(name, self._output_names)
-                raise InputError(f"'{self.manifest.name}' has no output '{name}'", where="\n".join(map(str, self.outputs)), hint=f"did you mean '{close}'?" if close else None)
+                raise InputError(
+                    f"'{self.manifest.name}' has no output '{name}'",
+                    where="\n".join(map(str, self.outputs)),
+                    hint=f"did you mean '{close}'?" if close else None,
+                )
         for i, (info, of) in enumerate(zip(self.outputs, self._output_dtypes)):
             if info.name not in out:
                 continue
@@ -386,9 +391,13 @@ class Executable:
         info = self.inputs[i]
         if array.dtype != self._input_dtypes[i]:
             return InputError(
-                f"input '{info.name}' has dtype {array.dtype}, expected {info.dtype}", where=str(info), hint=f"convert it yourself, for example with .astype({info.dtype!r}): nothing is converted silently"
+                f"input '{info.name}' has dtype {array.dtype}, expected {info.dtype}",
+                where=str(info),
+                hint=f"convert it yourself, for example with .astype({info.dtype!r}): nothing is converted silently",
             )
-        return InputError(f"input '{info.name}' has {array.ndim} dimensions, expected {len(info.shape)}", where=str(info), why=f"its shape is {list(array.shape)}")
+        return InputError(
+            f"input '{info.name}' has {array.ndim} dimensions, expected {len(info.shape)}", where=str(info), why=f"its shape is {list(array.shape)}"
+        )
 
     def _failure(self, call: _Call, returned: int, arrays: Sequence[Array]) -> Exception:
         context, name = call.context, self.manifest.name
@@ -398,17 +407,27 @@ class Executable:
             info, axis, expected, got = self.inputs[args[0]], args[1], args[2], args[3]
             formula = info.shape[axis]
             shown = str(expected) if isinstance(formula, int) else f"{expected} ({formula})"
-            return InputError(f"input '{info.name}' has size {got} on axis {axis}, expected {shown}", where=str(info), why=f"its shape is {list(arrays[args[0]].shape)}")
+            return InputError(
+                f"input '{info.name}' has size {got} on axis {axis}, expected {shown}", where=str(info), why=f"its shape is {list(arrays[args[0]].shape)}"
+            )
         if code == ErrorCode.OUTPUT_SIZE:
             out = self.outputs[args[0]]
             return InputError(f"storage for output '{out.name}' has size {args[3]} on axis {args[1]}, the result has {args[2]}", where=str(out))
         if code == ErrorCode.INPUT_TYPE:
-            return InputError(f"input '{self.inputs[args[0]].name}' has another rank or dtype", where=str(self.inputs[args[0]]), why=f"rank {args[1]}, DLPack type word {args[2]:#x}")
+            return InputError(
+                f"input '{self.inputs[args[0]].name}' has another rank or dtype",
+                where=str(self.inputs[args[0]]),
+                why=f"rank {args[1]}, DLPack type word {args[2]:#x}",
+            )
         if code == ErrorCode.DATA_SIZE:
             info = self.inputs[args[0]]
             return InputError(f"input '{info.name}' has {args[2]} elements, element {args[1]} is needed", where=str(info))
         if code == ErrorCode.ARENA:
-            return ExecutionError(f"'{name}' cannot get {args[0]} bytes of memory for intermediate results", why=str(call.failure) if call.failure else None, hint="run smaller inputs")
+            return ExecutionError(
+                f"'{name}' cannot get {args[0]} bytes of memory for intermediate results",
+                why=str(call.failure) if call.failure else None,
+                hint="run smaller inputs",
+            )
         if code == ErrorCode.OUTPUT_ALLOCATION:
             out = self.outputs[args[0]]
             return ExecutionError(f"no memory for output '{out.name}' of '{name}'", where=str(out), why=str(call.failure) if call.failure else None)
@@ -448,11 +467,16 @@ class Executable:
         manifest = content.manifest
         here = cpu_features.machine()
         if manifest.machine != here:
-            raise ArchiveError(f"{path} holds code for {manifest.machine}, this machine is {here}", hint=f"compile it for this machine; it was made for target {manifest.target!r}")
+            raise ArchiveError(
+                f"{path} holds code for {manifest.machine}, this machine is {here}",
+                hint=f"compile it for this machine; it was made for target {manifest.target!r}",
+            )
         lacking = cpu_features.missing_features(manifest.features)
         if lacking:
             raise ArchiveError(
-                f"{path} needs CPU features that this machine lacks: {', '.join(lacking)}", why=f"it was made for target {manifest.target!r}", hint="compile it for this machine, or for an older -mcpu"
+                f"{path} needs CPU features that this machine lacks: {', '.join(lacking)}",
+                why=f"it was made for target {manifest.target!r}",
+                hint="compile it for this machine, or for an older -mcpu",
             )
         return cls(manifest, content.code, content.constants, threads_=threads)
 
@@ -464,7 +488,7 @@ class Executable:
         return archive.inspect(Path(path))
 
 
-def copies_target(result: Array | None, copies: Sequence[tuple[Array, Array]]) -> Array | None:
+def _target(result: Array | None, copies: Sequence[tuple[Array, Array]]) -> Array | None:
     """The caller's own storage where a temporary stood in for it."""
     return next((target for source, target in copies if source is result), result)
 

@@ -145,7 +145,9 @@ class Manifest:
         root = reader.mapping(data, "manifest")
         version = reader.integer(root.get("format"), "format", 1)
         if version > FORMAT_VERSION:
-            raise ArchiveError(f"{where} was written by a newer Weft", why=f"its format is {version}, this Weft reads up to {FORMAT_VERSION}", hint="upgrade weft")
+            raise ArchiveError(
+                f"{where} was written by a newer Weft", why=f"its format is {version}, this Weft reads up to {FORMAT_VERSION}", hint="upgrade weft"
+            )
         return cls(
             name=reader.text(root.get("name"), "name"),
             target=reader.text(root.get("target"), "target"),
@@ -182,7 +184,9 @@ class _Reader:
 
     def bad(self, field: str, wanted: str, value: object) -> ArchiveError:
         shown = repr(value)
-        return ArchiveError(f"{self.where} has a malformed manifest", why=f"'{field}' should be {wanted}, got {shown if len(shown) < 80 else shown[:77] + '...'}")
+        return ArchiveError(
+            f"{self.where} has a malformed manifest", why=f"'{field}' should be {wanted}, got {shown if len(shown) < 80 else shown[:77] + '...'}"
+        )
 
     def mapping(self, value: object, field: str) -> dict[str, Any]:
         if not isinstance(value, dict):

@@ -6,6 +6,7 @@ worker may be spinning inside it at any time.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -98,11 +99,9 @@ def process_pool(image: bytes, entries: Mapping[str, int]) -> Pool:
         if _pool is None:
             code = Code(image, entries)
             memory = mmap.mmap(-1, STATE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            try:
-                # A child of fork() has no workers: the kernel gives it zeros even where Python's own hook does not run.
+            # A child of fork() has no workers: the kernel gives it zeros even where Python's own hook does not run.
+            with contextlib.suppress(OSError, AttributeError, ValueError):
                 memory.madvise(_MADV_WIPEONFORK)
-            except (OSError, AttributeError, ValueError):
-                pass
             _memory = memory
             _spin_ticks = _calibrate(code.address("ticks"))
             _pool = Pool(address_of(memory), code.address("parallel_for"), code)

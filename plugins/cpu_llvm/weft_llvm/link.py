@@ -72,7 +72,9 @@ def _parse(name: str, data: bytes) -> _Object:
             raise CodegenError(f"object '{name}' is not 64-bit little-endian ELF", hint="emit objects with an ELF target triple on every system")
         kind, machine = struct.unpack_from("<HH", data, 16)
         if kind != 1 or machine not in (_EM_X86_64, _EM_AARCH64):
-            raise CodegenError(f"object '{name}' cannot be linked", why=f"ELF type {kind}, machine {machine}", hint="relocatable x86-64 or aarch64 objects only")
+            raise CodegenError(
+                f"object '{name}' cannot be linked", why=f"ELF type {kind}, machine {machine}", hint="relocatable x86-64 or aarch64 objects only"
+            )
         (start,) = struct.unpack_from("<Q", data, 40)
         size, count, names = struct.unpack_from("<HHH", data, 58)
         if count == 0:
@@ -184,7 +186,10 @@ def _relocate(obj: _Object, table: _Section, image: bytearray, defined: dict[str
 def _refuse(machine: str, kind: int, absolute: bool, where: str) -> CodegenError:
     if absolute:
         return CodegenError(
-            f"compiled code holds an absolute address (relocation {machine} {kind})", where=where, why="an image may be mapped anywhere", hint="compile position-independent, without tables of pointers"
+            f"compiled code holds an absolute address (relocation {machine} {kind})",
+            where=where,
+            why="an image may be mapped anywhere",
+            hint="compile position-independent, without tables of pointers",
         )
     return CodegenError(f"relocation {machine} {kind} is not supported", where=where)
 

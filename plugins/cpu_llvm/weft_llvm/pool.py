@@ -34,7 +34,10 @@ _CHUNKS_PER_THREAD = 64
 _MOST_CHUNKS = 2047  # leaves room in 12 bits for one late add of every worker
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
-_PAUSE = {"x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"), "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)")}
+_PAUSE = {
+    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
+    "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
+}
 # The aarch64 cycle counter is closed to programs; its steady counter is open.
 _COUNTER = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
 # Until the runtime has measured it: 50 µs at 3 GHz, or at the 24 MHz … 1 GHz of an ARM timer.
@@ -58,7 +61,8 @@ def emit_pool(architecture: str) -> str:
     for key, value in {
         "DECLARE_PAUSE": declare_pause, "PAUSE": pause, "COUNTER": _COUNTER[architecture], "DEFAULT_TICKS": _TICKS[architecture], "FUTEX": _FUTEX[architecture],
         "WORD": _WORD, "EPOCH": _EPOCH, "TASKS": _TASKS, "TASK": _TASK, "CLOSURE": _CLOSURE, "JOBCTX": _CTX, "REMAINING": _REMAINING, "WAITING": _WAITING,
-        "SLEEPERS": _SLEEPERS, "BUSY": _BUSY, "WORKERS": _WORKERS, "FULL": _FULL, "SPIN": _SPIN, "CALLERCPU": _CALLER_CPU, "STATEIMPORTS": _IMPORTS, "ARGS": _ARGS,
+        "SLEEPERS": _SLEEPERS, "BUSY": _BUSY, "WORKERS": _WORKERS, "FULL": _FULL, "SPIN": _SPIN,
+        "CALLERCPU": _CALLER_CPU, "STATEIMPORTS": _IMPORTS, "ARGS": _ARGS,
         "MOST_WORKERS": _MOST_WORKERS, "PER_THREAD": _CHUNKS_PER_THREAD, "MOST_CHUNKS": _MOST_CHUNKS,
         "CTX_POOL": OFFSETS["pool"], "CTX_THREADS": OFFSETS["threads"], "CTX_IMPORTS": OFFSETS["imports"],
         "ZEROS": _stores("%mask", 0), "ONES": _stores("%full", -1), "ANY_BIT": _any_bit(),

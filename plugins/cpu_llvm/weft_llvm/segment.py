@@ -133,7 +133,9 @@ class _Emitter:
         if dtype.is_bool:
             return 1
         if not dtype.is_integer or dtype.lanes != 1 or dtype.bits < 8:
-            raise CodegenError(f"a formula of a segment has dtype {dtype}", where=self.spec.name, hint="shape formulas are integers; compute others in a kernel")
+            raise CodegenError(
+                f"a formula of a segment has dtype {dtype}", where=self.spec.name, hint="shape formulas are integers; compute others in a kernel"
+            )
         return dtype.bits
 
     def formula(self, e: ex.Expr) -> str:
@@ -151,7 +153,9 @@ class _Emitter:
                 several = self.value(f"icmp sgt i64 {threads}, 1")
                 return self.value(f"mul i64 {self.value(f'select i1 {several}, i64 {threads}, i64 1')}, {TASKS_PER_THREAD}")
             if e.name not in self.env:
-                raise CodegenError(f"symbol '{e.name}' is used before it is bound", where=self.spec.name, hint="bound so far: " + (", ".join(self.env) or "none"))
+                raise CodegenError(
+                    f"symbol '{e.name}' is used before it is bound", where=self.spec.name, hint="bound so far: " + (", ".join(self.env) or "none")
+                )
             return self.env[e.name] if self.width(e.dtype) == 64 else self.value(f"trunc i64 {self.env[e.name]} to i{e.dtype.bits}")
         if isinstance(e, ex.Not):
             return self.value(f"xor i1 {self.formula(e.a)}, true")
@@ -164,7 +168,9 @@ class _Emitter:
             return self.resize(self.formula(e.value), e.value.dtype, self.width(e.dtype))
         if isinstance(e, ex.Binary):
             return self.emit_binary(e)
-        raise CodegenError(f"a segment cannot compute '{e}'", where=self.spec.name, why=f"{type(e).__name__} has no integer form here", hint="compute it in a kernel")
+        raise CodegenError(
+            f"a segment cannot compute '{e}'", where=self.spec.name, why=f"{type(e).__name__} has no integer form here", hint="compute it in a kernel"
+        )
 
     def emit_binary(self, e: ex.Binary) -> str:
         width = self.width(e.a.dtype)
@@ -379,7 +385,9 @@ class _Emitter:
         for symbol in self.spec.symbols:
             if isinstance(symbol.source, Data) and symbol.name not in later:
                 if not 0 <= symbol.source.buffer < len(self.spec.buffers) or not isinstance(self.spec.buffers[symbol.source.buffer], (Input, Constant)):
-                    raise CodegenError(f"data symbol '{symbol.name}' of segment '{self.spec.name}' is never bound", hint="put a BindData after the kernel that computes it")
+                    raise CodegenError(
+                        f"data symbol '{symbol.name}' of segment '{self.spec.name}' is never bound", hint="put a BindData after the kernel that computes it"
+                    )
                 self.bind_data(symbol.name)
         self.check_dims()
 
@@ -403,7 +411,9 @@ class _Emitter:
         for number, item in enumerate(spec.items):
             self.item(item, number)
         for index, axis, expected in self.pending:
-            raise CodegenError(f"dimension {axis} of input '{spec.inputs[index].name}' is never known", where=str(expected), why="a symbol in it is never bound")
+            raise CodegenError(
+                f"dimension {axis} of input '{spec.inputs[index].name}' is never known", where=str(expected), why="a symbol in it is never bound"
+            )
         self.do("ret i32 0")
         text = [f"; segment {spec.name}"]
         text += [f"declare hidden i32 {_quote(k)}(ptr, ptr, ptr) nounwind" for k in spec.kernels()]
