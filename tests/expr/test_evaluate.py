@@ -85,7 +85,7 @@ def test_vectors_have_lanes_last() -> None:
 
 def test_loads_see_index_0_where_the_value_is_not_wanted() -> None:
     data = np.arange(8, dtype=np.float32)
-    load = lambda node, indices: data[indices]  # noqa: E731
+    load = lambda node, indices: data[indices]
     e = parse_expr("select(0 <= i and i < 8, A[i], 0.0f32)", None, B)
     np.testing.assert_array_equal(evaluate(e, {"i": np.array([-1, 3, 8])}, load), [0, 3, 0])
     masked = parse_expr("A[ramp(i, 1, 4); ramp(i, 1, 4) < broadcast(8, 4)]", None, B)

@@ -23,8 +23,10 @@ F = {"x": Var("x", dt.float32), "h": Var("h", dt.float16), "c": Var("c", dt.bool
 TEXTS = [
     "(i*16 + j)//4", "i - (j - k)", "i - j - k", "i*(j*k)", "i%4*2", "i//(4*k)", "-3", "i*-3 + -1", "3i32", "7u8", "-1i4", "a + 1i32",
     "select(i < 3, j, k)", "min(i, max(j, 2))", "truncdiv(i, 3) + truncmod(i, 3)", "i < 3 and (j < 2 or not k == 1)", "not (c and d)", "not not c",
-    "(i < j) == (k <= 2)", "i & 3 | j ^ 1 << 2", "(i | j) & 3", "i >> 2 << 1", "1.5f32", "0.0f16", "-0.0f32", "1.0bf16", "0.1f32", "0.1f64", "1e-05f32", "3e+38f32",
-    "inff32", "-inff16", "nanf64", "1.0f8_e4m3fn", "x*0.1f32/x", "float32(h)*x", "float32x8(broadcast(h, 8))", "bitcast(int32, x)", "exp(x)", "fma(x, x, x)", "isnan(x) or c",
+    "(i < j) == (k <= 2)", "i & 3 | j ^ 1 << 2", "(i | j) & 3", "i >> 2 << 1", "1.5f32", "0.0f16", "-0.0f32", "1.0bf16", "0.1f32", "0.1f64",
+    "1e-05f32", "3e+38f32",
+    "inff32", "-inff16", "nanf64", "1.0f8_e4m3fn", "x*0.1f32/x", "float32(h)*x", "float32x8(broadcast(h, 8))", "bitcast(int32, x)", "exp(x)",
+    "fma(x, x, x)", "isnan(x) or c",
     "ramp(i, 1, 8)", "broadcast(i + 1, 4)", "true", "false", "complex64(1.0, -2.5)", "complex64(x)", "`batch size` + `min`*0 + n.0", "pow(x, 2.0f32)",
 ]  # fmt: skip
 

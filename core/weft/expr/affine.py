@@ -24,7 +24,7 @@ class Affine:
         return int(found.value) if isinstance(found, Const) else None
 
 
-def affine(e: Expr, vars: Iterable[str | Var]) -> Affine | None:  # noqa: A002 - the name in the architecture
+def affine(e: Expr, vars: Iterable[str | Var]) -> Affine | None:
     """`e` as an affine form in `vars` (names or variables), or None if it is not one; `e` an integer formula.
 
     Casts between integer dtypes are no barrier only where no variable is under them.

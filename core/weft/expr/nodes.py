@@ -27,6 +27,7 @@ class Expr:
     __slots__ = ("dtype", "_hash")
     fields: ClassVar[tuple[str, ...]] = ()
     dtype: DType
+    _hash: int
 
     # -- structure
     def key(self) -> tuple[Any, ...]:
@@ -35,7 +36,7 @@ class Expr:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(self) is type(other) and hash(self) == hash(other) and self.key() == other.key()  # type: ignore[attr-defined]
+        return type(self) is type(other) and hash(self) == hash(other) and self.key() == other.key()
 
     def __hash__(self) -> int:
         try:
@@ -221,7 +222,7 @@ class Binary(Expr):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(self) is type(other) and hash(self) == hash(other) and self.a == other.a and self.b == other.b  # type: ignore[attr-defined]
+        return type(self) is type(other) and hash(self) == hash(other) and self.a == other.a and self.b == other.b
 
     def __hash__(self) -> int:
         try:

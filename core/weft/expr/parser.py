@@ -29,6 +29,8 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _NUMBER = re.compile(rf"(\d.*?|inf|nan)({_SUFFIX})?")
+_PART = r"\s*(-?(?:[\d.]+(?:[eE][+-]?\d+)?|inf|nan))\s*"
+_COMPLEX = re.compile(rf"{_PART},{_PART}\)")
 
 _LEVELS: tuple[dict[str, type[n.Binary]], ...] = (
     {"|": n.BitOr}, {"^": n.BitXor}, {"&": n.BitAnd}, {"<<": n.ShiftLeft, ">>": n.ShiftRight},
@@ -359,7 +361,7 @@ class ExprParser:
 
     def _complex(self) -> complex | None:
         """`1.0, -2.0)` after `complex64(`; None, nothing taken, if a formula to cast stands there."""
-        m = re.compile(r"\s*(-?(?:[\d.]+(?:[eE][+-]?\d+)?|inf|nan))\s*,\s*(-?(?:[\d.]+(?:[eE][+-]?\d+)?|inf|nan))\s*\)").match(self.tokens.text, self.tokens.peek.start)
+        m = _COMPLEX.match(self.tokens.text, self.tokens.peek.start)
         if m is None:
             return None
         while self.tokens.peek.start < m.end():

@@ -93,7 +93,7 @@ def _text(e: Expr, at_least: int) -> str:
         return f"({text})" if level < at_least else text
     if isinstance(e, Not):
         text = "not " + _text(e.a, NOT)
-        return f"({text})" if NOT < at_least else text
+        return f"({text})" if at_least > NOT else text
     return node_text(e)
 
 

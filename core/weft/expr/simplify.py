@@ -19,8 +19,34 @@ from typing import Any, TypeAlias
 
 from weft import dtypes as dt
 from weft.expr import nodes as n
-from weft.expr.nodes import Add, And, Bitcast, Call, Cast, Const, Div, Eq, Expr, FloorDiv, FloorMod, Le, Lt, Max, Min, Mul, Ne, Not, Or, Select, Sub, Var
-from weft.expr.nodes import Binary, Broadcast, Ramp, ShiftRight, TruncDiv, TruncMod
+from weft.expr.nodes import (
+    Add,
+    And,
+    Binary,
+    Broadcast,
+    Cast,
+    Const,
+    Div,
+    Eq,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Le,
+    Lt,
+    Max,
+    Min,
+    Mul,
+    Ne,
+    Not,
+    Or,
+    Ramp,
+    Select,
+    ShiftRight,
+    Sub,
+    TruncDiv,
+    TruncMod,
+    Var,
+)  # fmt: skip
 from weft.expr.ranges import ANY, Range, Ranges, add_ranges, multiply_ranges, range_of_dtype, scale_range
 from weft.expr.rules import apply_rules
 
@@ -208,18 +234,18 @@ def _product_of_sums(a: Sum, b: Sum) -> Sum:
     return out
 
 @lru_cache(maxsize=1 << 15)
-def linear(e: Expr) -> Sum:
+def linear(e: Any) -> Sum:
     """The sum that an int64 formula spells, taking nothing apart but sums and products. Not to be changed.
 
     Proofs look into atoms by it: `Simplifier.sum` proves, and would come back here without end.
     """
     kind = type(e)
     if kind is Const:
-        return {(): e.value} if e.value else {}  # type: ignore[attr-defined]
+        return {(): e.value} if e.value else {}
     if kind is Add or kind is Sub:
-        return _combine(linear(e.a), linear(e.b), 1 if kind is Add else -1)  # type: ignore[attr-defined]
+        return _combine(linear(e.a), linear(e.b), 1 if kind is Add else -1)
     if kind is Mul:
-        return _product_of_sums(linear(e.a), linear(e.b))  # type: ignore[attr-defined]
+        return _product_of_sums(linear(e.a), linear(e.b))
     return {(e,): 1}
 
 
@@ -232,7 +258,8 @@ class Simplifier:
     """Simplifies under fixed knowledge. Not shared between threads."""
 
     def __init__(self, ranges: Mapping[str, Range], facts: Iterable[Expr] = (), parent: Simplifier | None = None) -> None:
-        self.ranges = Ranges(dict(ranges))
+        self.narrowed: dict[str, Range] = dict(ranges)
+        self.ranges = Ranges(self.narrowed)
         self.memo: dict[Expr, Expr] = {}
         self.sums: dict[Expr, Sum] = {}
         self.implied: dict[Expr, list[Sum]] = {}
@@ -247,7 +274,7 @@ class Simplifier:
 
     def forget(self) -> None:
         for table in (self.memo, self.sums, self.implied, self.children, self.ranges.known):
-            table.clear()  # type: ignore[attr-defined]
+            table.clear()
 
     def _learn(self, fact: Expr) -> None:
         if isinstance(fact, And):
@@ -270,10 +297,10 @@ class Simplifier:
     def _narrow(self, s: Sum) -> None:
         """A fact about one variable alone narrows its range."""
         terms = [t for t in s.items() if t[0]]
-        if len(terms) != 1 or len(terms[0][0]) != 1 or not isinstance(terms[0][0][0], Var):
+        if len(terms) != 1 or len(terms[0][0]) != 1 or not isinstance(var := terms[0][0][0], Var):
             return
-        ((var,), v), k = terms[0], s.get((), 0)
-        lo, hi = self.ranges.ranges.get(var.name, ANY)
+        v, k, name = terms[0][1], s.get((), 0), var.name
+        lo, hi = self.narrowed.get(name, ANY)
         if v > 0:  # v·x + k ≥ 0: x ≥ ⌈-k / v⌉
             bound = -(k // v)
             lo = bound if lo is None else max(lo, bound)
@@ -281,7 +308,7 @@ class Simplifier:
             bound = k // -v
             hi = bound if hi is None else min(hi, bound)
         if lo is None or hi is None or lo <= hi:
-            self.ranges.ranges[var.name] = Range(lo, hi)  # type: ignore[index]
+            self.narrowed[name] = Range(lo, hi)
             self.forget()
 
     # -- formulas
@@ -298,15 +325,15 @@ class Simplifier:
             self.memo[result] = result
         return result
 
-    def _simplify(self, e: Expr) -> Expr:
-        kind = type(e)
-        if kind is Const:
+    def _simplify(self, e: Any) -> Expr:
+        kind: Any = type(e)
+        if isinstance(e, Const):
             return e
         if _is_index(e):
             return emit(self.sum(e))
         if kind is Var:
             point = self.ranges.of(e)
-            return Const(point.lo, e.dtype) if point.lo is not None and point.lo == point.hi else e  # type: ignore[arg-type]
+            return Const(point.lo, e.dtype) if point.lo is not None and point.lo == point.hi else e
         if e.dtype.is_bool and e.dtype.lanes == 1:
             known = self.known.get(e)
             if known is not None:
@@ -317,7 +344,7 @@ class Simplifier:
                 known = self.known.get(result)
                 return result if known is None else TRUE if known else FALSE
         if kind is Select:
-            return self._select(e)  # type: ignore[arg-type]
+            return self._select(e)
         return self._generic(e)
 
     def _generic(self, e: Expr) -> Expr:
@@ -360,7 +387,7 @@ class Simplifier:
         found = self.children.get((cond, value))
         if found is None:
             fact = cond if value else self.simplify(n.not_(cond))
-            found = self.children[cond, value] = Simplifier(self.ranges.ranges, (fact,), self)
+            found = self.children[cond, value] = Simplifier(self.narrowed, (fact,), self)
         return found
 
     # -- conditions
@@ -386,9 +413,9 @@ class Simplifier:
                 break
             # x//c ≤ r  ⟺  x ≤ c·r + c - 1;   x//c ≥ -r  ⟺  x ≥ -c·r
             q, v = divided[0]
-            c = q.b.value  # type: ignore[attr-defined]
+            c = linear(q.children()[1])[()]
             r = _combine(s, {(q,): v}, -1)
-            s = _combine(_scale(r, c), self.sum(q.a), v)  # type: ignore[attr-defined]
+            s = _combine(_scale(r, c), self.sum(q.children()[0]), v)
             if v < 0:
                 s = _combine(s, {(): c - 1})
         more, less, k = {m: v for m, v in s.items() if m and v > 0}, {m: -v for m, v in s.items() if m and v < 0}, s.get((), 0)
@@ -467,11 +494,11 @@ class Simplifier:
         while stack:
             part = stack.pop()
             if type(part) is kind:
-                stack += [part.b, part.a]  # type: ignore[attr-defined]
+                stack += [part.b, part.a]
                 continue
             part = self.simplify(part)
             if type(part) is kind:
-                stack += [part.b, part.a]  # type: ignore[attr-defined]
+                stack += [part.b, part.a]
             elif part == absorbing:
                 return absorbing
             elif part != neutral:
@@ -608,12 +635,12 @@ class Simplifier:
             found = self.sums[e] = self._sum(e)
         return found
 
-    def _sum(self, e: Expr) -> Sum:
+    def _sum(self, e: Any) -> Sum:
         kind = type(e)
         if kind is Const:
-            return {(): e.value} if e.value else {}  # type: ignore[attr-defined]
+            return {(): e.value} if e.value else {}
         if kind is Var:
-            point = self.ranges.ranges.get(e.name)  # type: ignore[attr-defined]
+            point = self.narrowed.get(e.name)
             if point is not None and point[0] is not None and point[0] == point[1]:
                 return {(): point[0]} if point[0] else {}
             return {(e,): 1}
@@ -623,8 +650,8 @@ class Simplifier:
             while stack:
                 x, k = stack.pop()
                 if type(x) is Add or type(x) is Sub:
-                    stack.append((x.b, k if type(x) is Add else -k))  # type: ignore[attr-defined]
-                    stack.append((x.a, k))  # type: ignore[attr-defined]
+                    stack.append((x.b, k if type(x) is Add else -k))
+                    stack.append((x.a, k))
                     continue
                 for m, v in self.sum(x).items():
                     v = out.get(m, 0) + k * v
@@ -634,22 +661,22 @@ class Simplifier:
                         del out[m]
             return self._recompose(out)
         if kind is Mul:
-            return self._recompose(_product_of_sums(self.sum(e.a), self.sum(e.b)))  # type: ignore[attr-defined]
+            return self._recompose(_product_of_sums(self.sum(e.a), self.sum(e.b)))
         if kind is FloorDiv:
-            return self._floordiv(self.sum(e.a), self.sum(e.b))  # type: ignore[attr-defined]
+            return self._floordiv(self.sum(e.a), self.sum(e.b))
         if kind is FloorMod:
-            return self._recompose(self._floormod(self.sum(e.a), self.sum(e.b)))  # type: ignore[attr-defined]
+            return self._recompose(self._floormod(self.sum(e.a), self.sum(e.b)))
         if kind is Min or kind is Max:
-            return self._minmax(e)  # type: ignore[arg-type]
+            return self._minmax(e)
         if kind is TruncDiv or kind is TruncMod:
-            a, b = self.sum(e.a), self.sum(e.b)  # type: ignore[attr-defined]
+            a, b = self.sum(e.a), self.sum(e.b)
             if self.nonneg(a) and self.nonneg(b):
                 return self._floordiv(a, b) if kind is TruncDiv else self._floormod(a, b)
-            result = kind(emit(a), emit(b))  # type: ignore[call-arg]
-            return self._atom(n.BUILDERS[kind](result.a, result.b) if b else result)  # type: ignore[attr-defined, index]
-        if kind is ShiftRight and isinstance(e.b, Const) and 0 <= e.b.value < 62:  # type: ignore[attr-defined]
-            return self._floordiv(self.sum(e.a), {(): 1 << e.b.value})  # type: ignore[attr-defined]
-        result = self._select(e) if kind is Select else self._generic(e)  # type: ignore[arg-type]
+            divided = TruncDiv(emit(a), emit(b)) if kind is TruncDiv else TruncMod(emit(a), emit(b))
+            return self._atom(divided.with_children(divided.children()) if b else divided)
+        if kind is ShiftRight and isinstance(e.b, Const) and 0 <= e.b.value < 62:
+            return self._floordiv(self.sum(e.a), {(): 1 << e.b.value})
+        result = self._select(e) if kind is Select else self._generic(e)
         if type(result) in _ARITHMETIC:
             return self.sum(result)
         return self._atom(result)
@@ -792,7 +819,7 @@ class Simplifier:
                 return _combine(q, {(): 1}, lo // c)
         else:
             q, r = self._divide_terms(a, b)
-        if not r or (c is None or self.facts or lo is None or lo >= 0) and self._between(r, b):
+        if not r or ((c is None or self.facts or lo is None or lo >= 0) and self._between(r, b)):
             return q
         fm, fk = self._shared_factor(r, b)
         if fm or fk > 1:
@@ -852,7 +879,7 @@ class Simplifier:
                 return _combine(r, {(): c}, -(lo // c))
         else:
             _, r = self._divide_terms(a, b)
-        if not r or (c is None or self.facts or lo is None or lo >= 0) and self._between(r, b):
+        if not r or ((c is None or self.facts or lo is None or lo >= 0) and self._between(r, b)):
             return r
         fm, fk = self._shared_factor(r, b)
         if fm or fk > 1:
@@ -873,11 +900,11 @@ class Simplifier:
         while stack:
             x = stack.pop()
             if type(x) is kind:
-                stack += [x.b, x.a]  # type: ignore[attr-defined]
+                stack += [x.b, x.a]
                 continue
             s = self.sum(x)
             if len(s) == 1 and (m := next(iter(s))) and len(m) == 1 and type(m[0]) is kind and s[m] == 1:
-                stack += [m[0].b, m[0].a]  # type: ignore[attr-defined]
+                stack += [m[0].b, m[0].a]
                 continue
             if any(self.nonneg(_scale(_combine(s, k, -1), sign)) for k in items):
                 continue
