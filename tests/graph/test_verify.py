@@ -72,7 +72,7 @@ def test_names_and_producers() -> None:
 
 
 def test_undefined() -> None:
-    b, x, y, z = chain()
+    b, x, *_ = chain()
     b.graph.nodes[0].inputs = (Value("ghost", x.type),)
     refused(b.build(), "'ghost' is used but not defined in the graph 'g'", "hint: sub-graphs capture nothing")
     b, x, *_ = chain()
@@ -84,10 +84,10 @@ def test_undefined() -> None:
 
 
 def test_types() -> None:
-    b, x, y, z = chain()
+    b, _, _, z = chain()
     z.type = tensor_type("float32", (3, 2))
     refused(b.build(), "'z' is typed float32[3, 2], its operator gives float32[2, 3]", "from second")
-    b, x, y, z = chain()
+    b, *_ = chain()
     b.graph.nodes[1].op = Add()
     refused(b.build(), "Add: expected 2 operand(s), got 1", "from second")
     b, _, y, z = chain()

@@ -8,7 +8,7 @@ import numpy as np
 from tests.graph.graphs import keeps_meaning, numbers
 
 from weft.expr.nodes import Var
-from weft.graph.group import Group
+from weft.graph.group import Group, kernel_text
 from weft.graph.layout import blocked
 from weft.graph.nodes import Graph, GraphBuilder, SequenceType, Value, tensor_type
 from weft.graph.relayout import Relayout
@@ -167,6 +167,16 @@ def test_sequences_stay_outside() -> None:
     b = GraphBuilder()
     b.output(b.add(Identity(), b.input("s", SequenceType(tensor_type("float32", (2,))))))
     assert [type(n.op).__name__ for n in fuse(b.build()).nodes] == ["Identity"]
+
+
+def test_equal_kernels_have_equal_text() -> None:
+    b, x = start()
+    for k, factor in enumerate((2, 2, 3)):
+        with b.named(f"layer{k}"):
+            x = b.add(Multiply(), product(b, x, k), b.constant(np.float32(factor), f"factor{k}"))
+    b.output(x)
+    one, two, three = (kernel_text(n.op.body) for n in fuse(b.build()).nodes if isinstance(n.op, Group))
+    assert one == two != three and "layer" not in one
 
 
 def test_sizes_compare() -> None:

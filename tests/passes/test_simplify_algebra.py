@@ -110,6 +110,17 @@ def test_left(name: str) -> None:
     assert simplified(build) == expected
 
 
+def test_uniform_constants_are_scalars() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (N, 3)))
+    y = b.add(Multiply(), x, k(b, [3, 3, 3]))
+    y = b.add(Add(), y, k(b, [0.0, -0.0, 0.0]))
+    b.output(b.add(Multiply(), y, k(b, np.full((2, 1, 3), 2))))  # gives the result its shape
+    after = simplify_algebra(b.build())
+    assert [v.shape for v in after.constants()] == [(), (2, 1, 3)]
+    keeps_meaning(b.build(), after, [numbers(2, 3)])
+
+
 def test_integers_divide_as_they_are() -> None:
     assert simplified(lambda b, x: b.add(Divide(), x, k(b, 2, "int32")), dtype="int32") == ["Divide()"]
     assert simplified(lambda b, x: b.add(Power(), x, k(b, 2, "int32")), dtype="int32") == ["Multiply()"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.errors import GraphError
-from weft.graph.nodes import Graph, Type
+from weft.graph.nodes import Graph, Node, Type, Value
 from weft.graph.operator import Array, Operator, Sample
 
 
@@ -41,3 +41,23 @@ class Group(Operator):
     def samples(cls) -> Iterable[Sample]:
         """None: a group has no meaning beyond its body."""
         return ()
+
+
+def kernel_text(body: Graph) -> str:
+    """The body as text that is equal for equal kernels: values numbered, no framework names. Types, layouts and one-element constants show."""
+    from weft.graph.printer import print_graph
+
+    new = Graph("kernel")
+    values: dict[int, Value] = {}
+
+    def numbered(value: Value) -> Value:
+        if id(value) not in values:
+            values[id(value)] = Value(f"v{len(values)}", value.type, constant=value.constant)
+        return values[id(value)]
+
+    new.inputs = [numbered(v) for v in body.inputs]
+    for node in body.nodes:
+        inputs = [None if v is None else numbered(v) for v in node.inputs]
+        new.nodes.append(Node(node.op, inputs, [numbered(o) for o in node.outputs]))
+    new.outputs = [numbered(v) for v in body.outputs]
+    return print_graph(new)

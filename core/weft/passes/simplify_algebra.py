@@ -225,6 +225,20 @@ def _broadcast_operand(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     return None
 
 
+def _uniform_operand(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    """A constant of equal elements is one element, which elementwise operators broadcast: kernels hold it instead of reading it."""
+    if node.op.kind != "elementwise" or len(inputs) < 2:
+        return None
+    for k, value in enumerate(inputs):
+        data = value.constant if value is not None else None
+        if data is None or data.size <= 1 or data.dtype == object or data.tobytes() != data.reshape(-1)[:1].tobytes() * data.size:
+            continue
+        new = (*inputs[:k], r.constant(data.reshape(-1)[0].reshape(()), value.name), *inputs[k + 1 :])  # type: ignore[union-attr]
+        if _infers(node, node.op, new):
+            return r.add(node.op, *new)
+    return None
+
+
 def _slice(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     x = inputs[0]
     assert x is not None and isinstance(node.op, Slice)
@@ -288,4 +302,5 @@ RULES: tuple[AlgebraRule, ...] = (
     AlgebraRule("pad_of_conv", (Conv,), _pad_of_conv),
     AlgebraRule("reduce_nothing", (Reduction,), _reduce_nothing),
     AlgebraRule("broadcast_operand", (Operator,), _broadcast_operand),
+    AlgebraRule("uniform_operand", (Operator,), _uniform_operand),
 )
