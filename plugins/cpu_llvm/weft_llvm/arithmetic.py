@@ -476,8 +476,6 @@ class Arithmetic:
             case "isinf":
                 return self.compare("==", self.function("abs", a), self.const(float("inf"), d)) if d.is_float else self.const(False, flag)
             case "popcount":
-                if d.kind == "int":  # numpy counts the bits of the absolute value
-                    a = self.function("abs", a)
                 return Value(self.intrinsic(t, f"llvm.ctpop.{self.llvm_suffix(d)}", (t, a.text)), d, a.impure)
             case "abs" if d.is_integer:
                 if d.kind == "uint":
@@ -714,7 +712,7 @@ class Arithmetic:
         if d.name == "float8_e8m0fnu":
             # A power of two, ties upwards, as ml_dtypes has it; what is not positive has no representation.
             rounded = i("lshr", i("add", bits, 0x400000), 23)
-            low = self.select(self.compare("<=", bits, self.const(0x00400000, word)), self.zero(word), self.const(1, word))
+            low = self.select(self.compare("<", bits, self.const(0x00600000, word)), self.zero(word), self.const(1, word))
             rounded = self.select(self.compare("<", bits, self.const(0x00800000, word)), low, rounded)
             bad = self.logic("or", self.logic("or", nan, self.compare("<", self.const(0x7F7FFFFF, word), bits)), self.compare("==", bits, self.zero(word)))
             return done(self.select(bad, self.const(255, word), rounded))

@@ -76,11 +76,11 @@ class LlvmCodegen:
         (self._workers or default_workers()).submit(emitted.ir, self.cpu, program.name).add_done_callback(done)
         return result
 
-    def jit(self, program: Program) -> JitKernel:
-        """`program` compiled and linked into this process, for tests and measurements."""
+    def jit(self, program: Program, code: KernelCode | None = None) -> JitKernel:
+        """`program` compiled (unless `code` is given) and linked into this process, for tests and measurements."""
         from weft_llvm.toolchain import JitKernel
 
-        code = self.compile(program)
+        code = code or self.compile(program)
         return JitKernel(code.name, code.object, [_sizer(s) for s in code.scratch], [d.name for d in program.dims])
 
 
