@@ -180,6 +180,8 @@ def test_cost(capsys: pytest.CaptureFixture[str]) -> None:
     """Printed, not asserted: machines and their load differ."""
     caller = Caller(2)
     caller.forks(caller.address, 20_000)
+    time.sleep(0.01)
+    caller.forks(caller.address, 2_000)
     began = time.perf_counter()
     caller.forks(caller.address, 20_000)
     hot = (time.perf_counter() - began) / 20_000

@@ -25,7 +25,7 @@ POOL_VERSION = "1"
 _WORD, _EPOCH = 0, 4
 _TASK, _CLOSURE, _CTX, _TASKS = 64, 72, 80, 88
 _REMAINING, _WAITING = 128, 132
-_SLEEPERS = 192
+_SLEEPERS = 192  # a bit for each worker that sleeps, 256 of them
 _BUSY, _WORKERS, _FULL = 256, 264, 272
 _SPIN, _CALLER_CPU, _IMPORTS = 320, 328, 336
 _ARGS = 1024  # 16 bytes for each worker: state, index
@@ -269,10 +269,18 @@ entry:
   %imports = load ptr, ptr %imports.at, align 8
   %word.at = getelementptr i8, ptr %state, i64 <WORD>
   %epoch.at = getelementptr i8, ptr %state, i64 <EPOCH>
-  %sleepers.at = getelementptr i8, ptr %state, i64 <SLEEPERS>
+  %sleep.word = lshr i64 %index, 6
+  %sleep.off0 = mul i64 %sleep.word, 8
+  %sleep.off = add i64 %sleep.off0, <SLEEPERS>
+  %sleepers.at = getelementptr i8, ptr %state, i64 %sleep.off
+  %sleep.low = and i64 %index, 63
+  %sleep.bit = shl i64 1, %sleep.low
+  %sleep.clear = xor i64 %sleep.bit, -1
   %cpu.at = getelementptr i8, ptr %state, i64 <CALLERCPU>
+  %began.first = call i64 @<COUNTER>()
   br label %look
 look:
+  %began.before = phi i64 [ %began.first, %entry ], [ %began, %idle ], [ %began, %woken ], [ %began, %moved ]
   %avoided = phi i32 [ 0, %entry ], [ %avoided, %idle ], [ %avoided.now, %woken ], [ %other, %moved ]
   %w = load atomic i64, ptr %word.at acquire, align 8
   %epoch = lshr i64 %w, 32
@@ -282,10 +290,12 @@ look:
   br i1 %invited, label %join, label %rest
 join:
   call void @work(ptr %state)
+  %began.now = call i64 @<COUNTER>()
   br label %rest
 rest:
+  ; jobs that do not invite this worker do not keep it awake
+  %began = phi i64 [ %began.now, %join ], [ %began.before, %look ]
   %limit = call i64 @spin_limit(ptr %state)
-  %began = call i64 @<COUNTER>()
   br label %idle
 idle:
   %w.now = load atomic i64, ptr %word.at monotonic, align 8
@@ -309,10 +319,10 @@ leave.cpu:
   br label %sleep
 sleep:
   %avoided.now = phi i32 [ %avoided, %bed ], [ %caller, %leave.cpu ]
-  %s0 = atomicrmw add ptr %sleepers.at, i32 1 seq_cst
+  %s0 = atomicrmw or ptr %sleepers.at, i64 %sleep.bit seq_cst
   %expected = trunc i64 %epoch to i32
   call void @sleep_on(ptr %imports, ptr %epoch.at, i32 %expected, i64 %bits)
-  %s1 = atomicrmw sub ptr %sleepers.at, i32 1 seq_cst
+  %s1 = atomicrmw and ptr %sleepers.at, i64 %sleep.clear seq_cst
   br label %woken
 woken:
   %here = call i32 @this_cpu(ptr %imports)
@@ -495,8 +505,24 @@ publish:
   %w.new = or i64 %w.ep, %w.c
   store atomic i64 %w.new, ptr %word.at seq_cst, align 8
   %sleepers.at = getelementptr i8, ptr %state, i64 <SLEEPERS>
-  %sleepers = load atomic i32, ptr %sleepers.at seq_cst, align 4
-  %sleeping = icmp sgt i32 %sleepers, 0
+  %s.0 = load atomic i64, ptr %sleepers.at seq_cst, align 8
+  %s.1.at = getelementptr i64, ptr %sleepers.at, i64 1
+  %s.1 = load atomic i64, ptr %s.1.at seq_cst, align 8
+  %s.2.at = getelementptr i64, ptr %sleepers.at, i64 2
+  %s.2 = load atomic i64, ptr %s.2.at seq_cst, align 8
+  %s.3.at = getelementptr i64, ptr %sleepers.at, i64 3
+  %s.3 = load atomic i64, ptr %s.3.at seq_cst, align 8
+  ; only those that this job invites; exact where they fit one word
+  %crowd = icmp ugt i64 %people, 63
+  %crowd.shift = select i1 %crowd, i64 0, i64 %people
+  %invited.top = shl i64 1, %crowd.shift
+  %invited = sub i64 %invited.top, 1
+  %s.few = and i64 %s.0, %invited
+  %s.01 = or i64 %s.0, %s.1
+  %s.23 = or i64 %s.2, %s.3
+  %s.all = or i64 %s.01, %s.23
+  %sleepers = select i1 %crowd, i64 %s.all, i64 %s.few
+  %sleeping = icmp ne i64 %sleepers, 0
   br i1 %sleeping, label %rouse, label %take.part
 rouse:
   %useful0 = sub i64 %chunks, 1
