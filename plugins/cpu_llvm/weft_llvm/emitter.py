@@ -239,7 +239,7 @@ class Emitter(Arithmetic):
         p = self.program
         buffers = list(dict.fromkeys([b.name for b in p.params] + [b.name for b in self._storage.memory]))
         if len(buffers) < 2:
-            return {b: "" for b in buffers}
+            return dict.fromkeys(buffers, "")
         domain = self._md("distinct !{!self}")
         scopes = {b: self._md(f"distinct !{{!self, {domain}}}") for b in buffers}
         pairs = {frozenset((p.outputs[o].name, p.inputs[i].name)) for o, i in p.aliases}

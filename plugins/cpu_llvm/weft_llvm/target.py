@@ -129,7 +129,7 @@ class LlvmTarget(TargetKind):
         host = toolchain.host_triple()
         triple = o.mtriple or host
         cross = architecture(triple) != architecture(host)
-        cpu = o.mcpu or ("generic" if cross or o.mtriple is not None and o.mtriple != host else toolchain.host_cpu())
+        cpu = o.mcpu or ("generic" if cross or (o.mtriple is not None and o.mtriple != host) else toolchain.host_cpu())
         mattr = tuple(a if a[:1] in "+-" else "+" + a for a in o.mattr)
         if o.mcpu is None and cpu != "generic":
             # The name alone would promise what a hypervisor may have masked out.

@@ -6,10 +6,11 @@ from weft.schedule.rule import Rule
 from weft_llvm.schedules.contraction import ContractionRule
 from weft_llvm.schedules.elementwise import ElementwiseRule
 from weft_llvm.schedules.fallback import FallbackRule
+from weft_llvm.schedules.recurrence import RecurrenceRule
 from weft_llvm.schedules.reduction import ReductionRule
 from weft_llvm.schedules.rowwise import RowwiseRule
 
 
 def rules() -> list[Rule]:
     """Every rule of the target; the cheapest offer of the highest priority wins."""
-    return [ContractionRule(), RowwiseRule(), ReductionRule(), ElementwiseRule(), FallbackRule()]
+    return [ContractionRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), ElementwiseRule(), FallbackRule()]

@@ -76,10 +76,12 @@ def extent(loop: For) -> int:
     return UNKNOWN_EXTENT if n is None else n
 
 
-def block_work(block: Block) -> int:
-    """Steps of the block over its whole domain, symbolic extents guessed."""
+def block_work(block: Block, steps: bool = True) -> int:
+    """Steps of the block over its whole domain, symbolic extents guessed; without `steps`, those within one step of a scan."""
     total = 1
     for i in block.iters:
+        if i.kind == "scan" and not steps:
+            continue
         n = int_const(i.extent)
         total *= UNKNOWN_EXTENT if n is None else n
     return total

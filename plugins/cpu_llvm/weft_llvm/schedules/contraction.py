@@ -102,9 +102,6 @@ class ContractionRule(Rule):
 
 def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
     """Schedules the contraction `name` with what precedes it (each on its own) and what follows it (on the tile)."""
-    block = s.block(name)
-    output = access.target(block).buffer
-    lanes = machine.lanes(output.dtype)
     order = s.blocks()
     before, after = order[: order.index(name)], order[order.index(name) + 1 :]
     for b in before:
@@ -116,6 +113,13 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
         tail = after[-1]
     else:
         tail = s.cache_write(name, "register")
+    schedule_tile(s, name, tail, machine)
+
+
+def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
+    """Tiles the contraction `name`, whose result is in registers, with the block `tail` that takes the tile out of them."""
+    dtype = access.target(s.block(name)).buffer.dtype
+    lanes = machine.lanes(dtype)
     block = s.block(name)
     roles = find_roles(block, lanes)
     assert roles.vector is not None
@@ -134,7 +138,7 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
     vectors = -(-(int_const(s.loop(vector_loop).extent) or access.UNKNOWN_EXTENT) // lanes)
     if roles.split_vector:
         candidates = [c for c in (1, 2, 3, 4, 6, 8) if c <= vectors]
-        tile = choose_tile(row_extent if row_loop is not None else 1, candidates, vectors, machine, output.dtype)
+        tile = choose_tile(row_extent if row_loop is not None else 1, candidates, vectors, machine, dtype)
         tile = Tile(int(s.choose("tile_rows", [tile.rows], tile.rows)), int(s.choose("tile_columns", [tile.columns], tile.columns)))
         vector_outer, vector_inner = s.split(vector_loop, [None, tile.columns * lanes])
         outer.append(vector_outer)
@@ -144,7 +148,7 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
         if roles.column is not None:
             column_extent = int_const(s.loop(loops[roles.column]).extent) or access.UNKNOWN_EXTENT
         candidates = [c for c in (1, 2, 3, 4) if column_extent % c == 0]
-        tile = choose_tile(row_extent if row_loop is not None else 1, candidates, column_extent * vectors, machine, output.dtype)
+        tile = choose_tile(row_extent if row_loop is not None else 1, candidates, column_extent * vectors, machine, dtype)
         tile = Tile(int(s.choose("tile_rows", [tile.rows], tile.rows)), int(s.choose("tile_columns", [tile.columns], tile.columns)))
         if roles.column is not None and tile.columns > 1:
             outer_column, column_loop = s.split(loops[roles.column], [None, tile.columns])
@@ -221,7 +225,7 @@ def _unroll_taps(s: Schedule, reduce: list[str], accumulators: int) -> None:
 
 
 def _parallelise(s: Schedule, outer: list[str], name: str) -> None:
-    work = access.block_work(s.block(name))
+    work = access.block_work(s.block(name), steps=False)
     if work < 1 << 15 or not outer:
         return
     loop = outer[0] if len(outer) == 1 else str(s.fuse(*outer))

@@ -1,0 +1,45 @@
+"""Scans: the steps one after another, each step's blocks scheduled as they would be alone; products keep their tile in registers."""
+
+from __future__ import annotations
+
+from weft.errors import ScheduleError
+from weft.loop.nodes import Program
+from weft.machine import Machine
+from weft.schedule.rule import Decline, Offer, Rule
+from weft.schedule.schedule import Schedule
+from weft_llvm.schedules import access
+from weft_llvm.schedules.contraction import find_roles, schedule_tile
+from weft_llvm.schedules.elementwise import schedule_elementwise
+
+
+class RecurrenceRule(Rule):
+    """See the module."""
+
+    name = "recurrence"
+    priority = 10
+
+    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
+        if access.outside_blocks(program.body):
+            return Decline("loop_program", "statements stand outside blocks")
+        if not access.has_sequential_loop(program):
+            return Decline("no_scan", "no block lies in a sequential loop")
+        return Offer(float(sum(access.block_work(b) for b in access.blocks_of(program))))
+
+    def apply(self, s: Schedule) -> None:
+        assert s.machine is not None
+        for name in s.blocks():
+            block = s.block(name)
+            steps = sum(i.kind == "scan" for i in block.iters)
+            if len(list(access.stores(block))) != 1:
+                continue
+            if not access.is_reduction(block):
+                outer = len(s.loops(name)) - sum(i.kind != "scan" for i in block.iters) if steps else 0
+                schedule_elementwise(s, name, s.machine, outer=max(outer, steps), parallel=False)
+                continue
+            lanes = s.machine.lanes(access.target(block).buffer.dtype)
+            if len({x.buffer.name for x in access.loads(block)}) == 3 and find_roles(block, lanes).vector is not None:
+                before = s.program
+                try:
+                    schedule_tile(s, name, s.cache_write(name, "register"), s.machine)
+                except ScheduleError:
+                    s.program = before  # the product stays as it is, which is slow but right
