@@ -7,14 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from tests.graph.graphs import close, convolutional, graphs, reparsed
+from tests.graph.graphs import close, convolutional, graphs, numbers, reparsed
 
 from weft.errors import GraphError
+from weft.expr.nodes import Var
 from weft.graph.evaluate import evaluate
 from weft.graph.group import Group
-from weft.graph.nodes import Graph
+from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.ops.activation import Relu, Tanh
+from weft.ops.arithmetic import Add, Multiply
+from weft.ops.movement import BroadcastTo, Reshape
+from weft.ops.reduction import ReduceSum
 from weft.passes.capabilities import Capabilities
 from weft.passes.pipeline import GraphPass, run_passes, stage_names
+from weft.passes.plan_memory import plan_memory
 
 BLOCKED = Capabilities(channel_block=4, panel=4)
 
@@ -76,3 +82,19 @@ def test_running_twice_changes_nothing() -> None:
         run_passes(graph, BLOCKED, on_stage=lambda name, g, _, text=text: text.update({name: str(g)}))  # type: ignore[misc]
     assert texts[0] == texts[1]
     np.testing.assert_array_equal(evaluate(graph, inputs)[0].shape, (2, 5))
+
+
+def test_sizes_known_only_at_run_time() -> None:
+    b = GraphBuilder("sizes")
+    x, s = b.input("x", tensor_type("float32", (Var("n"), 4))), b.input("s", tensor_type("int64", (2,)))
+    t = b.add(Multiply(), s, b.constant(np.int64(2)), name="t")
+    y = b.add(Tanh(), b.add(Add(), x, x))
+    y = b.add(Reshape((b.symbol(t, 0), b.symbol(t, 1))), y)
+    y = b.add(Relu(), b.add(Add(), y, b.add(BroadcastTo((b.symbol(t, 0), 1)), b.constant(np.float32(1)))))
+    b.output(b.add(ReduceSum((1,)), y))
+    inputs = [numbers(3, 4), np.array([1, 3])]
+    expected = evaluate(b.build(), inputs)
+    final = run_passes(b.build(), BLOCKED, on_stage=lambda name, g, _: close(evaluate(reparsed(g), inputs), expected))
+    # The size comes first, then what has it.
+    assert [n.op.body.name for n in final.nodes if isinstance(n.op, Group)] == ["multiply", "add_tanh", "reshape", "add_relu_reducesum"]
+    assert "t.0" in str(plan_memory(final).arena_bytes) or plan_memory(final).aliases

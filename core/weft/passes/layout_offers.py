@@ -24,6 +24,7 @@ def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
     if capabilities.panel is not None:
         width = capabilities.panel
         offers["MatMul"] = lambda node: matmul_offers(node, width)
+        offers["Recurrence"] = lambda node: recurrence_offers(node, width)
     return offers
 
 
@@ -83,3 +84,13 @@ def matmul_offers(node: Node, panel: int) -> list[LayoutOffer]:
     if a is None or b is None or b.constant is None or b.constant.ndim != 2 or a.tensor.rank < 2 or b.constant.shape[1] * 2 < panel:
         return []
     return [LayoutOffer((None, panel_layout(panel), *(None,) * (len(node.inputs) - 2)), (None,), -1.0)]
+
+
+def recurrence_offers(node: Node, panel: int) -> list[LayoutOffer]:
+    """Constant recurrent weights [gates, hidden], read transposed step after step, in panels of gates."""
+    weights = node.inputs[1]
+    if weights is None or weights.constant is None or weights.constant.ndim != 2 or weights.constant.shape[0] % panel:
+        return []
+    layout = Layout((Split(0, panel), Permute((0, 2, 1))))
+    inputs = tuple(layout if k == 1 else None for k in range(len(node.inputs)))
+    return [LayoutOffer(inputs, tuple(None for _ in node.outputs), -1.0)]
