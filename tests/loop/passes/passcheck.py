@@ -13,7 +13,6 @@ from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.verify import verify
 
-
 ALL = frozenset(FUNCTIONS)
 
 

@@ -23,7 +23,9 @@ from weft.loop.passes.expand_math import expand_math
 
 NATIVE = frozenset({"fma", "sqrt", "round", "abs", "floor"})
 UNARY = [n for n, f in FUNCTIONS.items() if f.arity == 1 and n in FORMULAS and n != "popcount"]
-SPECIAL = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, 2, -2, 3, 1e-45, -1e-45, 1e-40, 3.4e38, -3.4e38, 88.7, 89, -87.3, -103.9, -104], np.float32)
+SPECIAL = np.array(
+    [0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, 2, -2, 3, 1e-45, -1e-45, 1e-40, 3.4e38, -3.4e38, 88.7, 89, -87.3, -103.9, -104], np.float32
+)  # fmt: skip
 
 
 def compiled(name: str, dtype: dt.DType, functions: frozenset[str] = NATIVE) -> Callable[..., Any]:
@@ -61,7 +63,8 @@ def ulps(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
         error = np.abs(got.astype(expected.dtype) - expected) / unit.astype(expected.dtype)
         edge = np.finfo(t).max * (1 - 4 * np.finfo(t).eps)
         end = np.isinf(rounded) | np.isinf(got)
-        error = np.where(end, np.where((rounded == got) | ((np.abs(expected) >= edge) & (np.abs(got) >= edge) & (np.sign(expected) == np.sign(got))), 0, np.inf), error)
+        beyond = (np.abs(expected) >= edge) & (np.abs(got) >= edge) & (np.sign(expected) == np.sign(got))
+        error = np.where(end, np.where((rounded == got) | beyond, 0, np.inf), error)
         return np.where(np.isnan(expected) | np.isnan(got), np.where(np.isnan(expected) & np.isnan(got), 0, np.inf), error)
 
 

@@ -61,7 +61,7 @@ def scheduled(draw: st.DrawFn) -> Program:
 def test_every_stage_keeps_random_programs(program: Program, sizes: tuple[int, int]) -> None:
     dims = {**DIMS, "n": sizes[0], "m": sizes[1]}
     result = stages(program)
-    for name, after in result.items():
+    for after in result.values():
         same(program, after, dims)
         well_formed(after)
     last = result["expand_math"]

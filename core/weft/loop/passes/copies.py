@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from weft.expr.nodes import Expr, Var, transform
+from weft.expr.nodes import Broadcast, Const, Expr, Var, not_, transform
 from weft.loop.nodes import (
     Allocate,
     AtomicUpdate,
@@ -71,10 +71,22 @@ def rewrite(expr: Expr, values: dict[str, Expr], buffers: dict[str, Buffer]) -> 
         if isinstance(node, Var):
             return values.get(node.name)
         if isinstance(node, Load) and node.buffer.name in buffers:
-            return Load(buffers[node.buffer.name], node.indices, node.predicate)
-        return None
+            node = Load(buffers[node.buffer.name], node.indices, node.predicate)
+        return plain_load(node)
 
     return transform(expr, rule)
+
+
+def plain_load(node: Expr) -> Expr | None:
+    """A Load whose predicate is constant, without it; other nodes as they are."""
+    if isinstance(node, Load) and node.predicate is not None:
+        predicate = node.predicate.value if isinstance(node.predicate, Broadcast) else node.predicate
+        if isinstance(predicate, Const):
+            if predicate.value:
+                return Load(node.buffer, node.indices)
+            zero = Const(0, node.dtype.scalar)
+            return zero if node.dtype.lanes == 1 else Broadcast(zero, node.dtype.lanes)
+    return node
 
 
 def copy_stmt(stmt: Stmt, values: dict[str, Expr], names: Names | None, buffers: dict[str, Buffer] | None = None) -> Stmt:
@@ -141,8 +153,6 @@ def is_empty(stmt: Stmt | None) -> bool:
 
 def if_stmt(cond: Expr, then: Stmt, orelse: Stmt | None = None) -> Stmt:
     """If, decided when the condition is constant, nothing when there is nothing in it."""
-    from weft.expr.nodes import Const, not_
-
     if isinstance(cond, Const):
         return then if cond.value else (EMPTY if orelse is None else orelse)
     if is_empty(orelse):

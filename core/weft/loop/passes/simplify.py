@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.expr.nodes import And, Const, Eq, Expr, Le, Lt, Ne, Not, Or, Var, eq, le, lt, ne, transform, walk
+from weft.expr.nodes import And, Const, Eq, Expr, Le, Lt, Ne, Not, Or, Select, Var, eq, le, lt, ne, select, transform, walk
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify as simplify_expr
 from weft.loop.nodes import Allocate, AtomicUpdate, Evaluate, For, If, IntrinsicCall, Let, Load, Program, Seq, Stmt, Store, While, int_const, seq
 from weft.loop.nodes import Block as BlockStmt
-from weft.loop.passes.copies import EMPTY, if_stmt, is_empty, rewrite
+from weft.loop.passes.copies import EMPTY, if_stmt, is_empty, plain_load, rewrite
 
 _LEAVES = (Const, Var)
 
@@ -28,25 +28,40 @@ class Scope:
             return expr
         found = self._memo.get(expr)
         if found is None:
-            found = self._memo[expr] = transform(simplify_expr(expr, self.ranges, self.facts), _plain_predicate)
+            found = self._memo[expr] = transform(simplify_expr(expr, self.ranges, self.facts), plain_load)
         return found
 
     def with_range(self, name: str, known: Range, *facts: Expr) -> Scope:
-        return Scope({**self.ranges, name: known}, (*self.facts, *facts), self.values)
+        return type(self)({**self.ranges, name: known}, (*self.facts, *facts), self.values)
 
     def with_facts(self, facts: tuple[Expr, ...]) -> Scope:
         # A fact about data holds only until the next store: keep those about indices.
-        facts = tuple(f for f in facts if not any(isinstance(n, Load) for n in walk(f)))
-        return Scope(self.ranges, (*self.facts, *facts), self.values) if facts else self
+        facts = tuple(f for f in facts if f.dtype.lanes == 1 and not any(isinstance(n, Load) for n in walk(f)))
+        return type(self)(self.ranges, (*self.facts, *facts), self.values) if facts else self
 
     def with_value(self, name: str, value: Expr) -> Scope:
-        return Scope(self.ranges, self.facts, {**self.values, name: value})
+        return type(self)(self.ranges, self.facts, {**self.values, name: value})
 
 
-def _plain_predicate(node: Expr) -> Expr | None:
-    if isinstance(node, Load) and isinstance(node.predicate, Const):
-        return Load(node.buffer, node.indices) if node.predicate.value else Const(0, node.dtype) if node.dtype.lanes == 1 else None
-    return None
+class ConditionScope(Scope):
+    """Simplifies conditions only, wherever they stand in a formula."""
+
+    def simplify(self, expr: Expr) -> Expr:
+        if expr.dtype.is_bool:
+            return super().simplify(expr)
+        if self.values:
+            expr = rewrite(expr, self.values, {})
+        if not any(isinstance(n, Select) or (isinstance(n, Load) and n.predicate is not None) for n in walk(expr)):
+            return expr
+
+        def rule(node: Expr) -> Expr | None:
+            if isinstance(node, Select):
+                return select(super(ConditionScope, self).simplify(node.cond), node.a, node.b)
+            if isinstance(node, Load) and node.predicate is not None:
+                return plain_load(Load(node.buffer, node.indices, super(ConditionScope, self).simplify(node.predicate)))
+            return None
+
+        return transform(expr, rule)
 
 
 def holds(cond: Expr) -> tuple[Expr, ...]:
@@ -79,6 +94,12 @@ def program_scope(program: Program) -> Scope:
 def simplify(program: Program) -> Program:
     """Simplifies every formula by loop extents, conditions and let values; drops loops of no or one trip, decided Ifs, unused names, empty statements."""
     return program.with_body(simplify_stmt(program.body, program_scope(program)))
+
+
+def decide_conditions(program: Program) -> Program:
+    """As simplify, but touches conditions only: cheap where formulas are simple already."""
+    scope = ConditionScope({d.name: Range(0, None) for d in program.dims})
+    return program.with_body(simplify_stmt(program.body, scope))
 
 
 def simplify_stmt(stmt: Stmt, scope: Scope) -> Stmt:

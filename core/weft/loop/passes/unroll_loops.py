@@ -7,6 +7,7 @@ from dataclasses import replace
 from weft.expr.nodes import Const, Expr
 from weft.loop.nodes import For, Program, Seq, Stmt, int_const, seq, stmt_children, walk_stmts, with_stmt_children
 from weft.loop.passes.copies import Names, copy_stmt
+from weft.loop.passes.simplify import decide_conditions
 
 
 def unroll_loops(program: Program) -> Program:
@@ -44,4 +45,5 @@ def unroll_loops(program: Program) -> Program:
                 result.append(outside(copy_stmt(loop.body, inside, None if keep else names)))
         return result
 
-    return program.with_body(outside(program.body))
+    # What was open while the variable ran may be decided in a copy: a pixel inside the image needs no guard.
+    return decide_conditions(program.with_body(outside(program.body)))
