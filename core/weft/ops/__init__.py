@@ -9,8 +9,10 @@ from weft.ops import (
     contraction,
     elementwise,
     indexing,
+    linear_algebra,
     movement,
     normalization,
+    quantization,
     recurrent,
     reduction,
     scanning,
@@ -25,8 +27,10 @@ from weft.ops.comparison import *  # noqa: F403
 from weft.ops.contraction import *  # noqa: F403
 from weft.ops.elementwise import *  # noqa: F403
 from weft.ops.indexing import *  # noqa: F403
+from weft.ops.linear_algebra import *  # noqa: F403
 from weft.ops.movement import *  # noqa: F403
 from weft.ops.normalization import *  # noqa: F403
+from weft.ops.quantization import *  # noqa: F403
 from weft.ops.recurrent import *  # noqa: F403
 from weft.ops.reduction import *  # noqa: F403
 from weft.ops.scanning import *  # noqa: F403
@@ -42,8 +46,10 @@ _FAMILIES = (
     contraction,
     elementwise,
     indexing,
+    linear_algebra,
     movement,
     normalization,
+    quantization,
     recurrent,
     reduction,
     scanning,
