@@ -210,6 +210,17 @@ class Compilation:
 
     def run(self, graph: Graph) -> Executable:
         """A verified graph through every stage."""
+        grouped = self.optimize(graph)
+        with self.stage("plan_memory", graph.name):
+            self.plan = plan_memory(grouped)
+        uses = self.compile_kernels(grouped)
+        with self.stage("assemble", graph.name):
+            self.assembly = assemble(grouped, self.plan, uses, self.target.threads)
+        with self.stage("link", graph.name):
+            return self.link(grouped, self.assembly)
+
+    def optimize(self, graph: Graph) -> Graph:
+        """The graph after all graph passes: groups only."""
 
         def on_pass(name: str, result: Graph, seconds: float) -> None:
             if self.keep_graphs:
@@ -219,13 +230,7 @@ class Compilation:
         plugin_passes = [item.value for item in host().items("graph_passes", target=self.target.target)]
         grouped = run_passes(graph, self.target.capabilities, [*plugin_passes, *self.extra], on_pass, check=self.check)
         self.graphs["fuse"] = grouped
-        with self.stage("plan_memory", graph.name):
-            self.plan = plan_memory(grouped)
-        uses = self.compile_kernels(grouped)
-        with self.stage("assemble", graph.name):
-            self.assembly = assemble(grouped, self.plan, uses, self.target.threads)
-        with self.stage("link", graph.name):
-            return self.link(grouped, self.assembly)
+        return grouped
 
     # -- kernels
     def compile_kernels(self, graph: Graph) -> dict[int, KernelUse]:
@@ -251,7 +256,7 @@ class Compilation:
                 if code is not None:
                     kernel.code, kernel.cached = code, True
                 else:
-                    pending.append((kernel, key, self._start(codegen, kernel, node)))
+                    pending.append((kernel, key, self._start(codegen, kernel)))
             names[id(node)] = by_key[key].name
         with self.stage("codegen", graph.name):
             for kernel, key, future in pending:
@@ -265,7 +270,13 @@ class Compilation:
                 uses[id(node)] = KernelUse(kernel.name, kernel.naive.dims, kernel.code.scratch)
         return uses
 
-    def _start(self, codegen: Codegen, kernel: Kernel, node: Node) -> Future[KernelCode]:
+    def _start(self, codegen: Codegen, kernel: Kernel) -> Future[KernelCode]:
+        lowered = self.prepare(kernel, codegen)
+        require(codegen, lowered, str(self.target.target))
+        return codegen.submit(lowered)
+
+    def prepare(self, kernel: Kernel, codegen: Codegen) -> Program:
+        """Schedules and lowers a kernel's naive program; the kernel keeps every stage."""
         named = Program(kernel.name, kernel.naive.inputs, kernel.naive.outputs, kernel.naive.dims, kernel.naive.body, kernel.naive.aliases)
         with self.stage("schedule", kernel.name):
             rule, declines = select_rule(self.target.rules, named, self.target.machine)
@@ -276,8 +287,7 @@ class Compilation:
         with self.stage("lower_program", kernel.name):
             lowered = lower_program(schedule.program, codegen.functions)
         kernel.lowered = lowered
-        require(codegen, lowered, str(self.target.target))
-        return codegen.submit(lowered)
+        return lowered
 
     # -- the executable
     def link(self, graph: Graph, assembly: Assembly) -> Executable:
