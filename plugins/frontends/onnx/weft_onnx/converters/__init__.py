@@ -1,0 +1,7 @@
+"""THE place to add an ONNX operator: a function in the file of its family."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,647 @@
+"""ModelProto → Graph, one ONNX operator at a time; converters/ says how each is converted.
+
+Values are graph values, or contents: integers known as formulas (contents.py), which become nodes only where an operator needs them as data.
+An operator without a converter is expanded through its function: the model's own, or the body that ONNX's schema defines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
+
+from weft import dtypes as dt
+from weft.dtypes import DType
+from weft.errors import FrontendError, UnsupportedError, WeftError
+from weft.expr.nodes import Expr, Var, wrap
+from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value
+from weft.graph.operator import Operator
+from weft.ops import Cast, Concat, Fill, Reshape
+from weft.ops.composing import Composer
+from weft.tensor.language import Dim, as_dim
+from weft_onnx import contents as ct
+from weft_onnx.contents import LIMIT, Content
+from weft_onnx.model_file import Model
+from weft_onnx.registry import find, find_formula
+from weft_onnx.tensors import dtype_of, to_array
+
+Array = np.ndarray[Any, Any]
+OLDEST, NEWEST = 7, onnx.defs.onnx_opset_version()
+# A result that is constant and this small is computed at once: shapes that go through floats stay known.
+FOLDED = 1024
+MAX_DEPTH = 64
+
+
+class Poison:
+    """Stands for what an unsupported node would give."""
+
+
+class Absent:
+    """Stands for an empty optional, or an output that was not made."""
+
+
+Operand: TypeAlias = "Value | Content | Poison | Absent | list[Any]"
+
+
+@dataclass
+class Scope:
+    """Names that nodes may use: of a graph, inside those of the graph around it. Functions start one of their own."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    outer: Scope | None = None
+    prefix: str = ""
+
+    def find(self, name: str) -> Any:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.outer
+        return None
+
+
+def import_model(model: Model) -> Graph:
+    """The graph of a model.
+
+    Raises:
+        FrontendError: an ill-formed model.
+        UnsupportedError: everything unsupported, at once.
+    """
+    return Importer(model).run()
+
+
+class Importer:
+    """The state of one import."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.proto = model.proto
+        self.versions = self._opsets(self.proto.opset_import)
+        self.builder = GraphBuilder(_identifier(self.proto.graph.name) or "graph")
+        self.functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in self.proto.functions}
+        self.unsupported: dict[str, list[str]] = {}
+        self.declared: dict[str, TypeProto] = {}
+        self._contents: dict[int, Content | None] = {}
+        self._tensors: dict[int, tuple[Content, Value]] = {}
+        self._symbols: dict[str, str] = {}
+
+    @staticmethod
+    def _opsets(imports: Sequence[Any], where: str = "the model") -> dict[str, int]:
+        versions = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in imports}
+        version = versions.get("")
+        if version is not None and not OLDEST <= version <= NEWEST:
+            what = f"{where} uses operator set {version}, {OLDEST} … {NEWEST} are supported"
+            hint = "a newer `onnx` package may know it" if version > NEWEST else "convert it with onnx.version_converter"
+            raise UnsupportedError(what, hint=hint)
+        return versions
+
+    # -- the graph
+    def run(self) -> Graph:
+        graph = self.proto.graph
+        scope = Scope()
+        self.declare(graph)
+        self.initialize(graph, scope, self.model.mapped)
+        for info in graph.input:
+            if info.name not in scope.values:
+                scope.values[info.name] = self.input(info)
+        self.nodes(graph.node, scope, self.versions, "")
+        if self.unsupported:
+            raise self.everything_unsupported()
+        for info in graph.output:
+            operand = scope.find(info.name)
+            if operand is None:
+                raise FrontendError(f"output '{info.name}' is computed by no node", where=f"graph '{graph.name}'")
+            self.builder.output(self.as_value(operand, info.name), info.name)
+        result = self.builder.build()
+        from weft.graph.rewrite import drop_dead
+
+        drop_dead(result)
+        return result
+
+    def declare(self, graph: GraphProto) -> None:
+        for info in (*graph.value_info, *graph.output):
+            self.declared.setdefault(info.name, info.type)
+
+    def initialize(self, graph: GraphProto, scope: Scope, mapped: Mapping[str, memoryview]) -> None:
+        for tensor in graph.initializer:
+            if tensor.name in scope.values:
+                raise FrontendError(f"two initialisers are named '{tensor.name}'", where=f"graph '{graph.name}'")
+            array = to_array(tensor, mapped.get(tensor.name), self.model.folder)
+            scope.values[tensor.name] = self.builder.constant(array, tensor.name)
+        if graph.sparse_initializer:
+            names = ", ".join(f"'{t.values.name}'" for t in graph.sparse_initializer)
+            raise UnsupportedError(f"sparse initialisers are not supported: {names}", hint="store them dense")
+
+    def input(self, info: onnx.ValueInfoProto) -> Value:
+        kind = info.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise UnsupportedError(f"input '{info.name}' is a {(kind or 'value of no type').removesuffix('_type')}, only tensors are supported")
+        tensor = info.type.tensor_type
+        dtype = dtype_of(tensor.elem_type, f"input '{info.name}'")
+        if dtype.name == "string":
+            raise UnsupportedError(f"input '{info.name}' holds strings")
+        if not tensor.HasField("shape"):
+            raise UnsupportedError(f"input '{info.name}' has no shape", hint="export the model with the rank of every input")
+        shape = tuple(self.dimension(d, info.name, k) for k, d in enumerate(tensor.shape.dim))
+        return self.builder.input(info.name, TensorType(dtype, shape))
+
+    def dimension(self, d: Any, name: str, axis: int) -> Dim:
+        if d.WhichOneof("value") == "dim_value" and d.dim_value >= 0:
+            return int(d.dim_value)
+        wanted = d.dim_param
+        if wanted and wanted in self._symbols:
+            return Var(self._symbols[wanted], dt.int64)
+        symbol = self.builder.unique(_identifier(wanted) or f"{_identifier(name)}_{axis}")
+        if wanted:
+            self._symbols[wanted] = symbol
+        return Var(symbol, dt.int64)
+
+    def everything_unsupported(self) -> UnsupportedError:
+        lines = []
+        for what, names in sorted(self.unsupported.items()):
+            shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+            lines.append(f"{what}: {shown}")
+        return UnsupportedError(f"the model uses {len(lines)} thing(s) that the ONNX frontend does not support", where="\n".join(lines))
+
+    # -- nodes
+    def nodes(self, nodes: Sequence[NodeProto], scope: Scope, versions: Mapping[str, int], where: str, attributes: Mapping[str, AttributeProto] | None = None, depth: int = 0) -> None:  # fmt: skip
+        """Imports nodes, whose order must be topological; if it is not, they are sorted or the cycle is named."""
+        waiting = list(enumerate(nodes))
+        while waiting:
+            left = []
+            for index, node in waiting:
+                if all(not name or scope.find(name) is not None for name in (*node.input, *_captured(node))):
+                    self.node(node, index, scope, versions, where, attributes or {}, depth)
+                else:
+                    left.append((index, node))
+            if len(left) == len(waiting):
+                raise _stuck(left, scope)
+            waiting = left
+
+    def node(self, node: NodeProto, index: int, scope: Scope, versions: Mapping[str, int], where: str, attributes: Mapping[str, AttributeProto], depth: int) -> None:  # fmt: skip
+        name = (where + "/" if where else "") + (node.name or f"{node.op_type}_{index}")
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        operands = [Absent() if not n else scope.find(n) for n in node.input]
+        context = Context(self, node, domain, name, operands, scope, versions, attributes, depth)
+        place = f"node '{name}': {node.op_type}({', '.join(node.input)}) → {', '.join(node.output)}"
+        try:
+            with self.builder.named(name):
+                results = self.convert(context)
+        except _Unsupported as error:
+            self.unsupported.setdefault(error.reason, []).append(f"'{name}'")
+            results = [Poison()] * len(node.output)
+        except UnsupportedError:
+            raise
+        except FrontendError as error:
+            if error.where and error.where.startswith("node '"):
+                raise
+            raise FrontendError(error.what, where=place, why=error.why, hint=error.hint) from error
+        except WeftError as error:
+            raise FrontendError(f"{node.op_type} cannot be applied: {error.what}", where=place, why=error.why, hint=error.hint) from error
+        for output, result in zip(node.output, results):
+            if not output:
+                continue
+            if output in scope.values:
+                raise FrontendError(f"value '{output}' is computed twice", where=place)
+            if isinstance(result, Value) and result.producer is not None and result.producer in self.builder.graph.nodes[-1:]:
+                self.rename(result, scope.prefix + output)
+            scope.values[output] = result if result is not None else Absent()
+
+    def rename(self, value: Value, name: str) -> None:
+        """Gives a fresh value the model's name for it, once."""
+        if value.name in self.builder._taken and name not in self.builder._taken:
+            self.builder._taken.discard(value.name)
+            value.name = self.builder.unique(name)
+
+    def convert(self, c: Context) -> Sequence[Any]:
+        c.check_known()
+        poisoned = any(isinstance(o, Poison) for o in c.operands)
+        converter = find(c.domain, c.op_type, c.version)
+        function = self.functions.get((c.node.domain, c.op_type, getattr(c.node, "overload", "")))
+        if function is not None:
+            return self.call(function, c)
+        if converter is None:
+            body = None if poisoned else self.schema_body(c)
+            if body is not None:
+                return self.call(body, c)
+            if not poisoned or c.schema is None or not (c.schema.has_function or c.schema.has_context_dependent_function):
+                raise _Unsupported(f"operator {c.domain + '.' if c.domain else ''}{c.op_type} (version {c.version})")
+        if poisoned:
+            return [Poison()] * len(c.node.output)
+        assert converter is not None
+        formula = find_formula(c.domain, c.op_type)
+        if formula is not None and c.all_contents():
+            result = formula(c)
+            if result is not None:
+                return _sequence(result)
+        return [self.refined(c, r) for r in _sequence(converter(c))]
+
+    def refined(self, c: Context, result: Any) -> Any:
+        return self.folded(result) if isinstance(result, Value) else result
+
+    def folded(self, value: Value) -> Value:
+        """A small value of constants as a constant."""
+        node = value.producer
+        if node is None or not isinstance(value.type, TensorType) or not value.type.is_static or len(node.outputs) != 1:
+            return value
+        if np.prod(value.type.shape, dtype=np.int64) > FOLDED or any(i is not None and i.constant is None for i in node.inputs) or not node.inputs:
+            return value
+        if sum(i.constant.size for i in node.inputs if i is not None) > 4 * FOLDED:  # type: ignore[union-attr]
+            return value
+        with np.errstate(all="ignore"):
+            array = np.asarray(node.op.reference(*(None if i is None else i.constant for i in node.inputs)))
+        return self.builder.constant(array, value.name)
+
+    # -- functions
+    def schema_body(self, c: Context) -> FunctionProto | None:
+        schema = c.schema
+        if schema is None:
+            return None
+        if schema.has_context_dependent_function:
+            types = [self.type_of(o) for o in c.operands]
+            if any(t is None for t in types):
+                return None
+            node = c.resolved_node()
+            version = max((v for v in schema.context_dependent_function_opset_versions if v <= c.version), default=None)
+            if version is None:
+                return None
+            text = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), [t.SerializeToString() for t in types])  # type: ignore[union-attr]
+        elif schema.has_function:
+            version = max((v for v in schema.function_opset_versions if v <= c.version), default=None)
+            if version is None:
+                return None
+            text = schema.get_function_with_opset_version(version)
+        else:
+            return None
+        body = FunctionProto()
+        body.ParseFromString(text)
+        return body if body.node else None
+
+    def type_of(self, operand: Any) -> TypeProto | None:
+        if isinstance(operand, Absent):
+            return TypeProto()
+        if isinstance(operand, Content):
+            return onnx.helper.make_tensor_type_proto(_enumerator(operand.dtype), operand.shape)
+        if isinstance(operand, Value):
+            return onnx.helper.make_tensor_type_proto(_enumerator(operand.dtype), [d if isinstance(d, int) else None for d in operand.shape])
+        return None
+
+    def call(self, function: FunctionProto, c: Context) -> Sequence[Any]:
+        """A function's nodes in place of the node that calls it."""
+        if c.depth > MAX_DEPTH:
+            raise FrontendError(f"function '{function.name}' calls itself")
+        scope = Scope(prefix=f"{c.scope.prefix}{c.node.name or c.op_type}/")
+        for k, name in enumerate(function.input):
+            scope.values[name] = c.operands[k] if k < len(c.operands) else Absent()
+        versions = {**c.versions, **self._opsets(function.opset_import, f"function '{function.name}'")}
+        given = {a.name: c.attribute(a.name) for a in c.node.attribute}
+        attributes = {k: v for k, v in given.items() if v is not None}
+        for a in function.attribute_proto:
+            attributes.setdefault(a.name, a)
+        if c.schema is not None:
+            for key, a in c.schema.attributes.items():
+                if key not in attributes and a.default_value.name:
+                    attributes[key] = a.default_value
+        self.nodes(function.node, scope, versions, c.name, attributes, c.depth + 1)
+        return [scope.values.get(n, Absent()) for n in function.output]
+
+    def subgraph(self, graph: GraphProto, c: Context, inputs: Sequence[Any] = ()) -> list[Any]:
+        """The outputs of a sub-graph, its nodes put here, over `inputs`."""
+        scope = Scope(outer=c.scope, prefix=f"{c.scope.prefix}{c.node.name or c.op_type}/")
+        if len(inputs) != len(graph.input):
+            raise FrontendError(f"the sub-graph '{graph.name}' takes {len(graph.input)} input(s), gets {len(inputs)}")
+        self.initialize(graph, scope, {})
+        for info, operand in zip(graph.input, inputs):
+            scope.values[info.name] = operand
+        self.nodes(graph.node, scope, c.versions, c.name, c.outer_attributes, c.depth + 1)
+        results = []
+        for info in graph.output:
+            operand = scope.find(info.name)
+            if operand is None:
+                raise FrontendError(f"output '{info.name}' of sub-graph '{graph.name}' is computed by no node")
+            results.append(operand)
+        return results
+
+    # -- operands
+    def as_value(self, operand: Any, name: str = "shape") -> Value:
+        """An operand as a graph value; a content becomes one node per formula, or a constant."""
+        if isinstance(operand, Value):
+            return operand
+        assert isinstance(operand, Content)
+        kept = self._tensors.get(id(operand))
+        if kept is None:
+            kept = self._tensors[id(operand)] = (operand, self._tensor(operand, name))
+            self._contents[id(kept[1])] = operand
+        return kept[1]
+
+    def _tensor(self, content: Content, name: str) -> Value:
+        b = self.builder
+        if content.is_constant:
+            return b.constant(content.array(), name)
+        parts: list[Value] = []
+        run: list[Any] = []
+
+        def flush() -> None:
+            if run:
+                parts.append(b.constant(np.array(run, np.int64), "c"))
+                run.clear()
+
+        for x in content.dims():
+            if isinstance(x, Expr):
+                flush()
+                parts.append(b.add(Fill(dt.int64, (1,), ct.as_int(x))))
+            else:
+                run.append(int(x))
+        flush()
+        value = parts[0] if len(parts) == 1 else b.add(Concat(0), *parts)
+        if content.shape != (len(content.dims()),):
+            value = b.add(Reshape(content.shape), value)
+        return value if content.dtype == dt.int64 else b.add(Cast(content.dtype), value)
+
+    def known(self, operand: Any) -> Content | None:
+        """The content of an operand if it is known without reading data at run time."""
+        if isinstance(operand, Content):
+            return operand
+        if not isinstance(operand, Value):
+            return None
+        if id(operand) not in self._contents:
+            self._contents[id(operand)] = None if operand.constant is None else ct.of_array(operand.constant)
+        return self._contents[id(operand)]
+
+    def demanded(self, operand: Any) -> Content | None:
+        """The content of an operand, read at run time if need be; None if that is not possible."""
+        found = self.known(operand)
+        if found is not None or not isinstance(operand, Value):
+            return found
+        type = operand.tensor
+        if not type.is_static or not type.dtype.is_integer:
+            return None
+        count = int(np.prod(type.shape, dtype=np.int64))
+        if count > LIMIT:
+            return None
+        return ct.content(dt.int64, [self.builder.symbol(operand, k) for k in range(count)], tuple(type.shape))  # type: ignore[arg-type]
+
+
+class _Unsupported(Exception):
+    """One thing that is not supported; collected."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Context(Composer):
+    """What a converter sees of its node: operands, attributes, and (as a Composer) the building of nodes."""
+
+    def __init__(
+        self, importer: Importer, node: NodeProto, domain: str, name: str, operands: list[Any], scope: Scope,
+        versions: Mapping[str, int], attributes: Mapping[str, AttributeProto], depth: int,
+    ) -> None:  # fmt: skip
+        super().__init__(importer.builder)
+        self.importer, self.node, self.domain, self.name, self.operands, self.scope = importer, node, domain, name, operands, scope
+        self.versions, self.outer_attributes, self.depth = versions, attributes, depth
+        self.op_type = node.op_type
+        self.version = versions.get(domain, 1)
+        self.attributes = {a.name: a for a in node.attribute}
+        try:
+            self.schema = onnx.defs.get_schema(self.op_type, self.version, domain)
+        except Exception:  # noqa: BLE001 - onnx's own class of error, which is not public
+            self.schema = None
+
+    def __call__(self, op: Operator, *inputs: Any) -> Any:
+        """`op` applied; small results of constants are constants."""
+        result = super().__call__(op, *inputs)
+        return self.importer.folded(result) if isinstance(result, Value) else result
+
+    # -- errors
+    def unsupported(self, reason: str) -> Exception:
+        """What to raise for what cannot be converted: `raise c.unsupported("auto_pad with symbolic sizes")`."""
+        return _Unsupported(f"{self.op_type}: {reason}")
+
+    def error(self, what: str, why: str | None = None) -> FrontendError:
+        return FrontendError(f"{self.op_type}: {what}", why=why)
+
+    def check_known(self) -> None:
+        """Arity and attribute types, against ONNX's schema."""
+        if self.schema is None:
+            if self.domain == "" and self.op_type and not find("", self.op_type, self.version) and not self.importer.functions:
+                raise _Unsupported(f"operator {self.op_type} (version {self.version})")
+            return
+        n = len(self.node.input)
+        if not self.schema.min_input <= n <= self.schema.max_input:
+            raise self.error(f"takes {_span(self.schema.min_input, self.schema.max_input)} input(s), got {n}")
+        if len(self.node.output) > self.schema.max_output:
+            raise self.error(f"gives {_span(self.schema.min_output, self.schema.max_output)} output(s), got {len(self.node.output)}")
+        for a in self.node.attribute:
+            wanted = self.schema.attributes.get(a.name)
+            if wanted is None:
+                raise self.error(f"has no attribute '{a.name}' in version {self.version}")
+            if not a.ref_attr_name and a.type and int(a.type) != wanted.type.value:
+                raise self.error(f"attribute '{a.name}' is a {_attribute_type(a.type)}, expected {_attribute_type(wanted.type.value)}")
+        for key, wanted in self.schema.attributes.items():
+            if wanted.required and self.attribute(key) is None:
+                raise self.error(f"attribute '{key}' is missing")
+
+    # -- attributes
+    def attribute(self, name: str) -> AttributeProto | None:
+        found = self.attributes.get(name)
+        if found is not None and found.ref_attr_name:
+            found = self.outer_attributes.get(found.ref_attr_name)
+        return found
+
+    def resolved_node(self) -> NodeProto:
+        """The node with references to a function's attributes replaced by their values."""
+        node = NodeProto()
+        node.CopyFrom(self.node)
+        del node.attribute[:]
+        for key in self.attributes:
+            value = self.attribute(key)
+            if value is not None:
+                node.attribute.add().CopyFrom(value)
+                node.attribute[-1].name = key
+        return node
+
+    def has(self, name: str) -> bool:
+        return self.attribute(name) is not None
+
+    def integer(self, name: str, default: int = 0) -> int:
+        a = self.attribute(name)
+        return default if a is None else int(a.i)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return bool(self.integer(name, default))
+
+    def real(self, name: str, default: float = 0.0) -> float:
+        a = self.attribute(name)
+        # float32 attributes in their shortest decimal form: 0.01, not 0.009999999776482582.
+        return default if a is None else float(str(np.float32(a.f)))
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        a = self.attribute(name)
+        return None if a is None else tuple(int(i) for i in a.ints)
+
+    def reals(self, name: str) -> tuple[float, ...] | None:
+        a = self.attribute(name)
+        return None if a is None else tuple(float(str(np.float32(f))) for f in a.floats)
+
+    def string(self, name: str, default: str = "") -> str:
+        a = self.attribute(name)
+        return default if a is None else a.s.decode()
+
+    def strings(self, name: str) -> tuple[str, ...] | None:
+        a = self.attribute(name)
+        return None if a is None else tuple(s.decode() for s in a.strings)
+
+    def tensor(self, name: str) -> Array | None:
+        a = self.attribute(name)
+        return None if a is None else to_array(a.t, folder=self.importer.model.folder)
+
+    def graph(self, name: str) -> GraphProto | None:
+        a = self.attribute(name)
+        return None if a is None else a.g
+
+    def dtype(self, name: str, default: DType) -> DType:
+        a = self.attribute(name)
+        return default if a is None else dtype_of(a.i, f"attribute '{name}'")
+
+    # -- operands
+    @property
+    def count(self) -> int:
+        return len(self.operands)
+
+    def given(self, k: int) -> bool:
+        """Whether operand k is there."""
+        return k < len(self.operands) and not isinstance(self.operands[k], Absent)
+
+    def optional(self, k: int) -> Value | None:
+        if not self.given(k):
+            return None
+        operand = self.operands[k]
+        if isinstance(operand, list):
+            raise self.unsupported("sequences")
+        return self.importer.as_value(operand, self.node.input[k])
+
+    def value(self, k: int) -> Value:
+        """Operand k as a graph value."""
+        found = self.optional(k)
+        if found is None:
+            raise self.error(f"input {k} is missing")
+        return found
+
+    def values(self) -> list[Value]:
+        return [self.value(k) for k in range(len(self.operands)) if self.given(k)]
+
+    def shape(self, k: int) -> tuple[Dim, ...]:
+        operand = self.operands[k]
+        return operand.shape if isinstance(operand, (Content, Value)) else self.value(k).shape
+
+    def operand_dtype(self, k: int) -> DType:
+        operand = self.operands[k]
+        return operand.dtype if isinstance(operand, (Content, Value)) else self.value(k).dtype
+
+    def all_contents(self) -> bool:
+        return all(isinstance(o, Absent) or self.importer.known(o) is not None for o in self.operands)
+
+    def content(self, k: int) -> Content:
+        """The content of operand k, which is known."""
+        found = self.importer.known(self.operands[k])
+        assert found is not None
+        return found
+
+    def known(self, k: int) -> Content | None:
+        return self.importer.known(self.operands[k]) if self.given(k) else None
+
+    def dims(self, k: int, what: str) -> tuple[Dim, ...] | None:
+        """The integers of operand k, as numbers and formulas, read at run time if need be; None if it is absent."""
+        if not self.given(k):
+            return None
+        found = self.importer.demanded(self.operands[k])
+        if found is None:
+            raise self.unsupported(f"{what} of unknown length or dtype, known only at run time")
+        return tuple(as_dim(x) for x in found.dims())
+
+    def numbers(self, k: int, what: str) -> tuple[int, ...] | None:
+        """The integers of operand k, which must be known at import; None if it is absent."""
+        dims = self.dims(k, what)
+        if dims is not None and any(isinstance(d, Expr) for d in dims):
+            raise self.unsupported(f"{what} known only at run time")
+        return dims  # type: ignore[return-value]
+
+    def constant(self, k: int) -> Array | None:
+        """The data of operand k if it is constant."""
+        if not self.given(k):
+            return None
+        operand = self.operands[k]
+        if isinstance(operand, Content):
+            return operand.array() if operand.is_constant else None
+        return operand.constant if isinstance(operand, Value) else None
+
+    def declared_shape(self, k: int = 0) -> tuple[int, ...] | None:
+        """The shape that the model declares for output k, if every dimension is a number."""
+        if k >= len(self.node.output) or self.scope.prefix:
+            return None
+        type = self.importer.declared.get(self.node.output[k])
+        if type is None or type.WhichOneof("value") != "tensor_type" or not type.tensor_type.HasField("shape"):
+            return None
+        dims = type.tensor_type.shape.dim
+        return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def _identifier(name: str) -> str:
+    text = re.sub(r"\W+", "_", name).strip("_")
+    return f"n{text}" if text[:1].isdigit() else text
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"at least {low}" if high > 1_000_000 else f"{low} … {high}"
+
+
+def _attribute_type(value: int) -> str:
+    return AttributeProto.AttributeType.Name(value).lower()
+
+
+def _enumerator(dtype: DType) -> int:
+    from weft_onnx.tensors import DTYPES
+
+    return next(k for k, v in DTYPES.items() if v == dtype)
+
+
+def _sequence(result: Any) -> Sequence[Any]:
+    return result if isinstance(result, (tuple, list)) else (result,)
+
+
+def _captured(node: NodeProto) -> set[str]:
+    """Names that a node's sub-graphs use but do not define."""
+    found: set[str] = set()
+    for a in node.attribute:
+        for graph in ([a.g] if a.HasField("g") else []) + list(a.graphs):
+            own = {i.name for i in (*graph.input, *graph.initializer)} | {o for n in graph.node for o in n.output}
+            for inner in graph.node:
+                found |= {i for i in (*inner.input, *_captured(inner)) if i and i not in own}
+            found |= {o.name for o in graph.output if o.name not in own}
+    return found
+
+
+def _stuck(left: Sequence[tuple[int, NodeProto]], scope: Scope) -> FrontendError:
+    made = {o: (k, n) for k, n in left for o in n.output}
+    for k, node in left:
+        for name in (*node.input, *_captured(node)):
+            if name and name not in made and scope.find(name) is None:
+                return FrontendError(f"'{name}' is used and computed by no node", where=f"node '{node.name or f'{node.op_type}_{k}'}' ({node.op_type})")
+    # Every node waits for another of them: follow what they wait for until one comes again.
+    index, node = left[0]
+    path: list[tuple[int, NodeProto]] = []
+    while all(n is not node for _, n in path):
+        path.append((index, node))
+        index, node = next(made[i] for i in (*node.input, *_captured(node)) if i in made)
+    start = next(k for k, (_, n) in enumerate(path) if n is node)
+    cycle = [f"'{n.name or f'{n.op_type}_{k}'}' ({n.op_type})" for k, n in path[start:]]
+    return FrontendError(f"the graph has a cycle of {len(cycle)} node(s)", where=" ← ".join([*cycle, cycle[0]]))

@@ -1,0 +1,157 @@
+"""Reads model files: checks that they are ONNX, maps large weights instead of copying them, follows external data inside the model's folder."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from weft.errors import FrontendError
+
+Array = np.ndarray[Any, Any]
+
+# ModelProto.graph, GraphProto.initializer, TensorProto.raw_data: the way to the weights.
+GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9
+# Payloads from this size on stay in the file.
+MAPPED = 4096
+
+
+@dataclass
+class Model:
+    """A parsed model. `mapped`: the raw data of large initialisers, by name, cut out of `proto` and seen in place."""
+
+    proto: onnx.ModelProto
+    folder: Path | None = None
+    mapped: dict[str, memoryview] = field(default_factory=dict)
+
+
+def read_model(source: Any) -> Model:
+    """A model from a path, bytes or a ModelProto.
+
+    Raises:
+        FrontendError: no such file, not ONNX, or ill-formed beyond the operators.
+    """
+    if isinstance(source, onnx.ModelProto):
+        return _checked(Model(source), "this ModelProto")
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+        except OSError as error:
+            raise FrontendError(f"cannot read '{path}'", why=str(error.strerror or error)) from error
+        return _parsed(data, f"'{path}'", path.resolve().parent)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _parsed(memoryview(source).cast("B"), "these bytes", None)
+    raise FrontendError(f"cannot read a model from a {type(source).__name__}", hint="give a path, bytes or an onnx.ModelProto")
+
+
+def _parsed(data: memoryview, what: str, folder: Path | None) -> Model:
+    mapped: dict[str, memoryview] = {}
+    try:
+        proto = onnx.ModelProto.FromString(_without_weights(data, mapped))
+    except Exception as error:  # the decoder's own exception class differs between protobuf's implementations
+        raise FrontendError(f"{what} is not an ONNX model", why=f"it does not parse as a ModelProto: {error}", hint="is the file complete?") from error
+    return _checked(Model(proto, folder, mapped), what)
+
+
+def _checked(model: Model, what: str) -> Model:
+    proto = model.proto
+    lacks = [name for name, ok in (("ir_version", proto.ir_version), ("graph", proto.HasField("graph")), ("opset_import", proto.opset_import)) if not ok]
+    if lacks:
+        raise FrontendError(f"{what} is not an ONNX model", why=f"it has no {' and no '.join(lacks)}", hint="is the file complete?")
+    return model
+
+
+# -- the wire format --------------------------------------------------------------------------------------------------
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    result = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number is too long")
+
+
+def _encoded(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+    """(number, wire type, start, payload start, end) of every field of a message."""
+    at, size = 0, len(data)
+    while at < size:
+        start = at
+        tag, at = _varint(data, at)
+        kind, payload = tag & 7, at
+        if kind == 0:
+            _, at = _varint(data, at)
+        elif kind == 1:
+            at += 8
+        elif kind == 2:
+            length, payload = _varint(data, at)
+            at = payload + length
+        elif kind == 5:
+            at += 4
+        else:
+            raise ValueError(f"a field of wire type {kind}")
+        if at > size:
+            raise ValueError(f"field {tag >> 3} ends {at - size} byte(s) beyond the end")
+        yield tag >> 3, kind, start, payload, at
+
+
+def _message(number: int, parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    return [_encoded(number << 3 | 2), _encoded(sum(len(p) for p in parts)), *parts]
+
+
+def _without_weights(data: memoryview, mapped: dict[str, memoryview]) -> bytes:
+    """The serialised model without the raw data of large initialisers, which goes to `mapped` as views."""
+    if len(data) < MAPPED:
+        return bytes(data)
+    parts: list[bytes | memoryview] = []
+    for number, kind, start, payload, end in _fields(data):
+        if number == GRAPH and kind == 2:
+            parts += _message(GRAPH, _graph_without_weights(data[payload:end], mapped))
+        else:
+            parts.append(data[start:end])
+    return b"".join(parts)
+
+
+def _graph_without_weights(data: memoryview, mapped: dict[str, memoryview]) -> list[bytes | memoryview]:
+    parts: list[bytes | memoryview] = []
+    for number, kind, start, payload, end in _fields(data):
+        if number != INITIALIZER or kind != 2 or end - payload < MAPPED:
+            parts.append(data[start:end])
+            continue
+        tensor, kept, name, raw = data[payload:end], [], "", None
+        for n, k, s, p, e in _fields(tensor):
+            if n == RAW_DATA and k == 2 and e - p >= MAPPED:
+                raw = tensor[p:e]
+                continue
+            if n == 8 and k == 2:
+                name = bytes(tensor[p:e]).decode()
+            kept.append(tensor[s:e])
+        if raw is None or not name or name in mapped:
+            parts.append(data[start:end])
+        else:
+            mapped[name] = raw
+            parts += _message(INITIALIZER, kept)
+    return parts

@@ -1,0 +1,54 @@
+"""Weft's ONNX plugin: the frontend, and the peers that run ONNX models. Imports in milliseconds: `onnx` only when a model is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from weft.hooks import EngineKind, Frontend, hookimpl
+
+if TYPE_CHECKING:
+    from weft.graph.nodes import Graph
+
+
+def sniff(head: bytes) -> bool:
+    """Whether a file's first bytes look like a ModelProto: it opens with ir_version (field 1), a small varint, then a length-delimited field."""
+    return len(head) > 3 and head[0] == 0x08 and 0 < head[1] < 0x40 and head[2] in (0x12, 0x1A, 0x22, 0x3A, 0x42)
+
+
+def accepts(model: object) -> bool:
+    """Whether an object is an onnx.ModelProto; imports nothing to say no."""
+    if not type(model).__module__.startswith("onnx"):
+        return False
+    import onnx
+
+    return isinstance(model, onnx.ModelProto)
+
+
+def load(source: Any, options: Mapping[str, Any]) -> Graph:
+    """The graph of a model: a path, bytes or a ModelProto. There are no options.
+
+    Raises:
+        FrontendError: the model cannot be read, or is ill-formed.
+        UnsupportedError: it uses what is not supported; lists everything.
+    """
+    from weft_onnx.importer import import_model
+    from weft_onnx.model_file import read_model
+
+    if options:
+        from weft.errors import FrontendError
+
+        raise FrontendError(f"the ONNX frontend has no option '{sorted(options)[0]}'", hint="it has none")
+    return import_model(read_model(source))
+
+
+@hookimpl
+def frontends() -> list[Frontend]:
+    return [Frontend("onnx", (".onnx",), sniff=sniff, accepts=accepts, load=load)]
+
+
+@hookimpl
+def engines() -> list[EngineKind]:
+    from weft_onnx.engines import ENGINES
+
+    return ENGINES

@@ -1,0 +1,82 @@
+"""Which function converts which ONNX operator.
+
+    @onnx_op("LeakyRelu")
+    def leaky_relu(c: Context) -> Result:
+        return c(LeakyRelu(c.real("alpha", 0.01)), c.value(0))
+
+A converter returns what stands for the outputs: a Value, a Content (integers known as formulas), None for an output it does not make, or a
+sequence of these. It raises through `c.unsupported(reason)` what it cannot do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from weft.graph.nodes import Value
+    from weft_onnx.contents import Content
+    from weft_onnx.importer import Context
+
+Result: TypeAlias = "Value | Content | None | Sequence[Value | Content | None]"
+Converter: TypeAlias = "Callable[[Context], Any]"
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A converter for the operator-set versions first … last of a domain."""
+
+    function: Converter
+    first: int
+    last: int
+
+
+_CONVERTERS: dict[tuple[str, str], list[Registered]] = {}
+_FORMULAS: dict[tuple[str, str], Converter] = {}
+
+
+def onnx_op(*names: str, domain: str = "", versions: tuple[int, int] = (1, 10_000)) -> Callable[[Converter], Converter]:
+    """Registers a converter for operators of `domain` ("" is ONNX's own), for the operator-set versions first … last."""
+
+    def register(function: Converter) -> Converter:
+        for name in names:
+            _CONVERTERS.setdefault((domain, name), []).append(Registered(function, *versions))
+        return function
+
+    return register
+
+
+def onnx_formula(*names: str, domain: str = "") -> Callable[[Converter], Converter]:
+    """Registers what computes operators on contents, tried where every operand has one; it returns None to leave it to the converter."""
+
+    def register(function: Converter) -> Converter:
+        for name in names:
+            _FORMULAS[domain, name] = function
+        return function
+
+    return register
+
+
+def find(domain: str, name: str, version: int) -> Converter | None:
+    """The converter of an operator at an operator-set version."""
+    for entry in _all().get((domain, name), ()):
+        if entry.first <= version <= entry.last:
+            return entry.function
+    return None
+
+
+def find_formula(domain: str, name: str) -> Converter | None:
+    _all()
+    return _FORMULAS.get((domain, name))
+
+
+def supported() -> list[tuple[str, str]]:
+    """Every (domain, operator) that has a converter."""
+    return sorted(_all())
+
+
+def _all() -> dict[tuple[str, str], list[Registered]]:
+    import weft_onnx.converters  # noqa: F401 - registers them
+
+    return _CONVERTERS
