@@ -56,4 +56,5 @@ def require(codegen: Codegen, program: Program, target: str) -> None:
     """Raises CodegenError naming everything that `program` uses and the target lacks."""
     lacks = codegen.check(program)
     if lacks:
-        raise CodegenError(f"target '{target}' cannot compile kernel '{program.name}'", where="\n".join(lacks), hint="a loop pass or a schedule step should have removed these")
+        hint = "a loop pass or a schedule step should have removed these"
+        raise CodegenError(f"target '{target}' cannot compile kernel '{program.name}'", where="\n".join(lacks), hint=hint)

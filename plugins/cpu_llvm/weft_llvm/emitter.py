@@ -12,6 +12,7 @@ registers. Arithmetic is in `weft_llvm.arithmetic`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ STACK_BYTES = 16 << 10
 
 FUNCTIONS = frozenset({"sqrt", "floor", "ceil", "trunc", "round", "abs", "copysign", "fma", "popcount", "isnan", "isinf"})
 SCOPES = ("global", "local", "register")
+_VERIFY = "verify(program) finds uses before definitions"
 
 
 @dataclass(frozen=True)
@@ -228,8 +230,8 @@ class Emitter(Arithmetic):
             *self._helpers.values(),
             *self._functions,
             # A task is called from one place besides the pool; inlining it there would only double the code.
-            f'attributes #1 = {{ noinline {common} }}',
-            f'attributes #0 = {{ {common} }}',
+            f"attributes #1 = {{ noinline {common} }}",
+            f"attributes #0 = {{ {common} }}",
             *(f"!{i} = {text}" for i, text in enumerate(self._metadata)),
         ]
         return Emitted(program.name, "\n".join(parts) + "\n", tuple(self._storage.sizes))
@@ -306,7 +308,7 @@ class Emitter(Arithmetic):
         try:
             return self._env[e.name]
         except KeyError:
-            raise CodegenError(f"variable '{e.name}' of kernel '{self.program.name}' has no value here", hint="verify(program) finds uses before definitions") from None
+            raise CodegenError(f"variable '{e.name}' of kernel '{self.program.name}' has no value here", hint=_VERIFY) from None
 
     def _emit_binary(self, e: ex.Binary) -> Value:
         return self.binary(e.symbol, self.emit_expr(e.a), self.emit_expr(e.b))
@@ -432,7 +434,7 @@ class Emitter(Arithmetic):
         try:
             return self._buffers[b.name]
         except KeyError:
-            raise CodegenError(f"buffer '{b.name}' of kernel '{self.program.name}' is not allocated here", hint="verify(program) finds uses before definitions") from None
+            raise CodegenError(f"buffer '{b.name}' of kernel '{self.program.name}' is not allocated here", hint=_VERIFY) from None
 
     def _flat(self, b: Buffer, indices: tuple[Expr, ...]) -> Expr:
         """One row-major index."""
@@ -525,7 +527,7 @@ class Emitter(Arithmetic):
             zero = "zeroinitializer"
             name = f"llvm.masked.load.{_suffix(t)}.p0"
             self._declared.setdefault(name, f"declare {t} @{name}(ptr, {m}, {t})")
-            text = self._op(f"call {t} @{name}(ptr align {memory_bytes(d)} {pointer}, {m} {mask.text}, {t} {zero}){self._md_only(where)}")
+            text = self._op(f"call {t} @{name}(ptr align {memory_bytes(d)} {pointer}, {m} {mask.text}, {t} {zero}){where.annotations}")
             return self._from_memory(text, d)
         if mask is None and isinstance(index, ex.Broadcast):
             return self.splat(self._load_memory(where, index.value, one, None), d.lanes)
@@ -535,11 +537,8 @@ class Emitter(Arithmetic):
         at = self._op(f"getelementptr {element}, ptr {where.pointer}, <{d.lanes} x i64> {self.cast(self.emit_expr(index), dt.int64).text}")
         name = f"llvm.masked.gather.{_suffix(t)}.v{d.lanes}p0"
         self._declared.setdefault(name, f"declare {t} @{name}({pointers}, {m}, {t})")
-        text = self._op(f"call {t} @{name}({pointers} align {memory_bytes(d)} {at}, {m} {mask.text}, {t} zeroinitializer){self._md_only(where)}")
+        text = self._op(f"call {t} @{name}({pointers} align {memory_bytes(d)} {at}, {m} {mask.text}, {t} zeroinitializer){where.annotations}")
         return self._from_memory(text, d)
-
-    def _md_only(self, where: _Memory) -> str:
-        return where.annotations
 
     def _pointers(self, where: _Memory, index: Expr, element: str) -> list[str]:
         """The address of each lane: constant distances from one base where the stride is known, or element by element."""
@@ -608,8 +607,8 @@ class Emitter(Arithmetic):
             self._line(f"call void @{name}({t} {self._to_memory(value)}, ptr align {memory_bytes(d)} {pointer}, {m} {mask.text}){where.annotations}")
             return
         if mask is None:
-            for k, p in enumerate(self._pointers(where, index, element)):
-                self._line(f"store {element} {self._to_memory(self.element(value, k))}, ptr {p}{align}")
+            for k, place in enumerate(self._pointers(where, index, element)):
+                self._line(f"store {element} {self._to_memory(self.element(value, k))}, ptr {place}{align}")
             return
         m, pointers = self.value_type(mask.dtype), f"<{d.lanes} x ptr>"
         at = self._op(f"getelementptr {element}, ptr {where.pointer}, <{d.lanes} x i64> {self.cast(self.emit_expr(index), dt.int64).text}")
@@ -640,7 +639,7 @@ class Emitter(Arithmetic):
         at = self._register_lanes(r.buffer, index)
         slot, first = divmod(at[0], r.width)
         size = int(byte_size(r.buffer).value) // memory_bytes(r.buffer.dtype)  # type: ignore[attr-defined]
-        contiguous = all(b - a == 1 for a, b in zip(at, at[1:]))
+        contiguous = all(b - a == 1 for a, b in itertools.pairwise(at))
         if not contiguous or first + len(at) > r.width or at[0] < 0 or at[-1] >= size:
             why = (
                 "an index is out of bounds" if at[0] < 0 or at[-1] >= size
@@ -800,8 +799,8 @@ class Emitter(Arithmetic):
                 pointer = self._gep("i8", pointer, offset)
             self._buffers[b.name] = _Memory(pointer, b, self._annotations[b.name])
         else:
-            size = int(byte_size(b).value)  # type: ignore[attr-defined]
-            self._buffers[b.name] = _Memory(self._slot(f"[{max(1, size)} x i8]", max(64, b.align)), b, self._annotations[b.name])
+            length = int(byte_size(b).value)  # type: ignore[attr-defined]
+            self._buffers[b.name] = _Memory(self._slot(f"[{max(1, length)} x i8]", max(64, b.align)), b, self._annotations[b.name])
         self.emit_stmt(s.body)
         del self._buffers[b.name]
 
@@ -1018,4 +1017,4 @@ def _emit_prefetch(emitter: Emitter, call: lp.IntrinsicCall) -> Value | None:
 
 
 def _quote(name: str) -> str:
-    return '"' + "".join(c if c.isalnum() or c in "._-$" else f"\\{ord(c):02X}" if ord(c) < 128 else "".join(f"\\{b:02X}" for b in c.encode()) for c in name) + '"'
+    return '"' + "".join(chr(b) if chr(b).isalnum() or chr(b) in "._-$" else f"\\{b:02X}" for b in name.encode()) + '"'

@@ -53,8 +53,6 @@ class Isa:
         return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
 
-
-
 @cache
 def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
     """Asks LLVM what it would emit.
@@ -63,13 +61,14 @@ def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
         TargetError: LLVM does not know the triple or the CPU.
     """
     from weft.errors import CodegenError
-    from weft_llvm.toolchain import Cpu, compile_assembly, data_layout
+    from weft_llvm.toolchain import Cpu, compile_assembly, data_layout, refuse_unknown
 
     key = Cpu(triple, cpu, features, opt)
     probe = """
 declare <4 x float> @llvm.fma.v4f32(<4 x float>, <4 x float>, <4 x float>)
 declare <4 x float> @llvm.floor.v4f32(<4 x float>)
-define <4 x float> @fma(<4 x float> %a, <4 x float> %b, <4 x float> %c) nounwind { %r = call <4 x float> @llvm.fma.v4f32(<4 x float> %a, <4 x float> %b, <4 x float> %c)
+define <4 x float> @fma(<4 x float> %a, <4 x float> %b, <4 x float> %c) nounwind {
+ %r = call <4 x float> @llvm.fma.v4f32(<4 x float> %a, <4 x float> %b, <4 x float> %c)
  ret <4 x float> %r }
 define <4 x float> @rounding(<4 x float> %a) nounwind { %r = call <4 x float> @llvm.floor.v4f32(<4 x float> %a)
  ret <4 x float> %r }
@@ -88,6 +87,7 @@ define void @wide(ptr %p, ptr %q) nounwind "prefer-vector-width"="512" { %x = lo
  ret void }
 """
     try:
+        refuse_unknown(key)
         assembly = compile_assembly(f'target triple = "{triple}"\n' + probe, key)
         layout = data_layout(key)
     except CodegenError as error:
@@ -132,8 +132,8 @@ class LlvmTarget(TargetKind):
         cpu = o.mcpu or ("generic" if cross or (o.mtriple is not None and o.mtriple != host) else toolchain.host_cpu())
         mattr = tuple(a if a[:1] in "+-" else "+" + a for a in o.mattr)
         if o.mcpu is None and cpu != "generic":
-            # The name alone would promise what a hypervisor may have masked out.
-            mattr = tuple(f for f in toolchain.host_features().split(",") if f.startswith("+")) + mattr
+            # The name alone would promise what a hypervisor may have masked out, so absent features are said, too.
+            mattr = (*toolchain.host_features().split(","), *mattr)
         if o.mcpu == "native":
             return self.resolve(replace(target, options=replace(o, mcpu=None)))
         threads = o.threads or (1 if cross else available_threads())
@@ -212,7 +212,7 @@ def _cgroup_quota() -> int | None:
         if not group:
             break
         group = os.path.dirname(group)
-    limit, period = read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-    if limit and period and int(limit) > 0:
-        quotas.append(-(-int(limit) // int(period)))
+    quota, span = read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    if quota and span and int(quota) > 0:
+        quotas.append(-(-int(quota) // int(span)))
     return max(1, min(quotas)) if quotas else None

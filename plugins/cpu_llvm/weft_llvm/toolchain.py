@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
+import re
 import struct
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +20,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from weft.errors import CodegenError
+from weft.errors import CodegenError, TargetError, nearest
 
 _started = threading.Lock()
 _count = itertools.count()
@@ -34,9 +38,8 @@ class Cpu:
 
 @cache
 def _initialize() -> None:
-    with _started:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
 
 
 def host_triple() -> str:
@@ -60,6 +63,42 @@ def target_machine(cpu: Cpu) -> llvm.TargetMachine:
     except RuntimeError as error:
         raise CodegenError(f"LLVM has no code generator for '{cpu.triple}'", why=str(error)) from None
     return target.create_target_machine(cpu=cpu.name, features=cpu.features, opt=min(cpu.opt, 3), reloc="pic", codemodel="small")
+
+
+def refuse_unknown(cpu: Cpu) -> None:
+    """LLVM only mutters about a processor or feature it does not know, and goes on with another.
+
+    Raises:
+        TargetError: naming it, and the nearest that exists.
+    """
+    said = _said(cpu)
+    found = re.findall(r"'([^']+)' is not a recognized (processor|feature)", said)
+    if found:
+        name, what = found[0]
+        known = re.findall(r"^\s+(\S+)\s+- ", _known(cpu.triple), re.M)
+        close = nearest(name.lstrip("+-"), known)
+        where = f"-mcpu={cpu.name} -mattr={cpu.features}" if what == "feature" else f"-mcpu={cpu.name}"
+        raise TargetError(f"'{name.lstrip('+-')}' is no {what} of {cpu.triple.split('-')[0]}", where=where, hint=f"did you mean '{close}'?" if close else None)
+
+
+@cache
+def _known(triple: str) -> str:
+    return _said(Cpu(triple, "help"))  # LLVM prints the list once per process
+
+
+def _said(cpu: Cpu) -> str:
+    """What LLVM writes to the process's standard error while it sets up for `cpu`; it has no other way to say it."""
+    with tempfile.TemporaryFile() as log, _started:
+        sys.stderr.flush()
+        kept = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            target_machine(cpu)
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        log.seek(0)
+        return log.read().decode(errors="replace")
 
 
 @cache
@@ -95,7 +134,8 @@ def _parse(ir: str) -> llvm.ModuleRef:
         module = llvm.parse_assembly(ir, llvm.create_context())
         module.verify()
     except RuntimeError as error:
-        raise CodegenError("LLVM rejects the emitted IR", where=str(error).strip(), hint="this is a bug of the emitter; please report it with the kernel") from None
+        hint = "this is a bug of the emitter; please report it with the kernel"
+        raise CodegenError("LLVM rejects the emitted IR", where=str(error).strip(), hint=hint) from None
     return module
 
 
@@ -155,6 +195,9 @@ class Linked:
     """Functions of one object, mapped into this process for as long as this object lives."""
 
     def __init__(self, image: bytes, names: Sequence[str]) -> None:
+        missing = undefined_symbols(image) if image[:4] == b"\x7fELF" else []
+        if missing:
+            raise CodegenError("the object does not link", why="it needs " + ", ".join(missing))
         builder = llvm.JITLibraryBuilder().add_object_img(image)
         for name in names:
             builder.export_symbol(name)
@@ -165,13 +208,15 @@ class Linked:
         self.addresses = {name: self._tracker[name] for name in names}
 
 
-@_PARALLEL_FOR
-def _serial_parallel_for(ctx: int, task: int, closure: int, tasks: int) -> int:
+def _run_tasks(ctx: int, task: int, closure: int, tasks: int) -> int:
     """A stand-in for the pool: every task, last first, so that a test sees what depends on their order."""
     function = _TASK(task)
     for i in reversed(range(tasks)):
         function(ctx, closure, i)
     return 0
+
+
+_serial_parallel_for = _PARALLEL_FOR(_run_tasks)
 
 
 class JitKernel:

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict
 from typing import IO, BinaryIO, cast
 
@@ -152,10 +153,8 @@ class Workers:
         code = process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                try:
+                with suppress(OSError):  # what it had not read yet
                     pipe.close()
-                except OSError:  # what it had not read yet
-                    pass
         with self._lock:
             self._processes.discard(process)
             if self._closed:
@@ -165,7 +164,8 @@ class Workers:
             log.seek(0)
             text = log.read()[-2000:].decode(errors="replace").strip()
         ended = f"signal {-code}" if code < 0 else f"exit status {code}"
-        return CodegenError(f"the compile worker died on kernel '{name}' ({ended})", where=text or None, hint="this is a bug of LLVM or of the emitter; please report it")
+        hint = "this is a bug of LLVM or of the emitter; please report it"
+        return CodegenError(f"the compile worker died on kernel '{name}' ({ended})", where=text or None, hint=hint)
 
 
 def _about(name: str, error: CodegenError) -> CodegenError:
@@ -225,10 +225,8 @@ def main() -> None:
     # Whatever prints to standard output must not get between the answers.
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    try:
+    with suppress(BrokenPipeError):
         serve(sys.stdin.buffer, sink)
-    except BrokenPipeError:
-        pass
     os._exit(0)  # nothing here needs an orderly end, and LLVM's takes time
 
 
