@@ -38,6 +38,7 @@ from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
 from weft.machine import Machine
 from weft.passes.capabilities import Capabilities
+from weft.passes.own_outputs import own_outputs
 from weft.passes.pipeline import GraphPass, run_passes
 from weft.passes.plan_memory import MemoryPlan, plan_memory
 from weft.plugins import KNOWN_FRONTENDS, KNOWN_TARGETS, PluginHost, host
@@ -229,6 +230,7 @@ class Compilation:
 
         plugin_passes = [item.value for item in host().items("graph_passes", target=self.target.target)]
         grouped = run_passes(graph, self.target.capabilities, [*plugin_passes, *self.extra], on_pass, check=self.check)
+        grouped = own_outputs(grouped)
         self.graphs["fuse"] = grouped
         return grouped
 

@@ -254,11 +254,10 @@ class JitKernel:
         context[9] = threads
         buffers = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
         sizes = (ctypes.c_int64 * max(1, len(values)))(*values)
-        function = self._function
 
         def run() -> int:
-            assert arrays is not None and keep is not None
-            return int(function(ctypes.addressof(context), ctypes.addressof(buffers), ctypes.addressof(sizes)))
+            assert arrays is not None and keep is not None  # alive as long as this is, like the code
+            return int(self._function(ctypes.addressof(context), ctypes.addressof(buffers), ctypes.addressof(sizes)))
 
         return run
 

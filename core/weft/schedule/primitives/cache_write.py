@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from weft.expr.nodes import free_vars
 from weft.loop.nodes import For, Program, replace_buffers, seq
 from weft.schedule.dependence import readers, writers, written_buffers
 from weft.schedule.primitives.cache_read import allocate
@@ -36,7 +37,9 @@ def cache_write(program: Program, block: str, scope: str) -> tuple[Program, str]
         raise tree.error(step, f"'{block}' updates '{old.name}' in place: the new buffer would start empty", (block,))
     new = replace(old, name=tree.fresh(f"{block}_{scope}"), scope=scope)
     name = tree.fresh(f"{block}_copy")
-    spot = next((k for k, s in enumerate(path) if isinstance(s, For)), len(path) - 1)
+    # Inside a scan the copy belongs to the step: later blocks of the step read what it writes.
+    steps = {v for i, x in zip(b.iters, b.bindings) if i.kind == "scan" for v in free_vars(x)}
+    spot = next((k for k, s in enumerate(path) if isinstance(s, For) and s.var.name not in steps), len(path) - 1)
     here = {x.name for x in blocks_in(path[spot])}
     users = {r for r in readers(tree, [old.name], but=block) if r in here}
     moved = {block} | users  # readers under the same loop come before the copy: they take the new buffer

@@ -108,7 +108,7 @@ def enters(loop: For, buffer: Buffer, outer: Mapping[str, Expr]) -> bool:
     for b in blocks_in(loop.body):
         uses = accesses(b, buffer.name)
         for i, x in zip(b.iters, b.bindings):
-            if uses and i.kind != "spatial" and loop.var.name in free_vars(x) and buffer.name in writes(b):
+            if uses and i.kind == "reduce" and loop.var.name in free_vars(x) and buffer.name in writes(b):
                 return False
         first_write = any(u.write for u in uses) and (b.init is not None or not any(not u.write for u in uses))
         for u in uses:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from weft.expr.nodes import Const, Expr, Var, free_vars, walk
+from weft.expr.nodes import Const, Expr, Var, free_vars, substitute, walk
+from weft.expr.ranges import Range
+from weft.expr.simplify import simplify
 from weft.loop.nodes import Block, For, Load, Program, Stmt, Store, int_const, stmt_exprs, walk_stmts
+
+if TYPE_CHECKING:
+    from weft.schedule.schedule import Schedule
 
 UNKNOWN_EXTENT = 256
 """What a symbolic extent is taken for where a schedule must guess."""
@@ -68,6 +75,42 @@ def _coefficient(e: Expr, var: str) -> int | None:
     if form is None:
         return None
     return int_const(form.coefficients.get(var, Const(0, e.dtype)))
+
+
+@dataclass(frozen=True)
+class LoopView:
+    """A block seen from its loops: accesses as formulas of the loop variables.
+
+    `kinds`: per loop, the kind of the iterator that it drives.
+    """
+
+    loops: list[str]
+    extents: dict[str, int | None]
+    kinds: dict[str, str]
+    store: Load
+    loads: list[Load]
+
+    @classmethod
+    def of(cls, s: Schedule, name: str) -> LoopView:
+        block = s.block(name)
+        loops = s.loops(name)
+        values = {i.var.name: b for i, b in zip(block.iters, block.bindings)}
+        kinds = {v: i.kind for i, b in zip(block.iters, block.bindings) for v in free_vars(b)}
+        extents = {x: int_const(s.loop(x).extent) for x in loops}
+        ranges = {x: Range(0, None if n is None else n - 1) for x, n in extents.items()}
+
+        def seen(x: Load | Store) -> Load:
+            return Load(x.buffer, tuple(simplify(substitute(i, values), ranges) for i in x.indices))
+
+        return cls(loops, extents, dict(kinds), seen(target(block)), [seen(x) for x in loads(block)])
+
+    def extent(self, loop: str) -> int:
+        """Trips, guessed where symbolic."""
+        n = self.extents[loop]
+        return UNKNOWN_EXTENT if n is None else n
+
+    def stride(self, x: Load, loop: str) -> int | None:
+        return stride_of(x, loop)
 
 
 def extent(loop: For) -> int:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.loop.nodes import Block, Load, Program, int_const
+from weft.dtypes import DType
+from weft.expr.nodes import FloorDiv, FloorMod, Var
+from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
 from weft.schedule.rule import Decline, Offer, Rule
 from weft.schedule.schedule import Schedule
@@ -18,58 +20,57 @@ from weft_llvm.schedules.elementwise import schedule_elementwise
 from weft_llvm.schedules.tiles import Tile, choose_tile
 
 
+MOST_COLUMNS = 8
+"""Vectors side by side in a tile, at most."""
 UNROLLED_STEPS = 64
 """Most multiply-adds in the innermost body."""
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Iterators of a contraction by position: `vector` (None if no loop vectorises), `column` and `row` (None if there is none)."""
+    """Loops of a contraction by name: `vector` gives the lanes, `column` more vectors of the same row, `row` the rows (None if there is none)."""
 
-    vector: int | None
-    column: int | None
-    row: int | None
-    split_vector: bool  # the column loop is made by splitting the vector loop
+    vector: str
+    column: str | None
+    row: str | None
 
 
-def find_roles(block: Block, lanes: int) -> Roles:
-    """Which spatial loops of a contraction become vector lanes, columns and rows of the register tile."""
-    spatial = [k for k, i in enumerate(block.iters) if i.kind == "spatial"]
-    store = access.target(block)
-    operands = [x for x in access.loads(block) if x.buffer.name != store.buffer.name]
+def split_panels(s: Schedule, name: str) -> None:
+    """Splits the loops along which an operand is stored in panels, so that inside and outside of a panel are loops of their own."""
+    block = s.block(name)
+    factors: dict[str, int] = {}
+    for x in access.loads(block):
+        for index in x.indices:
+            if isinstance(index, (FloorDiv, FloorMod)) and isinstance(index.a, Var) and (c := int_const(index.b)) is not None:
+                factors[index.a.name] = c
+    for i, binding in zip(block.iters, block.bindings):
+        if i.var.name in factors and isinstance(binding, Var) and int_const(i.extent) != factors[i.var.name]:
+            s.split(binding.name, [None, factors[i.var.name]])
 
-    def moves(x: Load, k: int) -> int | None:
-        return access.stride_of(x, block.iters[k].var.name)
 
+def find_roles(s: Schedule, name: str) -> Roles | None:
+    """Which spatial loops of a contraction become lanes, columns and rows of the register tile; None if no loop gives lanes."""
+    view = access.LoopView.of(s, name)
+    store = view.store
+    operands = [x for x in view.loads if x.buffer.name != store.buffer.name]
+    spatial = [x for x in view.loops if view.kinds.get(x) == "spatial"]
     vector = None
-    for k in reversed(spatial):
-        n = int_const(block.iters[k].extent)
-        if access.stride_of(store, block.iters[k].var.name) != 1 or (n is not None and n < 2):
-            continue
-        if any(moves(x, k) == 1 for x in operands) and all(moves(x, k) in (0, 1) for x in operands):
-            vector = k
+    for x in reversed(spatial):
+        n = view.extent(x)
+        if view.stride(store, x) == 1 and n > 1 and any(view.stride(o, x) == 1 for o in operands) and all(view.stride(o, x) in (0, 1) for o in operands):
+            vector = x
             break
     if vector is None:
-        return Roles(None, None, None, False)
-    wide = [x for x in operands if moves(x, vector) == 1]
-    narrow = [x for x in operands if moves(x, vector) == 0]
-    extent = int_const(block.iters[vector].extent)
-
-    def extent_of(k: int) -> int:
-        n = int_const(block.iters[k].extent)
-        return access.UNKNOWN_EXTENT if n is None else n
-
-    others = [k for k in spatial if k != vector]
-    rows = [k for k in others if extent_of(k) > 1 and any(moves(x, k) != 0 for x in narrow) and all(moves(x, k) == 0 for x in wide)]
+        return None
+    wide = [o for o in operands if view.stride(o, vector) == 1]
+    narrow = [o for o in operands if view.stride(o, vector) == 0]
+    others = [x for x in spatial if x != vector and view.extent(x) > 1]
+    rows = [x for x in others if any(view.stride(o, x) != 0 for o in narrow) and all(view.stride(o, x) == 0 for o in wide)]
     if not rows and not narrow:
         # Depthwise: every operand moves along the lanes; a tile still reuses the weights along a spatial loop.
-        fixed = [k for k in others if extent_of(k) > 1 and any(moves(x, k) == 0 for x in wide)]
-        rows = [k for k in fixed if k > min(others)] or fixed
-    columns = [k for k in others if extent_of(k) > 1 and narrow and any(moves(x, k) != 0 for x in wide) and all(moves(x, k) == 0 for x in narrow)]
-    row = rows[-1] if rows else None
-    if extent is None or extent > lanes:
-        return Roles(vector, vector, row, True)
-    return Roles(vector, columns[-1] if columns else None, row, False)
+        rows = [x for x in others if any(view.stride(o, x) == 0 for o in wide)]
+    columns = [x for x in others if narrow and any(view.stride(o, x) != 0 for o in wide) and all(view.stride(o, x) == 0 for o in narrow)]
+    return Roles(vector, columns[-1] if columns else None, rows[-1] if rows else None)
 
 
 def anchor_of(program: Program) -> Block | None:
@@ -90,7 +91,9 @@ class ContractionRule(Rule):
             return Decline("no_contraction", "the group has no single matrix product or convolution")
         if access.has_sequential_loop(program):
             return Decline("scan", "the contraction lies in a sequential loop")
-        if find_roles(block, machine.lanes(access.target(block).buffer.dtype)).vector is None:
+        trial = Schedule(program, machine)
+        split_panels(trial, block.name)
+        if find_roles(trial, block.name) is None:
             return Decline("no_vector_loop", "no output loop is contiguous in the output and an operand")
         return Offer(float(access.block_work(block)))
 
@@ -120,39 +123,35 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
     """Tiles the contraction `name`, whose result is in registers, with the block `tail` that takes the tile out of them."""
     dtype = access.target(s.block(name)).buffer.dtype
     lanes = machine.lanes(dtype)
-    block = s.block(name)
-    roles = find_roles(block, lanes)
-    assert roles.vector is not None
-    loops = s.loops(name)
-    iters = block.iters
-    reduce = _reduction_order(block, loops)
-    spatial = [loops[k] for k, i in enumerate(iters) if i.kind == "spatial"]
-
-    row_loop = loops[roles.row] if roles.row is not None else None
-    vector_loop = loops[roles.vector]
-    outer = [x for x in spatial if x not in (row_loop, vector_loop)]
-    column_loop = None
+    split_panels(s, name)
+    roles = find_roles(s, name)
+    assert roles is not None
+    view = access.LoopView.of(s, name)
+    reduce = _reduction_order(view)
+    outer = [x for x in view.loops if view.kinds.get(x) == "spatial" and x not in (roles.row, roles.vector)]
+    row_loop, vector_loop, column_loop = roles.row, roles.vector, None
     tile_order: list[str] = []
 
-    row_extent = None if row_loop is None else int_const(s.loop(row_loop).extent)
-    vectors = -(-(int_const(s.loop(vector_loop).extent) or access.UNKNOWN_EXTENT) // lanes)
-    if roles.split_vector:
-        candidates = [c for c in (1, 2, 3, 4, 6, 8) if c <= vectors]
-        tile = choose_tile(row_extent if row_loop is not None else 1, candidates, vectors, machine, dtype)
-        tile = Tile(int(s.choose("tile_rows", [tile.rows], tile.rows)), int(s.choose("tile_columns", [tile.columns], tile.columns)))
-        vector_outer, vector_inner = s.split(vector_loop, [None, tile.columns * lanes])
-        outer.append(vector_outer)
-        column_loop, vector_loop = s.split(vector_inner, [tile.columns, lanes])
+    row_extent: int | None = 1
+    if row_loop is not None:
+        row_extent = int_const(s.loop(row_loop).extent)
+    width = int_const(s.loop(vector_loop).extent)
+    panel = width is not None and width <= MOST_COLUMNS * lanes and (width <= lanes or width % lanes == 0)
+    if panel:
+        assert width is not None
+        inside = -(-width // lanes)
+        column_extent = view.extent(roles.column) if roles.column is not None else 1
+        candidates = [c * inside for c in range(1, MOST_COLUMNS // inside + 1) if c <= column_extent and (column_extent % c == 0 or column_extent > 4 * c)]
+        tile = _choose(s, row_extent, candidates, column_extent * inside, machine, dtype)
+        together = max(1, tile.columns // inside)
+        if roles.column is not None and together > 1:
+            outer_column, column_loop = s.split(roles.column, [None, together])
+            outer[outer.index(roles.column)] = outer_column
     else:
-        column_extent = 1
-        if roles.column is not None:
-            column_extent = int_const(s.loop(loops[roles.column]).extent) or access.UNKNOWN_EXTENT
-        candidates = [c for c in (1, 2, 3, 4) if column_extent % c == 0]
-        tile = choose_tile(row_extent if row_loop is not None else 1, candidates, column_extent * vectors, machine, dtype)
-        tile = Tile(int(s.choose("tile_rows", [tile.rows], tile.rows)), int(s.choose("tile_columns", [tile.columns], tile.columns)))
-        if roles.column is not None and tile.columns > 1:
-            outer_column, column_loop = s.split(loops[roles.column], [None, tile.columns])
-            outer[outer.index(loops[roles.column])] = outer_column
+        vectors = -(-(width or access.UNKNOWN_EXTENT) // lanes)
+        tile = _choose(s, row_extent, [c for c in (1, 2, 3, 4, 6, 8) if c <= vectors], vectors, machine, dtype)
+        vector_outer, vector_loop = s.split(vector_loop, [None, tile.columns * lanes])
+        outer.append(vector_outer)
     if row_loop is not None:
         row_outer, row_inner = s.split(row_loop, [None, tile.rows])
         outer.append(row_outer)
@@ -160,6 +159,10 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
     if column_loop is not None:
         # Columns inside rows: a broadcast is used up before the next one needs a register.
         tile_order.append(column_loop)
+    inner_width = int_const(s.loop(vector_loop).extent)
+    if inner_width is not None and inner_width > lanes:
+        more_columns, vector_loop = s.split(vector_loop, [None, lanes])
+        tile_order.append(more_columns)
     tile_order.append(vector_loop)
     s.reorder(*outer, *reduce, *tile_order)
     init = s.decompose_reduction(name, reduce[0])
@@ -199,17 +202,15 @@ def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
             s.unroll(loop)
 
 
-def _reduction_order(block: Block, loops: list[str]) -> list[str]:
-    """The reduction's loops in the order in which the wide operand (the weights) lies in memory: it is streamed once per tile."""
-    reduce = [k for k, i in enumerate(block.iters) if i.kind == "reduce"]
-    store = access.target(block).buffer.name
-    operands = [x for x in access.loads(block) if x.buffer.name != store]
-    wide = operands[-1]
+def _choose(s: Schedule, rows: int | None, candidates: list[int], vectors: int, machine: Machine, dtype: DType) -> Tile:
+    tile = choose_tile(rows, candidates, vectors, machine, dtype)
+    return Tile(int(s.choose("tile_rows", [tile.rows], tile.rows)), int(s.choose("tile_columns", [tile.columns], tile.columns)))
 
-    def step(k: int) -> int:
-        return access.stride_of(wide, block.iters[k].var.name) or 0
 
-    return [loops[k] for k in sorted(reduce, key=lambda k: -abs(step(k)))]
+def _reduction_order(view: access.LoopView) -> list[str]:
+    """The reduction's loops in the order in which the last operand (the weights) lies in memory: it is streamed once per tile."""
+    wide = [x for x in view.loads if x.buffer.name != view.store.buffer.name][-1]
+    return sorted((x for x in view.loops if view.kinds.get(x) == "reduce"), key=lambda x: -abs(view.stride(wide, x) or 0))
 
 
 def _unroll_taps(s: Schedule, reduce: list[str], accumulators: int) -> None:

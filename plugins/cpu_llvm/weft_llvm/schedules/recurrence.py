@@ -8,7 +8,7 @@ from weft.machine import Machine
 from weft.schedule.rule import Decline, Offer, Rule
 from weft.schedule.schedule import Schedule
 from weft_llvm.schedules import access
-from weft_llvm.schedules.contraction import find_roles, schedule_tile
+from weft_llvm.schedules.contraction import find_roles, schedule_tile, split_panels
 from weft_llvm.schedules.elementwise import schedule_elementwise
 
 
@@ -36,10 +36,12 @@ class RecurrenceRule(Rule):
                 outer = len(s.loops(name)) - sum(i.kind != "scan" for i in block.iters) if steps else 0
                 schedule_elementwise(s, name, s.machine, outer=max(outer, steps), parallel=False)
                 continue
-            lanes = s.machine.lanes(access.target(block).buffer.dtype)
-            if len({x.buffer.name for x in access.loads(block)}) == 3 and find_roles(block, lanes).vector is not None:
+            if len({x.buffer.name for x in access.loads(block)}) == 3:
                 before = s.program
                 try:
-                    schedule_tile(s, name, s.cache_write(name, "register"), s.machine)
+                    trial = Schedule(s.program, s.machine)
+                    split_panels(trial, name)
+                    if find_roles(trial, name) is not None:
+                        schedule_tile(s, name, s.cache_write(name, "register"), s.machine)
                 except ScheduleError:
                     s.program = before  # the product stays as it is, which is slow but right

@@ -33,8 +33,11 @@ def step_cycles(tile: Tile, machine: Machine, dtype: DType) -> float:
 
 
 def fits(tile: Tile, machine: Machine) -> bool:
-    """Whether accumulators, one row of operands and a broadcast stay in registers (AVX-512 broadcasts from memory in the multiply-add)."""
-    spare = tile.columns + (0 if machine.vector_bits >= 512 else 1)
+    """Whether accumulators, one row of operands and a broadcast stay in registers (AVX-512 broadcasts from memory in the multiply-add).
+
+    A single row uses each vector once, so it stays in memory.
+    """
+    spare = (tile.columns if tile.rows > 1 else 1) + (0 if machine.vector_bits >= 512 else 1)
     return tile.rows * tile.columns + spare <= machine.vector_registers
 
 
