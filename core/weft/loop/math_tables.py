@@ -212,9 +212,9 @@ def _is_nan(x: Expr) -> Expr:
 def _fma(m: Lets, a: ExprLike, b: ExprLike, c: ExprLike) -> Expr:
     """float32 by way of float64; float64 with two roundings."""
     if any(isinstance(e, Expr) and e.dtype.bits == 64 for e in (a, b, c)):
-        return a * b + c  # type: ignore[operator, return-value]
+        return a * b + c  # type: ignore[return-value]
     wide = [cast_to(e, dt.float64) if isinstance(e, Expr) else float(Const(e, dt.float32).value) for e in (a, b, c)]
-    return cast_to(wide[0] * wide[1] + wide[2], dt.float32)  # type: ignore[operator]
+    return cast_to(wide[0] * wide[1] + wide[2], dt.float32)
 
 
 # -- bits and rounding ------------------------------------------------------------------------------------------------

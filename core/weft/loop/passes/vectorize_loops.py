@@ -91,8 +91,7 @@ def vectorize_loops(program: Program) -> Program:
         if isinstance(stmt, For) and stmt.kind == "vectorized":
             lanes = int_const(stmt.extent)
             if any(isinstance(s, For) and s.kind == "vectorized" for s in walk_stmts(stmt.body)):
-                kind = "unrolled" if lanes is not None else "serial"
-                return replace(stmt, kind=kind, body=visit(stmt.body))
+                return replace(stmt, kind="unrolled" if lanes is not None else "serial", body=visit(stmt.body))
             try:
                 if lanes is None:
                     raise _Declined(f"the extent {stmt.extent} is not constant")
@@ -279,8 +278,8 @@ class _Lanes:
 def _interval(cond: Expr, lanes: int) -> tuple[Expr, Expr] | None:
     """The lanes [first, last) where a conjunction of comparisons that are linear in the lane holds."""
     if isinstance(cond, And):
-        a, b = _interval(cond.a, lanes), _interval(cond.b, lanes)
-        return None if a is None or b is None else (maximum(a[0], b[0]), minimum(a[1], b[1]))
+        first, second = _interval(cond.a, lanes), _interval(cond.b, lanes)
+        return None if first is None or second is None else (maximum(first[0], second[0]), minimum(first[1], second[1]))
     if not isinstance(cond, (Lt, Le)) or not cond.a.dtype.is_integer:
         return None
 
