@@ -4,6 +4,7 @@ from weft.graph.operator import Operator
 from weft.ops import (
     activation,
     arithmetic,
+    attention,
     bitwise,
     comparison,
     contraction,
@@ -16,12 +17,14 @@ from weft.ops import (
     recurrent,
     reduction,
     scanning,
+    signal,
     sorting,
     transcendental,
     window,
 )
 from weft.ops.activation import *  # noqa: F403
 from weft.ops.arithmetic import *  # noqa: F403
+from weft.ops.attention import *  # noqa: F403
 from weft.ops.bitwise import *  # noqa: F403
 from weft.ops.comparison import *  # noqa: F403
 from weft.ops.contraction import *  # noqa: F403
@@ -34,6 +37,7 @@ from weft.ops.quantization import *  # noqa: F403
 from weft.ops.recurrent import *  # noqa: F403
 from weft.ops.reduction import *  # noqa: F403
 from weft.ops.scanning import *  # noqa: F403
+from weft.ops.signal import *  # noqa: F403
 from weft.ops.sorting import *  # noqa: F403
 from weft.ops.transcendental import *  # noqa: F403
 from weft.ops.window import *  # noqa: F403
@@ -41,6 +45,7 @@ from weft.ops.window import *  # noqa: F403
 _FAMILIES = (
     activation,
     arithmetic,
+    attention,
     bitwise,
     comparison,
     contraction,
@@ -53,6 +58,7 @@ _FAMILIES = (
     recurrent,
     reduction,
     scanning,
+    signal,
     sorting,
     transcendental,
     window,

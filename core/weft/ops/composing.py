@@ -12,7 +12,7 @@ from weft.dtypes import DType
 from weft.graph.nodes import GraphBuilder, Value
 from weft.graph.operator import Operator
 from weft.ops import arithmetic as a
-from weft.ops.movement import BroadcastTo, Concat, Gather, Pad, Reshape, Slice, Transpose
+from weft.ops.movement import BroadcastTo, Concat, Dims, Gather, Pad, Reshape, Slice, Transpose
 from weft.ops.precision import compute_dtype
 from weft.ops.reduction import ReduceMax, ReduceMean, ReduceSum
 from weft.tensor.language import Dim
@@ -93,3 +93,9 @@ class Composer:
 
     def max(self, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
         return self(ReduceMax(tuple(axes), keepdims), x)  # type: ignore[no-any-return]
+
+    def dim(self, value: Dim, dtype: DType = dt.int64) -> Value:
+        """A dimension as data: a scalar."""
+        if isinstance(value, int):
+            return self.number(value, dtype)
+        return self.reshape(self(Dims((value,), dtype)), ())

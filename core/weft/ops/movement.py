@@ -590,4 +590,36 @@ class Fill(Movement):
         yield Sample(cls(dt.bool_, (0, 2), 1), (), "empty")
 
 
-__all__ = ["BroadcastTo", "Concat", "Fill", "Gather", "GatherElements", "Iota", "Pad", "Reshape", "Slice", "Transpose", "reshape_index", "slice_range"]
+@dataclass(frozen=True)
+class Dims(Movement):
+    """The numbers that formulas give, as a vector: how a dimension becomes data."""
+
+    values: tuple[Dim, ...]
+    dtype: DType = dt.int64
+
+    def infer(self, *types: Type | None) -> TensorType:
+        operands(types, 0)
+        expect_kind(self.dtype, ("int", "uint", "float"), "dtype")
+        return TensorType(self.dtype, (len(self.values),))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        return np.array(static(self.values), np.int64).astype(self.dtype.numpy)
+
+    @algorithm("tensors")
+    def direct(self) -> Tensor:
+        def formula(i: Expr) -> Expr:
+            value: Expr = const(0, dt.int64)
+            for k, d in reversed(list(enumerate(self.values))):
+                value = dim_expr(d) if k == len(self.values) - 1 else select(e.eq(i, k), dim_expr(d), value)
+            return cast_to(value, self.dtype)
+
+        return compute((len(self.values),), formula, "dims")  # type: ignore[no-any-return]
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls((3, 1, 4)), (), "int64")
+        yield Sample(cls((7,), dt.float32), (), "float32")
+        yield Sample(cls(()), (), "empty")
+
+
+__all__ = ["BroadcastTo", "Concat", "Dims", "Fill", "Gather", "GatherElements", "Iota", "Pad", "Reshape", "Slice", "Transpose", "reshape_index", "slice_range"]

@@ -150,9 +150,9 @@ def _divide(a: Poly, b: Poly) -> Poly | None:
     for m, c in a.terms.items():
         if not m and (divisor or c % factor):
             if not divisor:
-                result[()] = c // factor  # numbers round down on their own once all else divides
+                result[()] = result.get((), 0) + c // factor  # numbers round down on their own once all else divides
             elif -factor <= c < 0:
-                result[()] = -1
+                result[()] = result.get((), 0) - 1
             elif not 0 <= c < factor:
                 return None
             continue

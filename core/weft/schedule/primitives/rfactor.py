@@ -36,8 +36,9 @@ def rfactor(program: Program, block: str, loop: str) -> tuple[Program, str]:
     store, operation, value = _update(tree, b)
     if writers(tree, [store.buffer.name]) != [block]:
         raise tree.error(step, f"'{store.buffer.name}' has other writers", writers(tree, [store.buffer.name]), "rfactor before decompose_reduction")
-    reduced = [v for i, x in zip(b.iters, b.bindings) if i.kind == "reduce" for v in free_vars(x)]
-    spatial = {v for i, x in zip(b.iters, b.bindings) if i.kind != "reduce" for v in free_vars(x)}
+    loops = domain(path)
+    reduced = [v for i, x in zip(b.iters, b.bindings) if i.kind == "reduce" for v in free_vars(x) if v in loops]
+    spatial = {v for i, x in zip(b.iters, b.bindings) if i.kind != "reduce" for v in free_vars(x) if v in loops}
     if not any(s is f for s in path) or loop not in reduced:
         raise tree.error(step, f"loop '{loop}' is no reduction loop of '{block}'", (block, loop))
     both = spatial & set(reduced)
@@ -60,14 +61,13 @@ def rfactor(program: Program, block: str, loop: str) -> tuple[Program, str]:
 
     name = tree.fresh(f"{block}_rf")
     partial = Buffer(name, (f.extent, *store.buffer.shape), store.buffer.dtype)
-    old_path = {**outer, **inside}
     new_iters = {v: Var(tree.fresh(f"{v}_v"), dt.int64) for v in dict.fromkeys(reduced)}
     mine = Var(tree.fresh(f"{loop}_f"), dt.int64)
     new_iters[loop] = mine
     values = {i.var.name: substitute(x, new_iters) for i, x in zip(b.iters, b.bindings) if i.kind == "reduce"}
     keep = [(i, x) for i, x in zip(b.iters, b.bindings) if i.kind != "reduce"]
     iters = [*keep, (BlockIter(mine, f.extent), f.var)]
-    iters += [(BlockIter(v, old_path[n], "reduce"), Var(n, dt.int64)) for n, v in new_iters.items() if n != loop]
+    iters += [(BlockIter(v, loops[n], "reduce"), Var(n, dt.int64)) for n, v in new_iters.items() if n != loop]
     if len(iters) == len(keep) + 1:  # nothing is left to reduce, but an init needs a reduction
         iters.append((BlockIter(Var(tree.fresh(f"{loop}_one"), dt.int64), Const(1, dt.int64), "reduce"), Const(0, dt.int64)))
     # A step that the condition holds back must still start the partial result, so the condition moves into the value.

@@ -22,6 +22,8 @@ from weft_llvm.schedules.tiles import Tile, choose_tile
 
 MOST_COLUMNS = 8
 """Vectors side by side in a tile, at most."""
+TASKS_PER_CORE = 8
+"""Tasks that even out cores of unequal speed."""
 UNROLLED_STEPS = 64
 """Most multiply-adds in the innermost body."""
 
@@ -175,7 +177,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
         s.vectorize(inner[-1])
     _finish_tail(s, tail, outer[-1], lanes)
     _unroll_taps(s, reduce, tile.rows * tile.columns)
-    _parallelise(s, outer[:-1] or outer, name)
+    _parallelise(s, outer, name, machine)
 
 
 def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
@@ -225,9 +227,18 @@ def _unroll_taps(s: Schedule, reduce: list[str], accumulators: int) -> None:
         budget //= max(1, n)
 
 
-def _parallelise(s: Schedule, outer: list[str], name: str) -> None:
-    work = access.block_work(s.block(name), steps=False)
-    if work < 1 << 15 or not outer:
+def _parallelise(s: Schedule, outer: list[str], name: str, machine: Machine) -> None:
+    """As few of the outer loops as give every core several tasks, so that what the inner ones share stays in one core's cache."""
+    if access.block_work(s.block(name), steps=False) < 1 << 15:
         return
-    loop = outer[0] if len(outer) == 1 else str(s.fuse(*outer))
-    s.parallel(loop)
+    while outer and int_const(s.loop(outer[0]).extent) == 1:
+        outer = outer[1:]
+    taken: list[str] = []
+    tasks = 1
+    for loop in outer:
+        if tasks >= TASKS_PER_CORE * machine.cores:
+            break
+        taken.append(loop)
+        tasks *= int_const(s.loop(loop).extent) or access.UNKNOWN_EXTENT
+    if taken:
+        s.parallel(taken[0] if len(taken) == 1 else str(s.fuse(*taken)))
