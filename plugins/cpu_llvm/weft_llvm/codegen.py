@@ -32,7 +32,7 @@ class LlvmCodegen:
     def __init__(self, isa: Isa, workers: Workers | None = None, intrinsics: Mapping[str, Callable[..., Any]] | None = None) -> None:
         self.isa = isa
         self._workers = workers
-        self._emitter = Emitter(isa, intrinsics)
+        self._intrinsics = intrinsics
 
     @property
     def cpu(self) -> Cpu:
@@ -41,11 +41,12 @@ class LlvmCodegen:
         return Cpu(self.isa.triple, self.isa.cpu, self.isa.features, self.isa.opt)
 
     def check(self, program: Program) -> list[str]:
-        return self._emitter.check(program)
+        return Emitter(self.isa, self._intrinsics).check(program)
 
     def emit(self, program: Program) -> Emitted:
         """The LLVM IR of `program`, before any optimisation."""
-        return self._emitter.emit(program)
+        # An emitter holds the state of one emission; several threads may share this object.
+        return Emitter(self.isa, self._intrinsics).emit(program)
 
     def assembly(self, program: Program) -> str:
         from weft_llvm.toolchain import compile_assembly
