@@ -9,8 +9,10 @@ from weft.ops import (
     comparison,
     contraction,
     elementwise,
+    image,
     indexing,
     linear_algebra,
+    loss,
     movement,
     normalization,
     quantization,
@@ -29,8 +31,10 @@ from weft.ops.bitwise import *  # noqa: F403
 from weft.ops.comparison import *  # noqa: F403
 from weft.ops.contraction import *  # noqa: F403
 from weft.ops.elementwise import *  # noqa: F403
+from weft.ops.image import *  # noqa: F403
 from weft.ops.indexing import *  # noqa: F403
 from weft.ops.linear_algebra import *  # noqa: F403
+from weft.ops.loss import *  # noqa: F403
 from weft.ops.movement import *  # noqa: F403
 from weft.ops.normalization import *  # noqa: F403
 from weft.ops.quantization import *  # noqa: F403
@@ -50,8 +54,10 @@ _FAMILIES = (
     comparison,
     contraction,
     elementwise,
+    image,
     indexing,
     linear_algebra,
+    loss,
     movement,
     normalization,
     quantization,

@@ -298,7 +298,7 @@ class ConvTranspose(Operator):
     def direct(self, x: Tensor, w: Tensor) -> Tensor:
         wide = compute_dtype(x.dtype)
         n = x.rank - 2
-        strides, pads, dilations, extra = self.spatial(n)
+        strides, pads, dilations, _ = self.spatial(n)
         kernel = w.shape[2:]
         before = [as_dim((k - 1) * d - lo) for k, d, (lo, _) in zip(kernel, dilations, pads)]
         out = self.out_dims(x.shape[2:], kernel)

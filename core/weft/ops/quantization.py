@@ -282,7 +282,10 @@ class MatMulInteger(Quantization):
 
 @dataclass(frozen=True)
 class ConvInteger(Quantization):
-    """Conv of (x - x_zero) with (w - w_zero) in int32; inputs x, w, x_zero, w_zero (one or one per output channel), the latter optional; attributes as Conv's."""
+    """Conv of (x - x_zero) with (w - w_zero) in int32; attributes as Conv's.
+
+    Inputs x, w, x_zero, w_zero (one or one per output channel), the latter two optional.
+    """
 
     strides: tuple[int, ...] = ()
     pads: tuple[int, ...] = ()

@@ -213,7 +213,7 @@ class UniqueRows(Operator):
         n, m = x.shape
         order, spare = buffer("order", (n,), dt.int64), buffer("spare", (n,), dt.int64)
         differs = buffer("differs", (1,), dt.bool_, "local")
-        s, z, c, d, r, row, g, prev = (Var(name, dt.int64) for name in ("s", "z", "c", "d", "r", "row", "g", "prev"))
+        z, c, d, r, row, g, prev = (Var(name, dt.int64) for name in ("z", "c", "d", "r", "row", "g", "prev"))
         # Stable sorts by each column, last to first, sort by rows.
         key = lambda i: cast_to(x[i, m - 1 - c], dt.uint8) if x.dtype.is_bool else x[i, m - 1 - c]
         columns = For(c, m, merge_sort(key, n, order, spare, (), False))
@@ -234,10 +234,10 @@ class UniqueRows(Operator):
             i, u, v, old = (Var(name, dt.int64) for name in ("i", "u", "v", "old"))
             following = local("following")
             parts.append(For(u, n, Store(order, (u,), counts[u])))
-            renumber = seq(
-                If(e.eq(first[old], i), seq(Store(spare, (old,), following[0]), Store(counts, (following[0],), order[old]), Store(following, (ZERO,), following[0] + 1))),
-                Store(inverse, (i,), spare[old]),
-            )
+            number_it = seq(
+                Store(spare, (old,), following[0]), Store(counts, (following[0],), order[old]), Store(following, (ZERO,), following[0] + 1)
+            )  # fmt: skip
+            renumber = seq(If(e.eq(first[old], i), number_it), Store(inverse, (i,), spare[old]))
             parts.append(Allocate(following, seq(Store(following, (ZERO,), ZERO), For(i, n, Let(old, inverse[i], renumber)))))
             last = Var("last", dt.int64)
             parts.append(For(v, n, Let(last, n - 1 - v, Store(first, (inverse[last],), last))))

@@ -1,0 +1,232 @@
+"""Fourier transforms and windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.dtypes import DType
+from weft.errors import GraphError
+from weft.expr import nodes as e
+from weft.expr.functions import call
+from weft.expr.nodes import Expr, cast_to, const, select
+from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
+from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.ops.composing import Composer
+from weft.ops.contraction import reduction_tolerance
+from weft.ops.examples import floats
+from weft.ops.movement import Gather, Iota
+from weft.ops.precision import compute_dtype, rounded
+from weft.ops.shapes import axis_of, dim_expr, dim_floordiv, expect_kind, is_one, operands, show, static, unify
+from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
+from weft.tensor.language import sum as sum_over
+
+
+@dataclass(frozen=True)
+class DFT(Operator):
+    """The discrete Fourier transform along `axis` of x […, 1 or 2]: real, or real and imaginary parts last; the result has both (or one: see below).
+
+    `length`: how many points (None: as many as there are); x is cut or padded with zeros to it. `inverse` divides by it. `onesided`: forward, only the
+    first length // 2 + 1 points; inverse, x is such a half and the result is real (last axis 1; length None: 2·(points - 1)).
+    """
+
+    axis: int = -2
+    inverse: bool = False
+    onesided: bool = False
+    length: Dim | None = None
+    kind = "contraction"
+
+    def points(self, shape: Sequence[Dim]) -> tuple[int, Dim, Dim, int]:
+        """(axis, length of the transform, points in the result, parts of a number of the result)."""
+        axis = axis_of(self.axis, len(shape))
+        if axis == len(shape) - 1:
+            raise GraphError(f"axis: expected one before the last, got {self.axis}")
+        half = self.inverse and self.onesided
+        length = self.length if self.length is not None else as_dim(shape[axis] * 2 - 2) if half else shape[axis]
+        count = as_dim(dim_floordiv(length, 2) + 1) if self.onesided and not self.inverse else length
+        return axis, length, count, 1 if half else 2
+
+    def infer(self, *types: Type | None) -> TensorType:
+        (x,) = operands(types, 1)
+        expect_kind(x.dtype, ("float",))
+        if x.rank < 2 or x.shape[-1] not in (1, 2):
+            raise GraphError(f"expected a last dimension of 1 or 2, got {show(x.shape)}")
+        axis, _, count, parts = self.points(x.shape)
+        return TensorType(x.dtype, (*x.shape[:axis], count, *x.shape[axis + 1 : -1], parts))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        (x,) = arrays
+        assert x is not None
+        axis, length, count, parts = self.points(x.shape)
+        n, m = static([length, count])
+        z = x[..., 0].astype(np.complex128) + (1j * x[..., 1].astype(np.float64) if x.shape[-1] == 2 else 0)
+        if self.inverse and self.onesided:
+            return rounded(np.fft.irfft(z, n, axis)[..., None], dt.dtype(x.dtype))
+        z = (np.fft.ifft if self.inverse else np.fft.fft)(z, n, axis)
+        z = z.take(range(m), axis)
+        return rounded(np.stack([z.real, z.imag], -1)[..., :parts], dt.dtype(x.dtype))
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor) -> Tensor:
+        wide = compute_dtype(x.dtype)
+        axis, length, count, parts = self.points(x.shape)
+        half = self.inverse and self.onesided
+        scalar = is_one(x.shape[-1])
+        # cos and sin of whole fractions of a turn, looked up by k·j modulo the length: the argument stays exact.
+        turn = lambda name, i: call(name, cast_to(i, wide) * (2 * math.pi) / cast_to(dim_expr(length), wide))
+        cos = compute((length,), lambda i: turn("cos", i), "cosines")
+        sin = compute((length,), lambda i: turn("sin", i), "sines")
+        j = reduce_axis(length, "j")
+
+        def formula(*index: Expr) -> Expr:
+            k, part = index[axis], index[-1]
+            lead, tail = index[:axis], index[axis + 1 : -1]
+            place: Expr = j.var
+            # The second half of a one-sided spectrum mirrors the first, conjugate.
+            mirrored = j.var > dim_floordiv(length, 2)
+            if half:
+                place = select(mirrored, dim_expr(length) - j.var, place)
+            inside = place < x.shape[axis]
+            read = lambda p: select(inside, cast_to(x[(*lead, place, *tail, p)], wide), const(0, wide))
+            phase = (k * j.var) % length
+            re, c, s = read(0), cos[phase], sin[phase]
+            s = s if self.inverse else -s
+            if scalar:
+                return sum_over(re * select(e.eq(part, 0), c, s), j)
+            im = read(1)
+            if half:
+                # irfft ignores the imaginary parts of the first point and of the middle one.
+                real_point = e.or_(e.eq(j.var, 0), e.eq(j.var * 2, dim_expr(length)))
+                im = select(real_point, const(0, wide), select(mirrored, -im, im))
+            return sum_over(select(e.eq(part, 0), re * c - im * s, re * s + im * c), j)
+
+        shape = (*x.shape[:axis], count, *x.shape[axis + 1 : -1], parts)
+        total = compute(shape, formula, "dft")
+        if not self.inverse and wide == x.dtype:
+            return total  # type: ignore[no-any-return]
+        scale = lambda v: v / cast_to(dim_expr(length), wide) if self.inverse else v
+        return compute(shape, lambda *i: cast_to(scale(total[i]), x.dtype), "scaled")  # type: ignore[no-any-return]
+
+    def tolerance(self, *types: TensorType) -> float:
+        _, length, _, _ = self.points(types[0].shape)
+        return 4 * reduction_tolerance(length)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls(), (floats((2, 6, 1)),), "real")
+        yield Sample(cls(1), (floats((2, 5, 3, 2)),), "complex")
+        yield Sample(cls(-2, True), (floats((2, 6, 2)),), "inverse")
+        yield Sample(cls(-2, False, True), (floats((7, 1)),), "onesided")
+        for length in (None, 7):
+            yield Sample(cls(-2, True, True, length), (floats((2, 5, 2)),), f"inverse_onesided_{length}")
+        yield Sample(cls(-2, length=4), (floats((6, 1)),), "cut")
+        yield Sample(cls(-2, length=8), (floats((6, 2)),), "padded")
+        yield Sample(cls(), (floats((6, 1), "float16"),), "float16")
+
+
+@dataclass(frozen=True)
+class STFT(Operator):
+    """Short-time Fourier transforms: frames of `length` every `step` points of x [b, n, 1 or 2], times an optional window [length], each transformed.
+
+    Result: [b, frames, length or length // 2 + 1 if `onesided`, 2].
+    """
+
+    step: Dim
+    length: Dim
+    onesided: bool = True
+    kind = "composite"
+
+    def frames(self, n: Dim) -> Dim:
+        return as_dim(dim_floordiv(as_dim(n - self.length), self.step) + 1)
+
+    def infer(self, *types: Type | None) -> TensorType:
+        x, *window = operands([t for t in types if t is not None])
+        expect_kind(x.dtype, ("float",))
+        if x.rank != 3:
+            raise GraphError(f"expected x [b, n, 1 or 2], got {show(x.shape)}")
+        if window:
+            unify(self.length, window[0].shape[0], "window")
+        count = as_dim(dim_floordiv(self.length, 2) + 1) if self.onesided else self.length
+        return TensorType(x.dtype, (x.shape[0], self.frames(x.shape[1]), count, 2))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        x, window = (*arrays, None)[:2]
+        assert x is not None
+        step, length, frames = static([self.step, self.length, self.frames(x.shape[1])])
+        cut = np.stack([x[:, f * step : f * step + length] for f in range(frames)], 1).astype(np.float64)
+        cut = cut if window is None else cut * window.astype(np.float64)[:, None]
+        return DFT(-2, False, self.onesided).reference(cut).astype(x.dtype)
+
+    @algorithm("decompose")
+    def framed(self, builder: GraphBuilder, x: Value, window: Value | None = None) -> Value:
+        c = Composer(builder)
+        frames = self.frames(x.shape[1])
+        first = c.mul(c(Iota(dt.int64, (frames, 1), 0)), c.dim(self.step))
+        at = c.add(first, c(Iota(dt.int64, (1, self.length), 1)))
+        cut = c.wide(c(Gather(1), x, at))
+        if window is not None:
+            cut = c.mul(cut, c.reshape(c.wide(window), (self.length, 1)))
+        return c.cast(c(DFT(-2, False, self.onesided), cut), x.dtype)
+
+    def tolerance(self, *types: TensorType) -> float:
+        return 4 * reduction_tolerance(self.length)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls(2, 4), (floats((2, 11, 1)), floats((4,), lo=0, hi=1)), "window")
+        yield Sample(cls(3, 5, False), (floats((1, 12, 2)),), "complex")
+
+
+@dataclass(frozen=True)
+class Window(Operator):
+    """A window of `size` points: Hann, Hamming or Blackman; `periodic` divides the turn by size, else by size - 1."""
+
+    name: Literal["hann", "hamming", "blackman"]
+    size: Dim
+    periodic: bool = True
+    dtype: DType = dt.float32
+    kind = "injective"
+
+    def infer(self, *types: Type | None) -> TensorType:
+        operands(types, 0)
+        if self.name not in ("hann", "hamming", "blackman"):
+            raise GraphError(f"name: expected hann, hamming or blackman, got '{self.name}'")
+        expect_kind(self.dtype, ("float",), "dtype")
+        return TensorType(self.dtype, (self.size,))
+
+    @property
+    def weights(self) -> tuple[float, float, float]:
+        return {"hann": (0.5, 0.5, 0.0), "hamming": (25 / 46, 21 / 46, 0.0), "blackman": (0.42, 0.5, 0.08)}[self.name]
+
+    def reference(self, *arrays: Array | None) -> Array:
+        (n,) = static([self.size])
+        turn = 2 * np.pi * np.arange(n) / max(n if self.periodic else n - 1, 1)
+        a, b, c = self.weights
+        return rounded(a - b * np.cos(turn) + c * np.cos(2 * turn), self.dtype)
+
+    @algorithm("tensors")
+    def direct(self) -> Tensor:
+        wide = compute_dtype(self.dtype)
+        a, b, c = self.weights
+        period = e.maximum(dim_expr(self.size if self.periodic else as_dim(self.size - 1)), 1)
+
+        def formula(i: Expr) -> Expr:
+            turn = cast_to(i, wide) * (2 * math.pi) / cast_to(period, wide)
+            value = const(a, wide) - call("cos", turn) * b
+            return cast_to(value if c == 0 else value + call("cos", turn * 2.0) * c, self.dtype)
+
+        return compute((self.size,), formula, "window")  # type: ignore[no-any-return]
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for name in ("hann", "hamming", "blackman"):
+            yield Sample(cls(name, 10), (), name)  # type: ignore[arg-type]
+            yield Sample(cls(name, 7, False, dt.float64), (), f"{name}_symmetric")  # type: ignore[arg-type]
+
+
+__all__ = ["DFT", "STFT", "Window"]
