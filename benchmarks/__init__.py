@@ -1,0 +1,1 @@
+"""Weft and its peers, side by side, on eight architectures."""
