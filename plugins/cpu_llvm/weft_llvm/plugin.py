@@ -26,10 +26,11 @@ def capabilities(target: Target) -> Capabilities | None:
         return None
     from weft.dtypes import float32
     from weft.passes.capabilities import Capabilities
+    from weft_llvm.schedules.contraction import PANEL_VECTORS
     from weft_llvm.target import LlvmTarget
 
     lanes = LlvmTarget().machine(target).lanes(float32)
-    return Capabilities(channel_block=lanes, panel=2 * lanes)
+    return Capabilities(channel_block=lanes, panel=PANEL_VECTORS * lanes)
 
 
 @hookimpl

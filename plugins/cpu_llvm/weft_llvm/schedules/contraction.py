@@ -22,6 +22,8 @@ from weft_llvm.schedules.tiles import Tile, choose_tile
 
 MOST_COLUMNS = 8
 """Vectors side by side in a tile, at most."""
+PANEL_VECTORS = 2
+"""Vectors in a panel of a packed operand, as weft_llvm.plugin offers it."""
 TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
 UNROLLED_STEPS = 64
@@ -138,7 +140,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
     if row_loop is not None:
         row_extent = int_const(s.loop(row_loop).extent)
     width = int_const(s.loop(vector_loop).extent)
-    panel = width is not None and width <= MOST_COLUMNS * lanes and (width <= lanes or width % lanes == 0)
+    panel = width is not None and (width <= lanes or width == PANEL_VECTORS * lanes)
     if panel:
         assert width is not None
         inside = -(-width // lanes)
@@ -171,7 +173,8 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
     s.reverse_compute_at(tail, outer[-1])
     s.compact_buffer(access.target(s.block(name)).buffer.name, align=int_const(s.loop(vector_loop).extent) or lanes)
     for b in (name, init):
-        inner = s.loops(b)[-len(tile_order) :]
+        around = s.loops(b)
+        inner = [x for x in around[around.index(outer[-1]) + 1 :] if x not in reduce]
         for loop in inner[:-1]:
             s.unroll(loop)
         s.vectorize(inner[-1])
