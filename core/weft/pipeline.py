@@ -273,12 +273,15 @@ class Compilation:
         return uses
 
     def _start(self, codegen: Codegen, kernel: Kernel) -> Future[KernelCode]:
-        lowered = self.prepare(kernel, codegen)
+        self.schedule(kernel)
+        assert kernel.scheduled is not None
+        with self.stage("lower_program", kernel.name):
+            kernel.lowered = lowered = lower_program(kernel.scheduled, codegen.functions)
         require(codegen, lowered, str(self.target.target))
         return codegen.submit(lowered)
 
-    def prepare(self, kernel: Kernel, codegen: Codegen) -> Program:
-        """Schedules and lowers a kernel's naive program; the kernel keeps every stage."""
+    def schedule(self, kernel: Kernel) -> None:
+        """Schedules a kernel's naive program by the target's best rule; the kernel keeps the rule, what others declined with, and the result."""
         named = Program(kernel.name, kernel.naive.inputs, kernel.naive.outputs, kernel.naive.dims, kernel.naive.body, kernel.naive.aliases)
         with self.stage("schedule", kernel.name):
             rule, declines = select_rule(self.target.rules, named, self.target.machine)
@@ -286,10 +289,6 @@ class Compilation:
             rule.apply(schedule)
         kernel.rule, kernel.trace, kernel.scheduled = rule.name, schedule.trace, schedule.program
         kernel.declines = tuple((name, f"{d.code}: {d.reason}") for name, d in declines)
-        with self.stage("lower_program", kernel.name):
-            lowered = lower_program(schedule.program, codegen.functions)
-        kernel.lowered = lowered
-        return lowered
 
     # -- the executable
     def link(self, graph: Graph, assembly: Assembly) -> Executable:

@@ -1,0 +1,52 @@
+"""Options that several commands share, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from weft.errors import InputError
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or an archive that `weft compile` wrote.")]
+TargetOption = Annotated[str | None, typer.Option("--target", "-t", help='What to compile for, e.g. "llvm -mcpu=znver4 -threads=2" [default: llvm].')]
+ShapeOption = Annotated[list[str] | None, typer.Option("--input-shape", metavar="NAME=1,3,224,224", help="The sizes of an input; may be repeated.")]
+FrontendOption = Annotated[str | None, typer.Option("--frontend", help="The frontend to read the model with, where the file does not tell.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Of the random inputs.")]
+
+
+def named(option: str, texts: Sequence[str] | None, example: str) -> dict[str, str]:
+    """The name=value pairs of a repeated option.
+
+    Raises:
+        InputError: one that is no pair, or a name given twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts or ():
+        # Names of inputs may hold '=' themselves; values never do but for paths.
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise InputError(f"{option} takes NAME=VALUE, got '{text}'", hint=f"for example {option} {example}")
+        if name in found:
+            raise InputError(f"{option} names '{name}' twice")
+        found[name] = value
+    return found
+
+
+def shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
+    """The sizes of `--input-shape`.
+
+    Raises:
+        InputError: not a list of sizes.
+    """
+    found = {}
+    for name, value in named("--input-shape", texts, "x=1,3,224,224").items():
+        try:
+            sizes = tuple(int(part) for part in value.strip("[]()").replace("x", ",").split(",") if part.strip())
+        except ValueError:
+            sizes = (-1,)
+        if any(d < 0 for d in sizes):
+            raise InputError(f"--input-shape gives '{name}' the sizes '{value}', which are no list of numbers", hint="for example --input-shape x=1,3,224,224")
+        found[name] = sizes
+    return found

@@ -1,0 +1,3 @@
+"""x"""
+import typer
+def bench() -> None: ...

@@ -1,0 +1,35 @@
+"""`weft compile`: a model to an archive."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.arguments import FrontendOption, Model, ShapeOption, TargetOption, shapes
+
+
+def compile_model(
+    model: Model,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The archive to write, usually named .weft.")],
+    target: TargetOption = None,
+    input_shape: ShapeOption = None,
+    frontend: FrontendOption = None,
+) -> None:
+    """Compiles a model to an archive, which runs without the compiler. --input-shape fixes sizes, which may make it faster."""
+    from weft.cli.opening import is_archive, open_executable
+    from weft.cli.terminal import brief, size
+    from weft.cli.terminal import seconds as shown
+    from weft.errors import InputError
+
+    if Path(model).is_file() and is_archive(model):
+        raise InputError(f"{model} is compiled already", hint="give the model that it was compiled from")
+    started = time.perf_counter()
+    executable, stages = open_executable(model, target, frontend=frontend, input_shapes=shapes(input_shape) or None)
+    executable.save(output)
+    how = "compiled" if "fuse" in stages else "taken from the cache"
+    typer.echo(f"{executable.manifest.name}: {how} in {shown(time.perf_counter() - started)} for {brief(executable.manifest.target)}")
+    typer.echo(f"{output}: {size(Path(output).stat().st_size)}, {len(executable.manifest.constants)} constants")
+    typer.echo(f"run it with: weft run {output}")

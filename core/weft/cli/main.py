@@ -1,0 +1,88 @@
+"""The `weft` command: gathers the commands, and prints errors in their one form."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from weft.cli import bench, compile, demo, inspect, plugins, run, targets
+from weft.errors import WeftError
+from weft.settings import describe
+
+EPILOG = "Environment variables:\n\n" + "\n\n".join(" ".join(line.split()) for line in describe().splitlines())
+
+
+def build_app() -> typer.Typer:
+    """The application with the core's commands and those of plugins."""
+    app = typer.Typer(
+        name="weft", help="Compiles and runs deep-learning models.", epilog=EPILOG, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    )
+    app.callback()(_options)
+    for name, function in (
+        ("run", run.run),
+        ("compile", compile.compile_model),
+        ("bench", bench.bench),
+        ("inspect", inspect.inspect),
+        ("plugins", plugins.plugins),
+        ("targets", targets.targets),
+        ("demo", demo.demo),
+    ):
+        app.command(name)(function)
+    _add_plugin_commands(app)
+    return app
+
+
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show where in Weft an error was raised; may stand anywhere on the line.")] = False,
+) -> None:
+    if version:
+        from weft.plugins import host
+
+        typer.echo(f"weft {host().api_version}")
+        raise typer.Exit
+
+
+def _add_plugin_commands(app: typer.Typer) -> None:
+    """A name is the first one's who takes it: a plugin cannot replace a command of the core, nor of a plugin sorted before it."""
+    from weft.plugins import host
+
+    host().call("commands", cli=app)
+    taken: set[str] = set()
+    kept = []
+    for command in app.registered_commands:
+        name = command.name or (command.callback.__name__.replace("_", "-") if command.callback is not None else "")
+        if name in taken:
+            module = getattr(command.callback, "__module__", "a plugin")
+            typer.echo(f"warning: the command '{name}' of {module} is left out: the name is taken", err=True)
+            continue
+        taken.add(name)
+        kept.append(command)
+    app.registered_commands[:] = kept
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line.
+
+    Raises:
+        SystemExit: always; 0 success, 1 a WeftError (printed on stderr) or a failed check, 2 a misused option.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    traceback = "--traceback" in words
+    words = [w for w in words if w != "--traceback"]
+    try:
+        build_app()(words)
+    except WeftError as error:
+        if traceback:
+            import traceback as python_traceback
+
+            python_traceback.print_exception(error)
+        else:
+            typer.echo(f"{type(error).__name__}: {error}", err=True)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""From the file that a command is given to an executable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.errors import InputError
+
+if TYPE_CHECKING:
+    from weft.runtime.executable import Executable
+
+SUFFIX = ".weft"
+
+
+def is_archive(path: str) -> bool:
+    """Whether a file is a saved executable, by its name or its first bytes. Several model formats are zips too: theirs hold no manifest at the front."""
+    if path.endswith(SUFFIX):
+        return True
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(64)
+    except OSError:
+        return False
+    return head[:4] == b"PK\3\4" and head[30:43] == b"manifest.json"
+
+
+def open_executable(
+    model: str, target: str | None = None, *, frontend: str | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None
+) -> tuple[Executable, dict[str, float]]:
+    """An archive loaded or a model compiled, with progress; and the seconds that its stages took ("cache" alone: it came from the cache).
+
+    Raises:
+        InputError: a target, frontend or shapes for an archive, which is compiled already.
+    """
+    from weft.cli.terminal import Progress
+
+    if is_archive(model):
+        given = [name for name, value in (("--target", target), ("--frontend", frontend), ("--input-shape", input_shapes)) if value]
+        if given:
+            raise InputError(f"{model} is compiled already, {given[0]} does not apply", hint="give the model that it was compiled from")
+        from weft.runtime.executable import Executable
+
+        return Executable.load(model), {}
+    from weft.pipeline import compile
+
+    with Progress(f"compiling {Path(model).name}") as progress:
+        executable = compile(model, target or "llvm", frontend=frontend, input_shapes=input_shapes, on_stage=progress.on_stage)
+    return executable, progress.seconds

@@ -1,0 +1,60 @@
+"""`weft plugins`: what is installed, what it contributes, and what is out of use and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from weft.plugins import Plugin, PluginHost
+
+
+def plugins() -> None:
+    """Lists installed plugins: distribution, version, range of Weft versions, contributions, health."""
+    from weft.cli.terminal import print_table
+    from weft.plugins import host
+
+    found = host()
+    rows = [
+        (
+            p.name,
+            f"{p.distribution} {p.version}",
+            f"weft{p.requires}" if p.requires else "any weft",
+            "\n".join(contributions(found, p)),
+            "in use" if p.healthy else "quarantined",
+        )
+        for p in found.plugins
+    ]
+    print_table(f"plugins of weft {found.api_version}", ["plugin", "distribution", "needs", "contributes", "health"], rows)
+    for p in found.quarantined():
+        typer.echo(f"{p.distribution} ({p.origin}) is out of use: {p.failure}")
+    for p, hook, error in found.failures:
+        typer.echo(f"{p.distribution}: hook '{hook}' failed: {type(error).__name__}: {error}")
+
+
+def contributions(host: PluginHost, plugin: Plugin) -> list[str]:
+    """One line per hook that a plugin implements; hooks without arguments are asked what they give."""
+    from weft.hooks import Specifications
+
+    lines = []
+    for hook in (n for n in vars(Specifications) if not n.startswith("_")):
+        caller = getattr(host.manager.hook, hook)
+        if not any(i.plugin_name == plugin.name for i in caller.get_hookimpls()):
+            continue
+        if caller.spec.argnames:
+            lines.append(hook)
+            continue
+        names = [_describe(hook, c.value) for c in host.items(hook) if c.plugin.name == plugin.name]
+        shown = f"{len(names)}" if len(names) > 8 else ", ".join(names) or "none"
+        lines.append(f"{hook}: {shown}")
+    return lines
+
+
+def _describe(hook: str, value: Any) -> str:
+    if hook == "frontends":
+        return f"{value.name} ({', '.join(value.suffixes)})"
+    if hook == "engines":
+        version = value.available()
+        return f"{value.name} {version}" if version else f"{value.name} (not installed)"
+    return str(getattr(value, "name", None) or getattr(value, "__name__", value))

@@ -1,0 +1,82 @@
+"""`weft run`: a model or an archive, once."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, TargetOption, named, shapes
+from weft.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def run(
+    model: Model,
+    target: TargetOption = None,
+    inputs: Annotated[list[str] | None, typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="An input; random where none is given.")] = None,
+    output_dir: Annotated[str | None, typer.Option("--output-dir", "-d", help="Where to write the outputs, one .npy file each.")] = None,
+    input_shape: ShapeOption = None,
+    frontend: FrontendOption = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Runs a model, compiling it first, or an archive."""
+    from weft.cli.inputs import make_inputs
+    from weft.cli.opening import open_executable
+    from weft.cli.terminal import brief, print_table
+    from weft.cli.terminal import seconds as shown
+
+    files, sizes = named("--input", inputs, "x=x.npy"), shapes(input_shape)
+    started = time.perf_counter()
+    executable, stages = open_executable(model, target, frontend=frontend)
+    opened = time.perf_counter() - started
+    arrays, origins = make_inputs(executable.inputs, files, sizes, seed)
+    started = time.perf_counter()
+    outputs = executable.run(arrays)
+    ran = time.perf_counter() - started
+    how = "loaded" if not stages else "taken from the cache" if "fuse" not in stages else "compiled"
+    typer.echo(f"{executable.manifest.name}: {how} in {shown(opened)}, ran in {shown(ran)} on {brief(executable.manifest.target)}")
+    print_table("", ["input", "type", "from"], [(n, _type(a), origins[n]) for n, a in arrays.items()])
+    print_table("", ["output", "type", "min", "mean", "max"], [(n, _type(a), *_summary(a)) for n, a in outputs.items()], right=(2, 3, 4))
+    if output_dir is not None:
+        for name, file in write_arrays(outputs, Path(output_dir)).items():
+            typer.echo(f"{name} → {file}")
+
+
+def _type(array: np.ndarray[Any, Any]) -> str:
+    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+
+
+def _summary(array: np.ndarray[Any, Any]) -> tuple[str, str, str]:
+    if array.size == 0 or array.dtype.kind == "c":
+        return "", "", ""
+    wide = array.astype("float64")
+    return f"{wide.min():.6g}", f"{wide.mean():.6g}", f"{wide.max():.6g}"
+
+
+def write_arrays(arrays: Mapping[str, np.ndarray[Any, Any]], folder: Path) -> dict[str, Path]:
+    """One .npy file per array, named like it as far as file systems allow.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    import numpy as np
+
+    written: dict[str, Path] = {}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, array in arrays.items():
+            base = re.sub(r"[^\w.\-]", "_", name).lstrip(".") or "output"
+            taken = {p.name for p in written.values()}
+            file = next(f for f in (f"{base}{'' if k == 0 else f'_{k}'}.npy" for k in range(len(arrays) + 1)) if f not in taken)
+            np.save(folder / file, array)
+            written[name] = folder / file
+    except OSError as error:
+        raise InputError(f"cannot write outputs to '{folder}'", why=str(error), hint="give another --output-dir") from None
+    return written

@@ -1,0 +1,64 @@
+"""`weft targets`: what can be compiled for here."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from weft.target import TargetKind
+
+
+def targets() -> None:
+    """Lists the kinds of target, their options, and the machine that each finds here."""
+    from weft.cli.terminal import brief, print_table
+    from weft.errors import WeftError
+    from weft.pipeline import resolve_target, target_kinds
+    from weft.plugins import KNOWN_TARGETS, host
+
+    kinds = target_kinds()
+    for name in sorted(kinds):
+        try:
+            resolved = resolve_target(name)
+            machine = resolved.machine
+            facts = [
+                ("resolves to", brief(str(resolved.target))),
+                ("machine", f"{machine.kind}, {machine.cores} cores, vectors of {machine.vector_bits} bits, {machine.vector_registers} vector registers"),
+                ("caches", ", ".join(f"{c >> 10} KiB" for c in machine.caches)),
+                ("features", ", ".join(sorted(machine.features)) or "none"),
+                ("schedule rules", ", ".join(r.name for r in resolved.rules) or "none"),
+            ]
+        except WeftError as error:
+            facts = [("cannot be used here", str(error))]
+        print_table(f"{name}: {(kinds[name].__doc__ or '').splitlines()[0]}", ["", ""], facts)
+        print_table("", ["option", "takes", "default"], options(kinds[name]))
+    for name in sorted(KNOWN_TARGETS.keys() - kinds.keys()):
+        typer.echo(f"{name}: not installed ({host().missing(name, KNOWN_TARGETS[name])})")
+    if not kinds:
+        typer.echo("no target is installed")
+
+
+def options(kind: TargetKind) -> list[tuple[str, str, str]]:
+    """Name, type and default of every option of a kind."""
+    hints = typing.get_type_hints(kind.options)
+    return [("-" + f.name.replace("_", "-"), _takes(hints[f.name]), _default(f)) for f in dataclasses.fields(kind.options)]
+
+
+def _takes(hint: Any) -> str:
+    arguments = [a for a in typing.get_args(hint) if a is not type(None)]
+    if typing.get_origin(hint) is typing.Literal:
+        return " | ".join(map(str, arguments))
+    if typing.get_origin(hint) is tuple:
+        return f"{_takes(arguments[0])},…"
+    if len(arguments) == 1:
+        return _takes(arguments[0])
+    return {int: "integer", bool: "true | false", str: "text"}.get(hint, str(hint))
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is dataclasses.MISSING:
+        return "required" if field.default_factory is dataclasses.MISSING else ""
+    return "this machine's" if field.default is None else ",".join(map(str, field.default)) if isinstance(field.default, tuple) else str(field.default)
