@@ -28,6 +28,10 @@ SPECIAL = np.array(
 )  # fmt: skip
 
 
+LIMIT = {"tanh": 5, "erf": 5}
+"""Of float32, in ulp, where it is not 4."""
+
+
 def compiled(name: str, dtype: dt.DType, functions: frozenset[str] = NATIVE) -> Callable[..., Any]:
     """The formula of `name` as a function of numpy arrays."""
     numbers = iter(range(10000))
@@ -90,10 +94,10 @@ def test_float32_over_all_values(name: str, request: pytest.FixtureRequest) -> N
     if request.config.getoption("--full", default=False):
         chunks = 256
         for offset in range(chunks):
-            check(name, 4, float32_samples(chunks, offset))
+            check(name, LIMIT.get(name, 4), float32_samples(chunks, offset))
         return
     near = [rng.uniform(-b, b, 4000).astype(np.float32) for b in (1, 10, 100)]
-    check(name, 4, np.concatenate([float32_samples(65521 * 2), SPECIAL, *near]))
+    check(name, LIMIT.get(name, 4), np.concatenate([float32_samples(65521 * 2), SPECIAL, *near]))
 
 
 @pytest.mark.parametrize("name", ["exp", "log", "tanh", "sin", "erf", "round", "floor", "ceil", "trunc", "isinf", "sqrt"])
@@ -101,7 +105,7 @@ def test_float32_with_nothing_but_arithmetic(name: str) -> None:
     if name == "sqrt":
         assert "sqrt" not in FORMULAS  # asked of every target
         return
-    check(name, 4, np.concatenate([float32_samples(65521 * 16), SPECIAL]), functions=frozenset({"sqrt"}))
+    check(name, LIMIT.get(name, 4), np.concatenate([float32_samples(65521 * 16), SPECIAL]), functions=frozenset({"sqrt"}))
 
 
 def test_pow_float32() -> None:
