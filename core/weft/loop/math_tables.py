@@ -4,7 +4,8 @@ A formula takes `Lets` (which gives names to shared parts) and arguments of dtyp
 found, in units in the last place (float32 over dense samples of all values, float64 over random ones):
 
     all functions but tanh and erf                        4
-    tanh and erf of float32 (one rational, no exp)        5
+    tanh of float32 (one rational, no exp)                5
+    erf of float32 (one rational, no exp)                 6
     tanh and erf of float64                               4
 
 sin, cos and tan hold for every float32. In float64 they hold for |x| <= 2**45, beyond which the result has no correct digit.
