@@ -307,7 +307,6 @@ class Compilation:
             pool="pool" if "pool" in sections else None,
             arena=str(spec.arena_bytes),
             threads=getattr(self.target.target.options, "threads", None),
-            machine=self.target.machine.kind,
             weft=host().api_version,
         )
 

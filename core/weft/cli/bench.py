@@ -1,3 +1,257 @@
-"""x"""
+"""`weft bench`: Weft and its peers on one model, in one process, taking turns, so that a machine's moods hit all alike."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
-def bench() -> None: ...
+
+from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, shapes
+from weft.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from weft.hooks import EngineKind
+    from weft.runtime.executable import Executable
+
+    Array = np.ndarray[Any, Any]
+
+PAUSE = 0.01
+"""Before each turn: the threads of the engine before may still be spinning for work."""
+TURN_SECONDS, TURN_CALLS = 0.05, 10
+"""A turn is one call that is not counted, then as many as fit."""
+WARM_SECONDS, WARM_CALLS = 0.3, 3
+
+
+@dataclass
+class Contestant:
+    """One engine with the model loaded. `times` are seconds per call."""
+
+    name: str
+    version: str
+    run: Callable[[], Sequence[Array]]
+    prepare_seconds: float
+    times: list[float] = field(default_factory=list)
+    difference: float | None = None
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+
+def bench(
+    model: Model,
+    target: Annotated[list[str] | None, typer.Option("--target", "-t", help="What Weft compiles for; several compete [default: llvm].")] = None,
+    against: Annotated[str, typer.Option("--against", metavar="ENGINE,…", help="Peers to run beside it: names, all that are installed, or none.")] = "all",
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Of every engine [default: the CPUs this process may use].")] = None,
+    time_limit: Annotated[float, typer.Option("--seconds", min=0.0, help="How long to measure, all engines together.")] = 10.0,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="How many turns each engine takes, instead of --seconds.")] = None,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Where to write every number.")] = None,
+    input_shape: ShapeOption = None,
+    frontend: FrontendOption = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Measures Weft beside its peers on the same inputs, in turns, and prints medians and ratios."""
+    from weft.cli.inputs import make_inputs
+    from weft.cli.opening import is_archive, open_executable
+    from weft.cli.terminal import Progress
+    from weft.plugins import host
+    from weft.runtime.threads import available_threads
+
+    archive = is_archive(model)
+    kinds = [] if archive and against == "all" else choose_engines([item.value for item in host().items("engines")], against)
+    if archive and kinds:
+        raise InputError(f"{model} is compiled already, peers cannot read it", hint="give the model, or --against none")
+    count = threads or available_threads()
+    sizes = shapes(input_shape)
+    contestants: list[Contestant] = []
+    inputs: dict[str, Array] = {}  # made for the first executable; the same arrays serve everybody
+
+    def weft_call(executable: Executable) -> Callable[[], Sequence[Array]]:
+        return lambda: list(executable.run(inputs).values())
+
+    def peer_call(call: Callable[[Mapping[str, Any]], list[Any]]) -> Callable[[], Sequence[Array]]:
+        return lambda: call(inputs)
+
+    for text in dict.fromkeys(target or ([""] if archive else ["llvm"])):
+        started = time.perf_counter()
+        executable, _ = open_executable(model, with_threads(text, count) if text else None, frontend=frontend)
+        spent = time.perf_counter() - started
+        if not inputs:
+            inputs.update(make_inputs(executable.inputs, {}, sizes, seed)[0])
+        contestants.append(Contestant(f"weft {text}".strip(), host().api_version, weft_call(executable), spent))
+    for kind in kinds:
+        started = time.perf_counter()
+        call = kind.open(model, count)
+        contestants.append(Contestant(kind.name, kind.available() or "", peer_call(call), time.perf_counter() - started))
+    with Progress("measuring") as progress:
+        warm_up(contestants, progress.show)
+        take_turns(contestants, time_limit, rounds, progress.show)
+    report = as_data(model, contestants, inputs, count)
+    print_report(report)
+    if json_file is not None:
+        try:
+            Path(json_file).write_text(json.dumps(report, indent=1) + "\n")
+        except OSError as error:
+            raise InputError(f"cannot write '{json_file}'", why=str(error)) from None
+
+
+def choose_engines(known: Sequence[EngineKind], against: str) -> list[EngineKind]:
+    """The peers that `--against` names.
+
+    Raises:
+        InputError: one that no plugin brings, or that is not installed.
+    """
+    by_name = {k.name: k for k in known}
+    if against == "none":
+        return []
+    if against == "all":
+        return [k for k in known if k.available() is not None]
+    chosen = []
+    for name in dict.fromkeys(part.strip() for part in against.split(",") if part.strip()):
+        if name not in by_name:
+            close = nearest(name, by_name)
+            raise InputError(f"no engine '{name}'", hint=f"did you mean '{close}'?" if close else "known: " + (", ".join(by_name) or "none"))
+        if by_name[name].available() is None:
+            raise InputError(f"the engine '{name}' is not installed", hint=f"pip install {name}")
+        chosen.append(by_name[name])
+    return chosen
+
+
+def with_threads(target: str, threads: int) -> str:
+    """The target with -threads, where its kind has that option and the text does not give it."""
+    import dataclasses
+
+    from weft.pipeline import target_kinds
+
+    kind = target_kinds().get(target.split()[0])
+    takes = kind is not None and any(f.name == "threads" for f in dataclasses.fields(kind.options))
+    return f"{target} -threads={threads}" if takes and "-threads" not in target else target
+
+
+def warm_up(contestants: Sequence[Contestant], show: Callable[[str], None]) -> None:
+    """Calls everyone until caches are warm, and compares results with the first contestant's."""
+    import numpy as np
+
+    expected: Sequence[Array] = ()
+    for c in contestants:
+        show(f"warming up {c.name}")
+        results = [np.asarray(r) for r in c.run()]
+        if c is contestants[0]:
+            expected = results
+        else:
+            c.difference = largest_difference(expected, results)
+        ends, calls = time.perf_counter() + WARM_SECONDS, 1
+        while calls < WARM_CALLS or time.perf_counter() < ends:
+            c.run()
+            calls += 1
+
+
+def largest_difference(expected: Sequence[Array], results: Sequence[Array]) -> float:
+    """The largest difference of any element as a share of the largest element; infinite for results of other shapes."""
+    import numpy as np
+
+    if [e.shape for e in expected] != [r.shape for r in results]:
+        return float("inf")
+    worst = 0.0
+    for e, r in zip(expected, results):
+        if e.size:
+            wide = np.complex128 if e.dtype.kind == "c" else np.float64
+            with np.errstate(invalid="ignore"):
+                gap = np.abs(e.astype(wide) - r.astype(wide))
+            scale = float(np.nanmax(np.abs(e.astype(wide)), initial=0.0))
+            worst = max(worst, float(np.nanmax(gap, initial=0.0)) / (scale or 1.0))
+    return worst
+
+
+def take_turns(contestants: Sequence[Contestant], limit: float, rounds: int | None, show: Callable[[str], None]) -> None:
+    """Round-robin, the first of each round another one, until the time is over (at least three rounds) or the rounds are done."""
+    ends, done = time.perf_counter() + limit, 0
+    while done < rounds if rounds is not None else done < 3 or time.perf_counter() < ends:
+        at = done % len(contestants)
+        for c in (*contestants[at:], *contestants[:at]):
+            show(f"round {done + 1}: {c.name}")
+            turn(c)
+        done += 1
+
+
+def turn(c: Contestant) -> None:
+    time.sleep(PAUSE)
+    c.run()
+    ends = time.perf_counter() + TURN_SECONDS
+    for _ in range(TURN_CALLS):
+        started = time.perf_counter()
+        c.run()
+        now = time.perf_counter()
+        c.times.append(now - started)
+        if now > ends:
+            break
+
+
+def as_data(model: str, contestants: Sequence[Contestant], inputs: Mapping[str, Array], threads: int) -> dict[str, Any]:
+    """Everything measured, for JSON."""
+    first = contestants[0].median
+    return {
+        "model": Path(model).name,
+        "machine": {"processor": processor_name(), "system": platform.platform(), "python": platform.python_version()},
+        "threads": threads,
+        "inputs": {name: {"dtype": str(a.dtype), "shape": list(a.shape)} for name, a in inputs.items()},
+        "engines": [
+            {
+                "name": c.name,
+                "version": c.version,
+                "median": c.median,
+                "fastest": min(c.times),
+                "p90": sorted(c.times)[int(len(c.times) * 0.9)],
+                "ratio": c.median / first,
+                "difference": c.difference,
+                "prepare_seconds": c.prepare_seconds,
+                "times": c.times,
+            }
+            for c in contestants
+        ],
+    }
+
+
+def processor_name() -> str:
+    """The processor as the system calls it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def print_report(report: Mapping[str, Any]) -> None:
+    from weft.cli.terminal import print_table
+    from weft.cli.terminal import seconds as shown
+
+    rows = [
+        (
+            e["name"],
+            e["version"],
+            shown(e["median"]),
+            shown(e["fastest"]),
+            shown(e["p90"]),
+            f"{e['ratio']:.2f}",
+            "" if e["difference"] is None else f"{e['difference']:.1e}",
+            len(e["times"]),
+            shown(e["prepare_seconds"]),
+        )
+        for e in report["engines"]
+    ]
+    first = report["engines"][0]["name"]
+    columns = ["engine", "version", "median", "fastest", "p90", "ratio", "difference", "calls", "prepared in"]
+    title = f"{report['model']}, {report['threads']} thread(s), {report['machine']['processor']}"
+    print_table(title, columns, rows, right=range(2, len(columns)))
+    typer.echo(f"ratio: median time over that of {first}; difference: largest of any output, over its largest element")

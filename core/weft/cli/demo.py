@@ -100,5 +100,6 @@ def multiply_adds(graph: Graph) -> int:
             x, w = node.inputs[0], node.inputs[1]
             assert x is not None and w is not None
             length = w.shape[1:] if isinstance(node.op, Conv) else x.shape[-1:]
-            total += math.prod(int(d) for d in (*node.output.shape, *length))  # type: ignore[call-overload]
+            sizes = [d for d in (*node.output.shape, *length) if isinstance(d, int)]
+            total += math.prod(sizes)
     return total

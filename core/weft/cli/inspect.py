@@ -1,2 +1,241 @@
-"""x"""
-def inspect() -> None: ...
+"""`weft inspect`: what a compilation did, stage by stage, and why; or what an archive holds. Makes no machine code, runs none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.arguments import FrontendOption, Model, ShapeOption, TargetOption, shapes
+from weft.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from weft.graph.nodes import Graph
+    from weft.passes.plan_memory import MemoryPlan
+    from weft.pipeline import Compilation, Kernel, OnStage, ResolvedTarget
+    from weft.runtime.plan import Manifest
+
+ARCHIVE_STAGES = ("manifest", "sections", "plan")
+
+
+def inspect(
+    model: Model,
+    stage: Annotated[str | None, typer.Option("--stage", "-s", help="Print the text of this stage; without it, stages and kernels are listed.")] = None,
+    kernel: Annotated[str | None, typer.Option("--kernel", "-k", help="Of the kernels' stages, print this one alone; a part of its name will do.")] = None,
+    target: TargetOption = None,
+    input_shape: ShapeOption = None,
+    frontend: FrontendOption = None,
+) -> None:
+    """Shows the stages of a compilation, its kernels with their schedule rules and why others declined; or what an archive holds."""
+    from weft.cli.opening import is_archive
+
+    if is_archive(model):
+        _inspect_archive(model, stage)
+        return
+    from weft.cli.terminal import Progress
+    from weft.pipeline import load, resolve_target, specialize
+
+    # The target first: a misspelt one should not wait for a large model.
+    resolved = resolve_target(target or "llvm")
+    with Progress("inspecting") as progress:
+        progress.show(f"loading {model}")
+        graph = load(model, frontend=frontend)
+        sizes = shapes(input_shape)
+        inspection = inspect_graph(specialize(graph, sizes) if sizes else graph, resolved, stage, kernel, progress.on_stage)
+    if stage is None:
+        _print_summary(inspection)
+    else:
+        typer.echo(inspection.text)
+
+
+@dataclass
+class Inspection:
+    """What was found: everything where no stage was asked for, else the text of that stage."""
+
+    compilation: Compilation
+    graph: Graph
+    plan: MemoryPlan | None = None
+    uses: Counter[str] = field(default_factory=Counter)
+    text: str = ""
+
+
+def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, kernel: str | None, on_stage: OnStage | None = None) -> Inspection:
+    """Runs a compilation up to `stage`; up to the schedules if it is None.
+
+    Raises:
+        InputError: no such stage or kernel.
+    """
+    from weft.loop.pipeline import STAGES
+    from weft.passes.pipeline import stage_names
+    from weft.passes.plan_memory import plan_memory
+    from weft.pipeline import Compilation
+    from weft.plugins import host
+
+    compilation = Compilation(resolved, cache=False, keep_graphs=True, on_stage=on_stage)
+    compilation.graphs["load"] = graph
+    found = Inspection(compilation, graph)
+    loop_stages = [s.name for s in STAGES]
+    plugin_passes = [item.value.name for item in host().items("graph_passes", target=resolved.target)]
+    known = ["load", *stage_names(), *plugin_passes, "lower_group", "schedule", *loop_stages, "plan"]
+    if stage is not None and stage not in known:
+        raise _unknown("stage", stage, known)
+    if stage == "load":
+        found.text = str(graph)
+        return found
+    grouped = compilation.optimize(graph)
+    if stage in compilation.graphs:
+        found.text = str(compilation.graphs[stage])
+        return found
+    found.plan = plan_memory(grouped)
+    if stage == "plan":
+        found.text = plan_text(found.plan)
+        return found
+    kernels = _kernels(compilation, grouped, found.uses)
+    if stage is not None:
+        kernels = select_kernels(kernels, kernel)
+    texts = []
+    codegen = resolved.kind.codegen(resolved.target) if stage in loop_stages else None
+    for k in kernels:
+        if stage == "lower_group":
+            texts.append(str(k.naive))
+            continue
+        compilation.schedule(k)
+        assert k.scheduled is not None
+        if codegen is None:
+            texts.append(schedule_text(k))
+            continue
+        program = k.scheduled
+        for step in STAGES:
+            program = step.run(program, codegen.functions)
+            if step.name == stage:
+                break
+        texts.append(str(program))
+    found.text = "\n\n".join(t.rstrip() for t in texts)
+    return found
+
+
+def _kernels(compilation: Compilation, grouped: Graph, uses: Counter[str]) -> list[Kernel]:
+    """Every distinct kernel, lowered to its naive program, and how many groups use it."""
+    from weft.graph.group import Group
+    from weft.kernel_cache import KernelCache
+    from weft.lower.lower import lower_group
+    from weft.pipeline import Kernel, kernel_name
+
+    store = KernelCache(compilation.target.fingerprint, enabled=False)
+    for node in grouped.nodes:
+        if not isinstance(node.op, Group) or node.op.view:
+            continue
+        with compilation.stage("lower_group", node.op.body.name):
+            key = store.key(lower_group(node.op.body, "kernel"))
+        name = kernel_name(node, key)
+        if name not in compilation.kernels:
+            compilation.kernels[name] = Kernel(name, lower_group(node.op.body, name))
+        uses[name] += 1
+    return list(compilation.kernels.values())
+
+
+def select_kernels(kernels: Sequence[Kernel], wanted: str | None) -> list[Kernel]:
+    """Those whose name is, or else holds, `wanted`.
+
+    Raises:
+        InputError: there is none.
+    """
+    if wanted is None:
+        return list(kernels)
+    chosen = [k for k in kernels if k.name == wanted] or [k for k in kernels if wanted in k.name]
+    if not chosen:
+        raise _unknown("kernel", wanted, [k.name for k in kernels])
+    return chosen
+
+
+def _unknown(what: str, name: str, known: Sequence[str]) -> InputError:
+    close = nearest(name, known)
+    return InputError(f"there is no {what} '{name}'", where=f"{what}s: {', '.join(known)}", hint=f"did you mean '{close}'?" if close else None)
+
+
+def schedule_text(kernel: Kernel) -> str:
+    """The rule, what others declined with, the steps and the scheduled program, as text that parses back."""
+    lines = [f"# rule: {kernel.rule}"]
+    lines += [f"# declined: {name}: {reason}" for name, reason in kernel.declines]
+    lines += [f"# step: {' '.join(str(step).split())}" for step in kernel.trace]
+    return "\n".join([*lines, str(kernel.scheduled)])
+
+
+def plan_text(plan: MemoryPlan) -> str:
+    """The memory plan, for people."""
+    lines = [f"arena {plan.arena_bytes} bytes, at least {plan.lower_bound} are live at once"]
+    for name, offset in plan.offsets.items():
+        first, last = plan.lifetimes.get(name, ("?", "?"))
+        lines.append(f"%{name}: {plan.sizes[name]} bytes at {offset}, nodes {first} to {last}")
+    for name, of in plan.aliases.items():
+        lines.append(f"%{name}: {'written over' if name in plan.in_place else 'a view of'} %{of}")
+    return "\n".join(lines)
+
+
+def _print_summary(found: Inspection) -> None:
+    from weft.cli.terminal import brief, print_table
+    from weft.cli.terminal import seconds as shown
+    from weft.loop.pipeline import STAGES
+    from weft.passes.pipeline import STAGES as GRAPH_STAGES
+
+    compilation, plan = found.compilation, found.plan
+    assert plan is not None
+    invariants = {name: after for name, _, after in GRAPH_STAGES}
+    spent = {name: shown(value) for name, value in compilation.seconds.items()}
+    invariants["load"] = "as the frontend gave it"
+    rows = [(name, f"{len(g.nodes)} nodes", spent.get(name, ""), invariants.get(name, "")) for name, g in compilation.graphs.items()]
+    per_kernel = f"{len(compilation.kernels)} kernels"
+    rows.append(("lower_group", per_kernel, spent.get("lower_group", ""), "naive programs"))
+    rows.append(("schedule", per_kernel, spent.get("schedule", ""), "same meaning, by the target's best rule"))
+    rows += [(s.name, "", "", s.after) for s in STAGES]
+    rows.append(("plan", f"{len(plan.offsets)} values", "", f"an arena of {plan.arena_bytes} bytes"))
+    print_table(f"{found.graph.name} for {brief(str(compilation.target.target))}", ["stage", "size", "time", "after it"], rows, right=(2,))
+    kernels = [
+        (k.name, found.uses[k.name], k.rule, "\n".join(f"{name}: {reason}" for name, reason in k.declines) or "none") for k in compilation.kernels.values()
+    ]
+    print_table("kernels", ["kernel", "groups", "rule", "declined"], kernels, right=(1,))
+    typer.echo("print a stage with --stage NAME, of one kernel with --kernel NAME")
+
+
+def _inspect_archive(model: str, stage: str | None) -> None:
+    from weft.runtime.executable import Executable
+
+    manifest = Executable.inspect(model)
+    if stage is None:
+        print_archive(manifest)
+    elif stage == "manifest":
+        typer.echo(manifest.to_json().decode())
+    elif stage == "plan":
+        typer.echo(manifest.plan())
+    elif stage == "sections":
+        for name, s in manifest.sections.items():
+            entries = ", ".join(f"{entry} at {place}" for entry, place in s.entries.items())
+            typer.echo(f"code/{name}: {s.bytes} bytes, sha256 {s.sha256}, by {' '.join((s.plugin, s.version)).strip() or 'unknown'}, entries {entries}")
+        if manifest.weights is not None:
+            typer.echo(f"weights: {manifest.weights.bytes} bytes, sha256 {manifest.weights.sha256}")
+        for c in manifest.constants:
+            typer.echo(f"  {c.name}: {c.dtype}[{', '.join(map(str, c.shape))}]")
+    else:
+        raise _unknown("stage", stage, ARCHIVE_STAGES)
+
+
+def print_archive(manifest: Manifest) -> None:
+    """An archive in a few lines."""
+    from weft.cli.terminal import brief, print_table, size
+
+    rows = [
+        ("target", brief(manifest.target)),
+        ("machine", manifest.machine + (f" with {', '.join(manifest.features)}" if manifest.features else "")),
+        ("written by", f"weft {manifest.weft}, format {manifest.format}"),
+        ("inputs", "\n".join(map(str, manifest.inputs))),
+        ("outputs", "\n".join(map(str, manifest.outputs))),
+        ("plan", f"{len(manifest.steps)} step(s), {sum(len(s.items) for s in manifest.steps)} items"),
+        ("code", ", ".join(f"{name} {size(s.bytes)}" for name, s in manifest.sections.items())),
+        ("weights", f"{len(manifest.constants)} constants, {size(manifest.weights.bytes if manifest.weights else 0)}"),
+        ("arena", f"{manifest.arena} bytes"),
+        ("stages", ", ".join(ARCHIVE_STAGES) + " (print one with --stage)"),
+    ]
+    print_table(manifest.name, ["", ""], rows)

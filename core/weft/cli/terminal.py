@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+
     from weft.hooks import StageReport
 
 PIPE_WIDTH = 160
