@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 
 from weft import dtypes as dt
@@ -335,11 +337,12 @@ class Cast(Elementwise):
     """The value in another dtype.
 
     Float to integer truncates (out of range: undefined); number to bool is x ≠ 0; to a narrower float rounds to even. With `saturate`, what is beyond
-    the range of a float of 8 bits or fewer becomes its greatest number, else its infinity or NaN; floats beyond sub-byte integers always saturate.
+    the range of a float of 8 bits or fewer becomes its greatest number, else its infinity or NaN. `rounding` is for powers of two (float8_e8m0fnu).
     """
 
     to: DType
     saturate: bool = False
+    rounding: Literal["nearest", "up", "down"] = "nearest"
 
     def infer(self, *types: Type | None) -> TensorType:
         (x,) = operands(types, 1)
@@ -349,33 +352,50 @@ class Cast(Elementwise):
 
     def formula(self, *args: Expr) -> Expr:
         (x,) = args
+        if self._power_of_two(x.dtype):
+            return self._exponent(cast_to(x, dt.float32))
         if self._clamps(x.dtype):
-            greatest = self._greatest()
+            greatest = float(ml_dtypes.finfo(self.to.numpy).max)
             wide = x if x.dtype.bits >= 32 else cast_to(x, dt.float32)
-            lowest = -greatest if self.to.name != "float8_e8m0fnu" else const(2.0**-127, dt.float32).value
-            x = e.minimum(e.maximum(wide, const(lowest, wide.dtype)), const(greatest, wide.dtype))
+            x = e.minimum(e.maximum(wide, const(-greatest, wide.dtype)), const(greatest, wide.dtype))
         return cast_to(x, self.to)
 
     def _clamps(self, source: DType) -> bool:
         return self.saturate and source.is_float and self.to.is_float and self.to.bits <= 8
 
-    def _greatest(self) -> float:
-        import ml_dtypes
+    def _power_of_two(self, source: DType) -> bool:
+        return self.to.name == "float8_e8m0fnu" and source != self.to
 
-        return float(ml_dtypes.finfo(self.to.numpy).max)
+    def _exponent(self, x: Expr) -> Expr:
+        """The exponent field of a float32, rounded by its fraction; 255 is NaN, and negatives have no value."""
+        carry = {"nearest": 1 << 22, "up": (1 << 23) - 1, "down": 0}[self.rounding]
+        bits = e.Bitcast(x, dt.uint32)
+        exponent = e.minimum((bits + carry) >> 23, const(254, dt.uint32))
+        beyond = const(254 if self.saturate else 255, dt.uint32)
+        usable = e.and_(x >= 0.0, x < math.inf)
+        field = select(usable, exponent, select(e.eq(x, math.inf), beyond, const(255, dt.uint32)))
+        return e.Bitcast(cast_to(field, dt.uint8), self.to)
 
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
         assert x is not None
         source = dt.dtype(x.dtype)
-        if self._clamps(source):
-            greatest = self._greatest()
-            lowest = -greatest if self.to.name != "float8_e8m0fnu" else 2.0**-127
-            x = np.clip(x.astype(np.float64 if source.bits == 64 else np.float32), lowest, greatest)
-        if self.to.is_bool:
-            return np.asarray(x != 0)
         with np.errstate(all="ignore"):
-            return x.astype(self.to.numpy)
+            if self._power_of_two(source):
+                return self._power_reference(x.astype(np.float32))
+            if self._clamps(source):
+                greatest = float(ml_dtypes.finfo(self.to.numpy).max)
+                x = np.clip(x.astype(np.float64 if source.bits == 64 else np.float32), -greatest, greatest)
+            return np.asarray(x != 0) if self.to.is_bool else x.astype(self.to.numpy)
+
+    def _power_reference(self, x: Array) -> Array:
+        power = np.log2(np.where((x > 0) & np.isfinite(x), x, 1).astype(np.float64))
+        whole = np.floor(power)
+        above = x > 1.5 * 2**whole if self.rounding == "nearest" else np.full(x.shape, self.rounding == "up")
+        whole = np.clip(np.where((2**whole < x) & (above | (self.rounding == "nearest") & (x == 1.5 * 2**whole)), whole + 1, whole), -127, 127)
+        result = np.where(x == 0, 2.0**-127, 2.0**whole)
+        result = np.where(np.isposinf(x), 2.0**127 if self.saturate else np.nan, np.where(np.isnan(x) | (x < 0), np.nan, result))
+        return result.astype(self.to.numpy)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -388,6 +408,9 @@ class Cast(Elementwise):
         for to in (dt.float8_e4m3fn, dt.float8_e5m2):
             yield Sample(cls(to, saturate=True), (np.array([0.3, 1e6, -1e6, np.inf, np.nan], np.float32),), f"saturate_{to}")
             yield Sample(cls(to), (np.array([0.3, 1e6, -1e6, np.inf, np.nan], np.float32),), f"float32_{to}")
+        for rounding in ("nearest", "up", "down"):
+            powers = np.array([0, 0.124, 0.25, 1.1, 1.5, 1.7, 3e38, np.inf, np.nan], np.float32)
+            yield Sample(cls(dt.float8_e8m0fnu, True, rounding), (powers,), f"powers_{rounding}")  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

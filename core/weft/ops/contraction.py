@@ -249,6 +249,8 @@ def _bounds(i: Expr, size: Dim, pads: tuple[int, int]) -> list[Expr]:
 class ConvTranspose(Operator):
     """The transpose of Conv: x [n, c, in…], w [c, oc/groups, kernel…] → [n, oc, stride·(in - 1) + extent - pads + output_padding…].
 
+    Negative pads add zeros.
+
     The tensors algorithm is a convolution of x spread by its strides ("pad": zeros between and around) with the kernel flipped.
     """
 
@@ -290,8 +292,9 @@ class ConvTranspose(Operator):
             where = tuple(slice(t * d, t * d + (c - 1) * s + 1, s) for t, d, c, s in zip(tap, dilations, counts, strides))
             product = np.einsum("bgc...,gco->bgo...", parts, weights[(..., *tap)])
             out[(slice(None), slice(None), slice(None), *where)] += product
-        keep = tuple(slice(lo, m - hi) for m, (lo, hi) in zip(full, pads))
-        out = out.reshape(x.shape[0], -1, *full)[(slice(None), slice(None), *keep)]
+        grow = [(max(-lo, 0), max(-hi, 0)) for lo, hi in pads]
+        out = np.pad(out.reshape(x.shape[0], -1, *full), [(0, 0), (0, 0), *grow])
+        out = out[(slice(None), slice(None), *(slice(max(lo, 0), m - max(hi, 0)) for m, (lo, hi) in zip(out.shape[2:], pads)))]
         return rounded(out, _dtype(x))
 
     @algorithm("tensors")
@@ -339,6 +342,7 @@ class ConvTranspose(Operator):
         yield Sample(cls((3, 2), (1, 0, 2, 1), (1, 2), (1, 1)), (f((2, 3, 4, 3)), f((3, 2, 3, 2), seed=1)), "all")
         yield Sample(cls((2, 2), groups=2), (f((1, 4, 3, 2)), f((4, 3, 2, 2), seed=1)), "groups")
         yield Sample(cls((2,)), (f((1, 2, 5)), f((2, 2, 3), seed=1)), "one_axis")
+        yield Sample(cls((3, 2), (0, -1, -1, 1)), (f((1, 1, 3, 3)), f((1, 2, 3, 3), seed=1)), "negative_pads")
         yield Sample(cls(), (f((1, 1, 2, 3, 2)), f((1, 2, 2, 2, 2), seed=1)), "three_axes")
         yield Sample(cls((2, 2)), (f((1, 2, 3, 3), "float16"), f((2, 1, 2, 2), "float16", seed=1)), "float16")
 
