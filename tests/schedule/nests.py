@@ -27,7 +27,8 @@ def conv(H: int = 3, W: Any = 5, co: int = 2, ci: int = 4, c: int = 2) -> Progra
         return {f"n{k}": "n", f"co{k}": co, f"h{k}": H, f"w{k}": W, f"ci{k}": ci}
 
     acc, biased = "acc[vn, vco, vh, vw, vci]", "biased[van, vaco, vah, vaw, vaci]"
-    text = f"""program conv(x: float32[n, {c}, {H} + 2, {W} + 2, {ci}], wt: float32[{co}, {c}, 3, 3, {ci}, {ci}], b: float32[{co}, {ci}]) -> (y: float32{y}) dims({dims}) {{
+    inputs = f"x: float32[n, {c}, {H} + 2, {W} + 2, {ci}], wt: float32[{co}, {c}, 3, 3, {ci}, {ci}], b: float32[{co}, {ci}]"
+    text = f"""program conv({inputs}) -> (y: float32{y}) dims({dims}) {{
       allocate acc: float32{y}
       allocate biased: float32{y}
       {nest({**around("0"), "ric": c, "kh": 3, "kw": 3, "rii": ci}, f'''

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-
 from tests.schedule.nests import argmax, conv, matmul, same, softmax, stencil
+
 from weft.errors import ScheduleError
-from weft.loop.nodes import Allocate, Program, walk_stmts
+from weft.expr.nodes import const
+from weft.loop.nodes import Allocate, Program, Region, transform_stmts, walk_stmts
 from weft.loop.parser import parse_program
 from weft.schedule import Schedule
 from weft.schedule.primitives import PRIMITIVES
@@ -229,7 +231,7 @@ REFUSALS: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (T, [("reverse_compute_at", "B", "j")], "'B' reads more of 'a' than one iteration of 'j' completes"),
     (M, [("split", "i", [None, 2]), ("reorder", "i_1", "i_0"), ("reverse_compute_at", "add", "i_1")], "only scattered elements"),
     (M, [("reverse_compute_at", "add", "i"), ("reverse_compute_at", "add", "i")], "'add' is under 'i' already"),
-    (M, [("split", "i", [None, 2]), ("reverse_compute_at", "add", "i_0"), ("compact_buffer", "C"), ("reverse_compute_at", "add", "i_1")], "depend on one another"),
+    (M, [("split", "i", [None, 2]), ("reverse_compute_at", "add", "i_0"), ("compact_buffer", "C"), ("reverse_compute_at", "add", "i_1")], "depend on"),
     (M, [("compute_inline", "matmul")], "'matmul' is a reduction"),
     (M, [("compute_inline", "add")], "'add' writes the output 'Y'"),
     (scan, [("compute_inline", "step")], "'step' is a step of a scan"),
@@ -251,6 +253,100 @@ REFUSALS: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (M, [("rfactor", "add", "i1")], "is no reduction by one operation with an init"),
     (argmax, [("rfactor", "best", "k")], "is no reduction by one operation with an init"),
 ]  # fmt: skip
+
+
+def text(body: str, buffers: str = "", more: str = "") -> Callable[[], Program]:
+    """A program over x: float32[8], with y: float32[8] out, allocated buffers a and b: float32[8]."""
+    return lambda: parse_program(f"program p(x: float32[8]{more}) -> (y: float32[8]) {{ allocate a: float32[8] allocate b: float32[8] {buffers} {body} }}")
+
+
+A = "for i in 8 { block A(v: 8 = i) { a[v] = x[v]*2.0f32 } }"
+B = "for j in 8 { block B(w: 8 = j) { y[w] = a[w] + 1.0f32 } }"
+HALF = "for i in 8 { block A(v: 8 = i) where i < 4 { a[v] = x[v] } }"
+SUM = "for i in 2 { for k in 4 { block A(v: 8 = i, r: reduce 4 = k) { init { a[v] = 0.0f32 } a[v] = a[v] + x[v*4 + r] } } }"
+TRIANGLE = "for i in 8 { for k in i + 1 { block A(v: 8 = i, r: reduce 8 = k) { init { y[v] = 0.0f32 } y[v] = y[v] + x[r] } } }"
+DIAGONAL = "for i in 4 { for k in 2 { block A(v: 8 = i + k, r: reduce 2 = k) { init { y[v] = 0.0f32 } y[v] = y[v] + x[v]*2.0f32 } } }"
+STEP = "for t in 8 { block S(u: scan 8 = t) { a[u] = x[u] + 1.0f32 } }"
+OVER_A = "for o in 8 { block O(z: 8 = o) { a[z] = a[z]*2.0f32 } }"
+PROD = "for i in 8 { for k in 8 { block A(v: 8 = i, r: reduce 8 = k) { init { a[v] = 0.0f32 } a[v] = a[v]*0.5f32 - x[r] } } }"
+C_OF_X = "for h in 8 { block C(z: 8 = h) { b[z] = x[z] } }"
+PRIVATE = "for i in 2 { allocate c: float32[8] for q in 8 { block Q(p: 8 = q) { c[p] = x[p] } } for k in 8 { block A(v: 8 = k) { a[v] = c[v] } } }"
+PRIVATE_USE = "for j in 8 { allocate c: float32[1] block P(p: 8 = j) { c[0] = x[p] } block B(w: 8 = j) { y[w] = a[w] + c[0] } }"
+
+MORE: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
+    (text(A + B + OVER_A), [("cache_read", "B", "a", "local")], "'O' writes 'a' after 'B' read it"),
+    (text(OVER_A), [("cache_write", "O", "local")], "'O' updates 'a' in place: the new buffer would start empty"),
+    (text(A + B), [("compact_buffer", "b")], "nobody uses 'b'"),
+    (text(HALF + B), [("compute_at", "A", "j")], "'A' runs only where i < 4, which cannot move along"),
+    (text(STEP + B), [("compute_at", "S", "j")], "'S' is a step of a scan"),
+    (text("for i in 8 { block A(v: 8 = i) { a[v] = b[v] } }" + B + "for o in 8 { block O(z: 8 = o) { b[z] = a[z] } }"), [("compute_inline", "A")],
+     "'O' changes what 'A' reads before it would be used"),
+    (text("for i in 8 { block A(v: 8 = i) { a[v] = b[v] } } for o in 8 { block O(z: 8 = o) { b[z] = x[z] } }" + B), [("compute_at", "A", "j")],
+     "'O' changes what 'A' reads before it would run"),
+    (text("for j in 8 { block Q(z: 8 = j) { b[z] = x[z] } block B(w: 8 = j) { y[w] = a[w] + b[w] } }" + A), [("compute_at", "A", "j")],
+     "'B' reads the buffer of 'A' before 'A' writes it"),
+    (text(PRIVATE + B), [("compute_at", "A", "j")], "buffer 'c' of 'A' does not exist under 'j'"),
+    (text(C_OF_X + "for i in 8 { block A(v: 8 = i) { a[v] = b[v] } }" + B),
+     [("split", "i", [None, 4]), ("compute_at", "C", "i_0"), ("reverse_compute_at", "B", "i_0"), ("compact_buffer", "b"), ("compute_at", "A", "j")],
+     "iterators 'v' and 'v_in' of 'A' depend on one another"),
+    (text(A + PRIVATE_USE), [("reverse_compute_at", "B", "i")], "buffer 'c' of 'B' does not exist under 'i'"),
+    (text("for k in 8 { block A(r: reduce 8 = k) { init { a[0] = 0.0f32 } a[0] = a[0] + x[r] } block C(z: 8 = k) { b[z] = x[z] } }"), [("rfactor", "A", "k")],
+     "the reduction loop 'k' is shared with other blocks"),
+    (text(SUM.replace("v: 8 = i,", "v: 8 = i*2,")), [("rfactor", "A", "k")], "the nest of 'A' stores scattered elements of 'a'"),
+    (text("for i in 2 { for j in 4 { for k in 4 { block A(v: 8 = i*4 + j, r: reduce 4 = k) where i + k < 4 { init { a[v] = 0.0f32 } a[v] = a[v] + x[r] } } } }"),
+     [("rfactor", "A", "k")], "a condition of 'A' mixes spatial and reduce loops"),
+    (text("for i in 8 { block A(v: 8 = i) { a[v] = x[v] b[v] = x[v] } }" + B), [("compute_inline", "A")], "the body of 'A' is more than one store"),
+    (text("for i in 4 { block A(v: 4 = i) { a[v + 4] = x[v] } }" + B), [("compute_inline", "A")], "'A' does not store at its own iterators"),
+    (text(HALF + B), [("compute_inline", "A")], "'A' runs only where i < 4"),
+    (text(A + OVER_A + B), [("compute_inline", "A")], "'a' has other writers, or 'A' updates it in place"),
+    (text(A), [("compute_inline", "A")], "nobody reads 'a'"),
+    (text("for i in 8 { block A(v: 8 = i, r: reduce 8 = i) { init { a[v] = 0.0f32 } a[v] = a[v] + x[r] } }"), [("decompose_reduction", "A", "i")],
+     "loop 'i' drives spatial and reduce iterators at once"),
+    (text("for i in 8 { for k in i + 1 { block A(v: 8 = i, r: 8 = k) { y[r] = x[v] } } }"), [("fuse", "i", "k")], "the extent of 'k' varies in the nest"),
+    (text(TRIANGLE), [("reorder", "k", "i")], "the extent of 'k' needs 'i' outside it"),
+    (text("for i in 4 { for j in 2 { block A(v: 8 = i*2 + j) { a[v] = x[v] } block B(w: 4 = i) { y[w] = a[w] } } }"), [("reorder", "j", "i")],
+     "2 blocks are under the nest and loop"),
+    (text("for q in 8 { block Q(p: 8 = q) { y[p] = x[p] } }" + A + B), [("reverse_compute_at", "B", "i")], "blocks ['Q', 'B'] all write 'B's buffer"),
+    (text(A + "for t in 8 { block S(u: scan 8 = t) { y[u] = a[u] } }"), [("reverse_compute_at", "S", "i")], "'S' is a step of a scan"),
+    (text(A + "for j in 8 { block B(w: 8 = j) where j < 4 { y[w] = a[w] } }"), [("reverse_compute_at", "B", "i")], "'B' runs only where j < 4"),
+    (text(B + A), [("reverse_compute_at", "B", "i")], "'B' comes before the end of 'i'"),
+    (text(A + "for h in 8 { block C(z: 8 = h) { b[z] = y[z] } }" + B), [("reverse_compute_at", "B", "i")], "'C' uses what 'B' writes, before it"),
+    (text("for q in 8 { block Q(p: 8 = q) { b[p] = y[p] } }" + A + B), [("reverse_compute_at", "B", "i")], "'Q' reads what 'B' writes, before it"),
+    (text(A + "for j in 8 { block B(w: 8 = j) { y[w] = y[w] + a[w] } }"), [("reverse_compute_at", "B", "i")], "it may run only once per element"),
+    (text(A + "for j in 8 { block B(w: 8 = j) where j < 4 { y[w] = a[w] } }"), [("reverse_compute_inline", "B")], "'B' runs only where j < 4"),
+    (text(A + OVER_A + B), [("reverse_compute_inline", "B")], "blocks ['A', 'O'] all write 'a'"),
+    (text(A + "for j in 4 { block B(w: 4 = j) { y[w] = a[w] } }"), [("reverse_compute_inline", "B")], "'B' takes 4 of the 8 elements of 'a' in dimension 0"),
+    (text(A + "for o in 8 { block O(z: 8 = o) { b[z] = x[z] } } for j in 8 { block B(w: 8 = j) { y[w] = a[w] + b[0] } }"), [("reverse_compute_inline", "B")],
+     "'O' writes what 'B' reads only after 'A'"),
+    (text(A + "for o in 8 { block O(z: 8 = o) { b[z] = y[z] } }" + B), [("reverse_compute_inline", "B")], "'y' is used before 'B'"),
+    (M, [("decompose_reduction", "matmul", "k0"), ("rfactor", "matmul", "k0")], "rfactor before decompose_reduction"),
+    (text(PROD), [("rfactor", "A", "k")], "'A' does not combine its result and a new value by one of add, mul"),
+    (text(SUM + OVER_A), [("rfactor", "A", "k")], "'a' has other writers"),
+    (text(DIAGONAL), [("rfactor", "A", "k")], "loop 'k' drives spatial and reduce iterators at once"),
+    (S, [("reverse_compute_at", "exp", "k0")], "goes on outside"),
+]
+REFUSALS += MORE
+
+
+def test_compute_inline_leaves_what_opaque_blocks_read() -> None:
+    p = text(A + B)()
+    s = Schedule(p)
+    b = s.block("B")
+    a = next(x.buffer for x in walk_stmts(p.body) if isinstance(x, Allocate) and x.buffer.name == "a")
+    opaque = replace(b, reads=(Region(a, ((b.iters[0].var, const(1)),)),))
+    s.program = p.with_body(transform_stmts(p.body, lambda x: opaque if x == b else None))
+    with pytest.raises(ScheduleError, match="an opaque block reads 'a' as a whole"):
+        s.compute_inline("A")
+
+
+def test_a_broken_primitive_is_caught_when_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(program: Program) -> tuple[Program, None]:
+        return program.with_body(program.body.body), None  # type: ignore[attr-defined]
+
+    monkeypatch.setitem(PRIMITIVES, "broken", broken)
+    with pytest.raises(ScheduleError, match="the program is ill-formed after broken") as caught:
+        Schedule(matmul(), checked=True).apply("broken")
+    assert "this is a mistake in the primitive, not in the schedule" in str(caught.value)
 
 
 @pytest.mark.parametrize(("make", "steps", "words"), REFUSALS, ids=[f"{n}-{s[-1][0]}" for n, (_, s, _) in enumerate(REFUSALS)])

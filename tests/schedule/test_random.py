@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from tests.schedule.nests import PROGRAMS, same
+
 from weft.errors import ScheduleError
 from weft.loop.nodes import Allocate, walk_stmts
 from weft.schedule import Schedule, Trace, replay

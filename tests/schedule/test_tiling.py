@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.schedule.nests import conv, matmul, same, softmax
+
 from weft.loop.nodes import Program
 from weft.schedule import Schedule, Trace, replay
 

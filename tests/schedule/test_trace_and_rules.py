@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-
 from tests.schedule.nests import matmul, softmax
+
 from weft.errors import ScheduleError
 from weft.loop.nodes import Program
 from weft.schedule import Decline, Offer, Rule, Schedule, Trace, replay, select_rule

@@ -450,7 +450,8 @@ def _collect_block(block: Block, values: Mapping[str, Expr], inner: tuple[tuple[
             for r in regions:
                 if buffer is None or r.buffer.name == buffer:
                     starts, extents = zip(*r.ranges) if r.ranges else ((), ())
-                    own.append(Access(r.buffer, tuple(substitute(x, values) for x in starts), write, block, inner, tuple(substitute(x, values) for x in extents)))
+                    first, length = (tuple(substitute(x, values) for x in xs) for xs in (starts, extents))
+                    own.append(Access(r.buffer, first, write, block, inner, length))
     found.extend(own)
 
 

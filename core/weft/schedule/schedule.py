@@ -69,7 +69,8 @@ class Schedule:
         """
         if primitive not in PRIMITIVES:
             close = nearest(primitive, PRIMITIVES)
-            raise ScheduleError(f"there is no schedule primitive '{primitive}'", hint=f"did you mean '{close}'?" if close else "one of " + ", ".join(PRIMITIVES))
+            hint = f"did you mean '{close}'?" if close else "one of " + ", ".join(PRIMITIVES)
+            raise ScheduleError(f"there is no schedule primitive '{primitive}'", hint=hint)
         self.program, result = PRIMITIVES[primitive](self.program, *args, **kwargs)
         self.trace.add(primitive, args, kwargs, result)
         if self.checked:
@@ -82,7 +83,7 @@ class Schedule:
         Raises:
             ScheduleError: the override is no candidate.
         """
-        value = self.overrides.get(name, default)
+        value: T = self.overrides.get(name, default)
         if value not in candidates:
             raise ScheduleError(f"choice '{name}' cannot be {value!r}", why="the candidates are " + ", ".join(map(repr, candidates)))
         self.trace.add(CHOOSE, (name, list(candidates)), {}, value)
@@ -95,7 +96,8 @@ class Schedule:
         try:
             verify(self.program)
         except LoopError as error:
-            raise ScheduleError(f"the program is ill-formed after {step}", where=str(error), why="this is a mistake in the primitive, not in the schedule") from error
+            why = "this is a mistake in the primitive, not in the schedule"
+            raise ScheduleError(f"the program is ill-formed after {step}", where=str(error), why=why) from error
 
     def __str__(self) -> str:
         return str(self.program)

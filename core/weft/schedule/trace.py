@@ -52,7 +52,8 @@ class Trace:
             ScheduleError: the text is no trace.
         """
         try:
-            return Trace([Step(str(s["do"]), _plain(tuple(s["args"])), {k: _plain(v) for k, v in s.get("kwargs", {}).items()}, _plain(s.get("result"))) for s in json.loads(text)])
+            read = [(str(s["do"]), tuple(s["args"]), s.get("kwargs", {}), s.get("result")) for s in json.loads(text)]
+            return Trace([Step(do, _plain(args), {k: _plain(v) for k, v in kwargs.items()}, _plain(result)) for do, args, kwargs, result in read])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ScheduleError("the text is no schedule trace", where=text[:200], why=str(error)) from error
 
@@ -80,12 +81,13 @@ def replay(program: Program, trace: Trace) -> Program:
             raise ScheduleError(f"step {k} of the trace, '{s.do}', is no primitive", hint=f"did you mean '{close}'?" if close else None)
         program, result = PRIMITIVES[s.do](program, *s.args, **s.kwargs)
         if _plain(result) != s.result:
-            raise ScheduleError(f"step {k} of the trace gives {_plain(result)!r}", where=str(s), why=f"it gave {s.result!r} when recorded", hint="the trace is of another program")
+            why = f"it gave {s.result!r} when recorded"
+            raise ScheduleError(f"step {k} of the trace gives {_plain(result)!r}", where=str(s), why=why, hint="the trace is of another program")
     return program
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON reads it back, with tuples for what is fixed: lists stay lists only inside."""
+    """The value as a trace keeps it, the same before and after JSON: lists are tuples."""
     if isinstance(value, (list, tuple)):
         return tuple(_plain(v) for v in value)
     return value

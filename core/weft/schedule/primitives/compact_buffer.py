@@ -9,8 +9,26 @@ from itertools import pairwise
 from weft import dtypes as dt
 from weft.expr.nodes import Expr, Var, const, free_vars, transform, walk
 from weft.loop.nodes import (
-    Allocate, AtomicUpdate, Block, BlockIter, Buffer, For, If, Load, Program, Region, Stmt, Store, While, int_const, map_stmt_exprs, stmt_children, stmt_exprs,
-    transform_stmts, walk_stmts, with_stmt_children,
+    Allocate,
+    AtomicUpdate,
+    Block,
+    BlockIter,
+    Buffer,
+    For,
+    If,
+    Load,
+    Program,
+    Region,
+    Stmt,
+    Store,
+    While,
+    int_const,
+    map_stmt_exprs,
+    stmt_children,
+    stmt_exprs,
+    transform_stmts,
+    walk_stmts,
+    with_stmt_children,
 )  # fmt: skip
 from weft.schedule.dependence import writes
 from weft.schedule.region import Interval, accesses, at_least_zero, greatest, loops_under, poly, union_box, within
@@ -25,7 +43,8 @@ def compact_buffer(program: Program, buffer: str, align: int = 1) -> tuple[Progr
         → compact_buffer("t")
         for i in n { allocate t: float32[16] { for j in 16 { … t[j] = … }  for k in 16 { … t[k] … } } }
 
-    Dimensions of extent 1 go. The innermost dimension is rounded up to a multiple of `align` (whole vectors). The allocation enters a loop only if every iteration writes what it reads.
+    Dimensions of extent 1 go. The innermost dimension is rounded up to a multiple of `align` (whole vectors). The allocation enters a loop only
+    if every iteration writes what it reads.
     """
     step = "compact_buffer"
     tree = Tree(program)

@@ -24,41 +24,46 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
     The box comes from interval analysis with the outer loops symbolic; what may leave the buffer is guarded. The buffer keeps its shape
     (see compact_buffer), and the block gets fresh loops: schedule its inside after moving it.
     """
+    step = "compute_at"
     tree = Tree(program)
-    path, target = tree.block_path(block, "compute_at"), tree.loop_path(loop, "compute_at")
-    b, f = tree.block(block, "compute_at"), tree.loop(loop, "compute_at")
+    path, target = tree.block_path(block, step), tree.loop_path(loop, step)
+    b, f = tree.block(block, step), tree.loop(loop, step)
     produced = set(writes(b))
     for name in produced:
         if tree.is_output(name):
-            raise tree.error("compute_at", f"'{block}' writes the output '{name}', which is wanted whole", (block,), "compute_at moves producers of intermediate buffers")
+            why = f"'{block}' writes the output '{name}', which is wanted whole"
+            raise tree.error(step, why, (block,), "compute_at moves producers of intermediate buffers")
     several = writers(tree, produced)
     if several != [block]:
-        raise tree.error("compute_at", f"blocks {several} all write '{block}'s buffer", several, "compute_at before decompose_reduction")
+        raise tree.error(step, f"blocks {several} all write '{block}'s buffer", several, "compute_at before decompose_reduction")
     if any(s is path[-1] for s in blocks_in(f.body)):
-        raise tree.error("compute_at", f"'{block}' is under '{loop}' already", (block, loop))
+        raise tree.error(step, f"'{block}' is under '{loop}' already", (block, loop))
     used = readers(tree, produced, but=block)
     here = {x.name for x in blocks_in(f.body)}
     outside = [u for u in used if u not in here]
     if not used or outside:
         why = f"its consumers {outside} are not under '{loop}'" if used else "it has no consumer"
-        raise tree.error("compute_at", why, {block: "producer", loop: "wanted here", **dict.fromkeys(outside, "consumer")}, "choose a loop around all consumers")
+        raise tree.error(step, why, {block: "producer", loop: "wanted here", **dict.fromkeys(outside, "consumer")}, "choose a loop around all consumers")
     lost = out_of_scope(tree, b, target)
     if lost is not None:
-        raise tree.error("compute_at", f"buffer '{lost}' of '{block}' does not exist under '{loop}'", (block, loop, lost), "move blocks before compact_buffer")
+        raise tree.error(step, f"buffer '{lost}' of '{block}' does not exist under '{loop}'", (block, loop, lost), "move blocks before compact_buffer")
     tied = entangled(b)
     if tied is not None:
-        raise tree.error("compute_at", f"iterators '{tied[0]}' and '{tied[1]}' of '{block}' depend on one another", (block,), "move blocks before compact_buffer")
+        raise tree.error(step, f"iterators '{tied[0]}' and '{tied[1]}' of '{block}' depend on one another", (block,), "move blocks before compact_buffer")
     extra = own_predicate(b)
     if extra:
-        raise tree.error("compute_at", f"'{block}' runs only where {extra[0]}, which cannot move along", (block,))
+        raise tree.error(step, f"'{block}' runs only where {extra[0]}, which cannot move along", (block,))
     if any(i.kind == "scan" for i in b.iters):
-        raise tree.error("compute_at", f"'{block}' is a step of a scan", (block,))
+        raise tree.error(step, f"'{block}' is a step of a scan", (block,))
     needs = set(reads(b))
     order = [x.name for x in blocks_in(program.body)]
     late = [w for w in writers(tree, needs, but=block) if order.index(w) > order.index(block)]
     if late:
-        raise tree.error("compute_at", f"'{late[0]}' changes what '{block}' reads before it would run", (block, late[0]))
+        raise tree.error(step, f"'{late[0]}' changes what '{block}' reads before it would run", (block, late[0]))
     outer = domain(target)
+    early = [u for u in used if order.index(u) < order.index(block)]
+    if early:
+        raise tree.error(step, f"'{early[0]}' reads the buffer of '{block}' before '{block}' writes it", (early[0], block))
     moving = loops_under(f.body, outer)
     boxes: dict[str, Interval] = {}
     unknown: set[str] = set()
@@ -73,18 +78,12 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
                     boxes[v] = both
     free_names(tree, path)
     new = renest(tree, b, {v: box for v, box in boxes.items() if v not in unknown}, outer, conditions(target[:-1], f))
-    children = f.body.stmts if isinstance(f.body, Seq) else (f.body,)
-    first = child_index(children, used)
-    assert first is not None
-    suppliers = child_index(children, set(writers(tree, needs, but=block)), last=True)
-    if suppliers is not None and suppliers >= first:
-        raise tree.error("compute_at", f"what '{block}' reads is written after its first consumer under '{loop}'", (block, loop), "choose an inner loop, or move that producer first")
     removed = Tree(tree.replace(path, None))
-    spot = removed.loop_path(loop, "compute_at")
+    spot = removed.loop_path(loop, step)
     now = spot[-1]
     assert isinstance(now, For)
     result = removed.replace((*spot, now.body), put(now, new, used, before=True))
-    still_independent(result, block, "compute_at")
+    still_independent(result, block, step)
     return result, None
 
 

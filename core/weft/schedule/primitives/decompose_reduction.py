@@ -52,7 +52,8 @@ def decompose_reduction(program: Program, block: str, loop: str) -> tuple[Progra
     predicate = all_of(tidy(substitute(substitute(c, gone), renamed), around) for c in asked)
     lost = out_of_scope(tree, replace(b, body=b.init, init=None), spot)
     if lost is not None:
-        raise tree.error(step, f"buffer '{lost}' is allocated inside '{loop}'", {loop: "wanted here", lost: "too late"}, "choose a loop inside the allocation, or decompose before compact_buffer")
+        marks = {loop: "wanted here", lost: "too late"}
+        raise tree.error(step, f"buffer '{lost}' is allocated inside '{loop}'", marks, "choose an inner loop, or decompose before compact_buffer")
     iters = {i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i, _ in spatial}
     init = Block(
         name,

@@ -25,7 +25,8 @@ def fuse(program: Program, *loops: str, name: str | None = None) -> tuple[Progra
     nest = [tree.loop(x, "fuse") for x in loops]
     for outer, inner in pairwise(nest):
         if outer.body is not inner:
-            raise tree.error("fuse", f"loop '{inner.var.name}' is not directly inside '{outer.var.name}'", (outer.var.name, inner.var.name), "reorder them first")
+            names = outer.var.name, inner.var.name
+            raise tree.error("fuse", f"loop '{names[1]}' is not directly inside '{names[0]}'", names, "reorder them first")
         if free_vars(inner.extent).keys() & set(loops):
             raise tree.error("fuse", f"the extent of '{inner.var.name}' varies in the nest", (inner.var.name,))
     for f in nest:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from weft.expr.nodes import free_vars
 from weft.loop.nodes import For, Program
 from weft.schedule.dependence import out_of_scope, readers, reads, writers, writes
-from weft.schedule.primitives.compute_at import put
 from weft.schedule.loop_kinds import still_independent
+from weft.schedule.primitives.compute_at import put
 from weft.schedule.region import Interval, accesses, at_least_zero, block_accesses, interval, loops_under, poly, union_box, within
 from weft.schedule.rewrite import conditions, domain, entangled, free_names, iter_boxes, own_predicate, renest
 from weft.schedule.tree import Tree, blocks_in

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from weft import dtypes as dt
+from weft.dtypes import DType
 from weft.expr.nodes import BUILDERS, Add, And, Binary, Const, Expr, Max, Min, Mul, Or, Var, all_of, free_vars, select, substitute, walk
 from weft.loop.nodes import Block, BlockIter, Buffer, Load, Program, Store, seq
 from weft.schedule.dependence import writers
@@ -14,7 +16,7 @@ from weft.schedule.rewrite import domain, own_nest, renest, tidy
 from weft.schedule.tree import Tree, conjuncts, rebuild, rename_iters
 from weft.tensor.language import highest, lowest
 
-IDENTITIES = {
+IDENTITIES: dict[type[Expr], Callable[[DType], Const]] = {
     Add: lambda d: Const(0, d), Mul: lambda d: Const(1, d), Min: highest, Max: lowest, And: lambda d: Const(True, d), Or: lambda d: Const(False, d),
 }  # fmt: skip
 
@@ -31,7 +33,7 @@ def rfactor(program: Program, block: str, loop: str) -> tuple[Program, str]:
     """
     step = "rfactor"
     tree = Tree(program)
-    path, spot = tree.block_path(block, step), tree.loop_path(loop, step)
+    path = tree.block_path(block, step)
     b, f = tree.block(block, step), tree.loop(loop, step)
     store, operation, value = _update(tree, b)
     if writers(tree, [store.buffer.name]) != [block]:

@@ -18,5 +18,6 @@ def set_scope(program: Program, block: str, scope: str) -> tuple[Program, None]:
     buffers = written_buffers(tree.block(block, "set_scope"))
     for b in buffers:
         if tree.parameter(b.name) is not None:
-            raise tree.error("set_scope", f"'{b.name}' is a parameter of the program; the caller decides where it lives", (block,), f"cache_write('{block}', '{scope}')")
+            why = f"'{b.name}' is a parameter of the program; the caller decides where it lives"
+            raise tree.error("set_scope", why, (block,), f"cache_write('{block}', '{scope}')")
     return program.with_body(replace_buffers(program.body, {b.name: replace(b, scope=scope) for b in buffers})), None

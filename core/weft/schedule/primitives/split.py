@@ -54,7 +54,10 @@ def split(program: Program, loop: str, factors: Sequence[int | None], names: Seq
         index = index * extent + v
     index = clean(index, {**domain(path[:-1]), **{v.name: x for v, x in zip(variables, extents)}})
     loops = {**domain(path[:-1]), **{v.name: x for v, x in zip(variables, extents)}}
-    overshoots = size % product != 0 if size is not None and None in factors else size != product if size is not None else clean(f.extent % product, loops) != const(0)
+    if size is None:
+        overshoots = clean(f.extent % product, loops) != const(0)
+    else:
+        overshoots = size % product != 0 if None in factors else size != product
     body = rewrite_loops(f.body, {loop: index}, loops)
     if overshoots:
         body = guard(body, lt(index, f.extent))
