@@ -21,7 +21,7 @@ from weft.errors import FrontendError, UnsupportedError, WeftError
 from weft.expr.nodes import Expr, Var, wrap
 from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value
 from weft.graph.operator import Operator
-from weft.ops import Cast, Concat, Fill, Reshape
+from weft.ops import Cast, Dims, Maximum, Negative, Reshape
 from weft.ops.composing import Composer
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
@@ -343,25 +343,11 @@ class Importer:
         b = self.builder
         if content.is_constant:
             return b.constant(content.array(), name)
-        parts: list[Value] = []
-        run: list[Any] = []
-
-        def flush() -> None:
-            if run:
-                parts.append(b.constant(np.array(run, np.int64), "c"))
-                run.clear()
-
-        for x in content.dims():
-            if isinstance(x, Expr):
-                flush()
-                parts.append(b.add(Fill(dt.int64, (1,), ct.as_int(x))))
-            else:
-                run.append(int(x))
-        flush()
-        value = parts[0] if len(parts) == 1 else b.add(Concat(0), *parts)
-        if content.shape != (len(content.dims()),):
-            value = b.add(Reshape(content.shape), value)
-        return value if content.dtype == dt.int64 else b.add(Cast(content.dtype), value)
+        if content.dtype.is_bool:
+            ints = Content(dt.int64, np.frompyfunc(lambda x: ct.choose(x, 1, 0), 1, 1)(content.elements))
+            return b.add(Cast(dt.bool_), self._tensor(ints, name))
+        value = b.add(Dims(tuple(content.dims()), content.dtype), name=name)
+        return value if len(content.shape) == 1 else b.add(Reshape(content.shape), value)
 
     def known(self, operand: Any) -> Content | None:
         """The content of an operand if it is known without reading data at run time."""
@@ -564,6 +550,31 @@ class Context(Composer):
         if found is None:
             raise self.unsupported(f"{what} of unknown length or dtype, known only at run time")
         return tuple(as_dim(x) for x in found.dims())
+
+    def signed(self, k: int, what: str) -> tuple[Dim, ...] | None:
+        """As `dims`, for integers that may be negative: those read at run time come as differences of two sizes, so that a symbol always is a size."""
+        if not self.given(k) or self.importer.known(self.operands[k]) is not None:
+            return self.dims(k, what)
+        x = self.value(k)
+        if not x.dtype.is_integer:
+            raise self.unsupported(f"{what} as {x.dtype}, known only at run time")
+        if x.dtype.kind == "uint":
+            return self.dims(k, what)
+        above, below = self(Maximum(), x, 0), self(Maximum(), self(Negative(), x), 0)
+        return tuple(as_dim(wrap(a, dt.int64) - b) for a, b in zip(self.sizes(above, what), self.sizes(below, what)))
+
+    def sizes(self, value: Value, what: str) -> tuple[Dim, ...]:
+        """The elements of an integer value, none of them negative, as dimensions."""
+        found = self.importer.demanded(value)
+        if found is None:
+            raise self.unsupported(f"{what} of unknown length or dtype, known only at run time")
+        return tuple(as_dim(x) for x in found.dims())
+
+    def vector(self, dims: Sequence[Dim]) -> Value:
+        """Dimensions as data, int64."""
+        if all(isinstance(d, int) for d in dims):
+            return self.builder.constant(np.array(dims, np.int64))
+        return self(Dims(tuple(dims)))  # type: ignore[no-any-return]
 
     def numbers(self, k: int, what: str) -> tuple[int, ...] | None:
         """The integers of operand k, which must be known at import; None if it is absent."""

@@ -31,12 +31,11 @@ def _scalar(value: float, dtype: dt.DType) -> float | int:
     return int(value) if dtype.is_integer else value
 
 
-@onnx_op("MatMulInteger")
-def matmul_integer(c: Context) -> Value:
-    a, b = (c.cast(c.value(k), dt.int32) for k in (0, 1))
-    za, zb = (None if (z := c.optional(k)) is None else c.cast(z, dt.int32) for k in (2, 3))
-    if za is not None and len(za.shape) == 1:  # per row of a
-        za = c.reshape(za, (za.shape[0], 1)) if za.shape[0] != 1 else za
-    if za is None and zb is None:
-        return c(ops.MatMul(dt.int32), c.value(0), c.value(1))  # type: ignore[no-any-return]
-    return c(ops.MatMul(), a if za is None else c.sub(a, za), b if zb is None else c.sub(b, zb))  # type: ignore[no-any-return]
+@onnx_op("Einsum")
+def einsum(c: Context) -> Value:
+    return c(ops.Einsum(c.string("equation")), *c.values())  # type: ignore[no-any-return]
+
+
+@onnx_op("Det")
+def det(c: Context) -> Value:
+    return c(ops.Det(), c.value(0))  # type: ignore[no-any-return]

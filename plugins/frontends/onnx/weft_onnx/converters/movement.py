@@ -12,7 +12,7 @@ from weft import ops
 from weft.expr.nodes import Expr
 from weft.graph.nodes import Value
 from weft.ops.movement import slice_range
-from weft.ops.shapes import axis_of, dim_select, product, quotient, simplified
+from weft.ops.shapes import axis_of, dim_expr, product, quotient, simplified
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
 from weft_onnx.contents import Content
@@ -39,61 +39,41 @@ onnx_formula("Shape")(shape)
 onnx_formula("Size")(size)
 
 
-def _fixed(c: Context, dims: Sequence[Dim], declared: tuple[int, ...] | None) -> tuple[Dim, ...]:
-    """Formulas replaced by the numbers that the model declares for them."""
-    if declared is None or len(declared) != len(dims):
-        return tuple(dims)
-    return tuple(d if isinstance(d, int) else n for d, n in zip(dims, declared))
-
-
 @onnx_op("Reshape")
 def reshape(c: Context) -> Value:
     x = c.value(0)
+    if c.version >= 5 and c.known(1) is None:
+        return c.reshape(x, _runtime_shape(c, x, c.value(1), c.flag("allowzero")))
     wanted = c.integers("shape") if c.version < 5 else c.dims(1, "the shape")
     assert wanted is not None
     return c.reshape(x, target_shape(x.shape, wanted, c.flag("allowzero")))
 
 
+def _runtime_shape(c: Context, x: Value, wanted: Value, allow_zero: bool) -> tuple[Dim, ...]:
+    """The dimensions of a Reshape to a shape known only at run time: 0 and -1 are resolved as data, so that each dimension is one symbol."""
+    if len(wanted.shape) != 1 or not isinstance(wanted.shape[0], int):
+        raise c.unsupported("a shape of unknown length")
+    count = wanted.shape[0]
+    wanted = c.cast(wanted, dt.int64)
+    if not allow_zero:
+        source = c.vector((*x.shape[:count], *([0] * (count - len(x.shape)))))
+        wanted = c(ops.Where(), c(ops.Equal(), wanted, 0), source, wanted)
+    free = c(ops.Equal(), wanted, -1)
+    others = c(ops.ReduceProd(None, False), c(ops.Where(), free, c.number(1, dt.int64), wanted))
+    rest = c.div(c.dim(product(x.shape)), c(ops.Maximum(), others, 1))
+    return c.sizes(c(ops.Where(), free, rest, wanted), "the shape")
+
+
 def target_shape(source: Sequence[Dim], wanted: Sequence[Dim], allow_zero: bool) -> tuple[Dim, ...]:
-    """The dimensions of a Reshape: 0 keeps the source's (unless `allow_zero`), -1 is what remains; where they are formulas, selected at run time."""
+    """The dimensions of a Reshape: 0 keeps the source's (unless `allow_zero`), -1 is what remains. Formulas are sizes."""
     kept: list[Dim] = []
     for k, d in enumerate(wanted):
         same = source[k] if k < len(source) else 0
-        if isinstance(d, int):
-            kept.append(same if d == 0 and not allow_zero else d)
-        elif allow_zero or _not_negative(d):
-            kept.append(d)
-        else:
-            kept.append(dim_select(ct.compare("eq", d, 0), same, d))
+        kept.append(same if isinstance(d, int) and d == 0 and not allow_zero else d)
     for k, d in enumerate(kept):
-        others = [*kept[:k], *kept[k + 1 :]]
         if isinstance(d, int) and d == -1:
-            kept[k] = quotient(source, [_positive(o) for o in others])
-            break
-    else:
-        for k, d in enumerate(kept):
-            if isinstance(d, Expr) and not _not_negative(d):
-                # At most one of these is -1, so the others are themselves.
-                others = [*kept[:k], *kept[k + 1 :]]
-                kept[k] = dim_select(ct.compare("eq", d, -1), quotient(source, [_positive(o) for o in others]), d)
-    return tuple(simplified(d) if isinstance(d, Expr) and _not_negative(d) else d for d in kept)
-
-
-def _positive(d: Dim) -> Dim:
-    """A divisor: dimensions that are 0 leave nothing to divide."""
-    return d if isinstance(d, int) or _not_negative(d) else as_dim(ct.larger(d, 1))
-
-
-def _not_negative(d: Dim) -> bool:
-    """Whether a formula is certainly a size: over sizes of inputs only."""
-    if isinstance(d, int):
-        return d >= 0
-    from weft.expr.nodes import free_vars
-    from weft.expr.ranges import Range, range_of
-
-    # Data symbols, whose names hold a dot, may be anything.
-    low = range_of(d, {n: Range(None, None) if "." in n else Range(0, None) for n in free_vars(d)}).lo
-    return low is not None and low >= 0
+            kept[k] = quotient(source, [*kept[:k], *kept[k + 1 :]])
+    return tuple(_tidy(d) for d in kept)
 
 
 @onnx_op("Flatten")
@@ -119,9 +99,9 @@ def squeeze(c: Context) -> Value:
     x = c.value(0)
     if _runtime_axes(c, 1):
         declared = c.declared_shape()
-        if declared is None:
-            raise c.unsupported("axes known only at run time")
-        return c.reshape(x, declared)
+        # The axes to go have one element each: summing over them is reshaping.
+        axes = c.signed(1, "axes")
+        return c.reshape(x, declared if declared is not None else ops.ReduceSum(axes, False).out_shape(x.shape))
     return c.reshape(x, _squeezed(c, x.shape))
 
 
@@ -194,9 +174,9 @@ def concat(c: Context) -> Value:
 @onnx_op("Slice")
 def slice_(c: Context) -> Value:
     x = c.value(0)
+    if c.version >= 10 and any(c.given(k) and c.known(k) is None for k in range(1, 5)):
+        return _runtime_slice(c, x)
     starts, ends, axes, steps = _slices(c)
-    if axes is not None and any(isinstance(a, Expr) for a in axes):
-        raise c.unsupported("axes known only at run time")
     rank = len(x.shape)
     chosen = tuple(range(len(starts))) if axes is None else tuple(axis_of(int(a), rank) for a in axes)  # type: ignore[call-overload]
     all_starts: list[Dim] = [0] * rank
@@ -212,13 +192,55 @@ def slice_(c: Context) -> Value:
     return c(ops.Slice(tuple(all_starts), tuple(all_sizes), tuple(all_steps)), x)  # type: ignore[no-any-return]
 
 
-def _tidy(d: Dim) -> Dim:
-    """A formula over sizes of inputs, simplified."""
-    if isinstance(d, int):
-        return d
-    from weft.expr.nodes import free_vars
+def _runtime_slice(c: Context, x: Value) -> Value:
+    """Bounds known only at run time are wrapped and clamped as data; each start and size is then one symbol, a step the difference of two."""
+    rank = len(x.shape)
+    starts, ends = (c.cast(c.value(k), dt.int64) for k in (1, 2))
+    (count,) = starts.shape
+    if not isinstance(count, int):
+        raise c.unsupported("bounds of unknown number")
+    steps = c.cast(c.value(4), dt.int64) if c.given(4) else c.builder.constant(np.ones(count, np.int64))
+    axes = c.known(3)
+    if c.given(3) and axes is None:
+        # Spread over all axes: those not named are taken whole.
+        where = c.cast(c.value(3), dt.int64)
 
-    return d if any("." in n for n in free_vars(d)) else simplified(d)
+        def put(default: int, v: Value) -> Value:
+            return c(ops.ScatterElements(0), c.builder.constant(np.full(rank, default, np.int64)), where, v)  # type: ignore[no-any-return]
+
+        starts, ends, steps = put(0, starts), put(2**31, ends), put(1, steps)
+        chosen: tuple[int, ...] = tuple(range(rank))
+    else:
+        chosen = tuple(range(count)) if axes is None else tuple(axis_of(a, rank) for a in axes.dims())
+    size = c.vector([x.shape[a] for a in chosen])
+    down = c(ops.Less(), steps, 0)
+    zero, minus = c.number(0, dt.int64), c.number(-1, dt.int64)
+    lowest, highest = c(ops.Where(), down, minus, zero), c(ops.Where(), down, c.sub(size, 1), size)
+
+    def bounded(v: Value) -> Value:
+        wrapped = c(ops.Where(), c(ops.Less(), v, 0), c.add(v, size), v)
+        return c(ops.Minimum(), c(ops.Maximum(), wrapped, lowest), highest)  # type: ignore[no-any-return]
+
+    first, last = bounded(starts), bounded(ends)
+    stride = c(ops.Absolute(), steps)
+    span = c(ops.Where(), down, c.sub(first, last), c.sub(last, first))
+    counts = c.div(c(ops.Maximum(), c.sub(c.add(span, stride), 1), 0), c(ops.Maximum(), stride, 1))
+    firsts, sizes = c.sizes(c(ops.Maximum(), first, 0), "starts"), c.sizes(counts, "ends")
+    all_steps: Sequence[Dim]
+    if steps.constant is not None:
+        all_steps = [int(v) for v in steps.constant]
+    else:
+        up, back = (c.sizes(c(ops.Maximum(), v, 0), "steps") for v in (steps, c(ops.Negative(), steps)))
+        all_steps = [as_dim(dim_expr(a) - b) for a, b in zip(up, back)]
+    result: list[tuple[Dim, Dim, Dim]] = [(0, d, 1) for d in x.shape]
+    for axis, start, amount, step in zip(chosen, firsts, sizes, all_steps):
+        result[axis] = (start, amount, step)
+    return c(ops.Slice(*(tuple(r[k] for r in result) for k in range(3))), x)  # type: ignore[no-any-return]
+
+
+def _tidy(d: Dim) -> Dim:
+    """A formula over sizes, simplified."""
+    return d if isinstance(d, int) else simplified(d)
 
 
 def _slices(c: Context) -> tuple[Any, Any, Any, Any]:
@@ -267,9 +289,10 @@ def pad(c: Context) -> Value:
         fill = c.number(c.real("value", 0.0), x.dtype) if c.real("value", 0.0) else None
         axes = None
     else:
-        pads = c.dims(1, "pads")
         fill = c.optional(2)
-        axes = c.numbers(3, "axes")
+        runtime = c.given(3) and c.known(3) is None
+        axes = None if runtime else c.numbers(3, "axes")
+        pads = _spread_pads(c, rank) if runtime else c.signed(1, "pads")
     assert pads is not None
     if axes is not None:
         full: list[Dim] = [0] * (2 * rank)
@@ -282,6 +305,18 @@ def pad(c: Context) -> Value:
         return x
     inputs = [x] if fill is None or mode != "constant" else [x, fill]
     return c(ops.Pad(tuple(pads), mode), *inputs)  # type: ignore[arg-type,no-any-return]
+
+
+def _spread_pads(c: Context, rank: int) -> tuple[Dim, ...]:
+    """Pads of axes known only at run time, over all axes."""
+    axes, pads = c.cast(c.value(3), dt.int64), c.cast(c.value(1), dt.int64)
+    (count,) = axes.shape
+    axes = c(ops.Where(), c(ops.Less(), axes, 0), c.add(axes, rank), axes)
+    zeros = c.builder.constant(np.zeros(rank, np.int64))
+    parts = [c(ops.ScatterElements(0), zeros, axes, c.slice(pads, 0, first, count)) for first in (0, count)]
+    whole = c.concat(parts, 0)
+    above, below = c(ops.Maximum(), whole, 0), c(ops.Maximum(), c(ops.Negative(), whole), 0)
+    return tuple(as_dim(dim_expr(a) - b) for a, b in zip(c.sizes(above, "pads"), c.sizes(below, "pads")))
 
 
 # -- by index ---------------------------------------------------------------------------------------------------------
@@ -317,14 +352,8 @@ def one_hot(c: Context) -> Value:
     indices = c.value(0)
     depth = c.importer.demanded(c.operands[1])
     if depth is None:
-        depth_value = c.constant(1)
-        if depth_value is None:
-            # A float depth known at run time is counted as an integer.
-            depth = c.importer.demanded(c.cast(c.value(1), dt.int64))
-            assert depth is not None
-            (d,) = depth.dims()
-        else:
-            d = int(depth_value.reshape(-1)[0])
+        # A float depth is read as an integer.
+        (d,) = c.sizes(c.cast(c.value(1), dt.int64), "the depth")
     else:
         (d,) = depth.dims()
     return c(ops.OneHot(d, c.integer("axis", -1)), indices, c.value(2))  # type: ignore[no-any-return]
@@ -332,7 +361,7 @@ def one_hot(c: Context) -> Value:
 
 @onnx_op("Trilu")
 def trilu(c: Context) -> Value:
-    k = c.dims(1, "k")
+    k = c.signed(1, "k")
     return c(ops.Trilu(c.flag("upper", True), k[0] if k else 0), c.value(0))  # type: ignore[no-any-return]
 
 
@@ -397,32 +426,26 @@ def range_(c: Context) -> Value:
         first, last, step = (a.reshape(-1)[0] for a in (start, limit, delta))
         return c.builder.constant(np.arange(first, last, step, dtype=start.dtype), c.node.output[0])
     dtype = c.operand_dtype(0)
-    if dtype.is_integer:
-        (first_dim,), (last_dim,), (step_dim,) = (c.dims(k, "bounds") or () for k in range(3))
-        count = _count(first_dim, last_dim, step_dim)
-        line = c(ops.Iota(dtype, (count,)))
+    if all(c.known(k) is not None for k in range(3)):
+        bounds = [c.content(k).dims()[0] for k in range(3)]
+        count = _count(*bounds)
+    elif dtype.is_integer:
+        first, last, step = (c.reshape(c.cast(c.value(k), dt.int64), ()) for k in range(3))
+        span = c(ops.Where(), c(ops.Less(), step, 0), c.sub(first, last), c.sub(last, first))
+        stride = c(ops.Maximum(), c(ops.Absolute(), step), 1)
+        (count,) = c.sizes(c.div(c(ops.Maximum(), c.sub(c.add(span, stride), 1), 0), stride), "the length")
     else:
-        # The count is computed in floats, as numpy does, and read back as a size.
-        wide = c.div(c.sub(c.value(1), c.value(0)), c.value(2))
-        ceiling = c.cast(c(ops.Ceil(), wide), dt.int64)
-        found = c.importer.demanded(c(ops.Maximum(), ceiling, 0))
-        assert found is not None
-        line = c(ops.Iota(dtype, (as_dim(found.dims()[0]),)))
-    return c.add(c.mul(line, c.value(2)), c.value(0))
+        # The length is computed in floats, as numpy does.
+        ratio = c.div(c.sub(c.value(1), c.value(0)), c.value(2))
+        (count,) = c.sizes(c(ops.Maximum(), c.cast(c(ops.Ceil(), ratio), dt.int64), 0), "the length")
+    return c.add(c.mul(c(ops.Iota(dtype, (count,))), c.reshape(c.value(2), ())), c.reshape(c.value(0), ()))
 
 
 def _count(start: Dim, limit: Dim, delta: Dim) -> Dim:
-    """max(0, ⌈(limit - start) / delta⌉)."""
-    span = as_dim(limit - start) if not isinstance(limit, int) or not isinstance(start, int) else limit - start
-    if isinstance(delta, int):
-        if delta < 0:
-            span, delta = as_dim(-span), -delta
-        up = as_dim(span + (delta - 1))
-    else:
-        sign = ct.choose(ct.compare("lt", delta, 0), -1, 1)
-        span, delta = as_dim(span * sign), ct.larger(ct.larger(delta, -delta), 1)
-        up = as_dim(span + (delta - 1))
-    return _tidy(as_dim(ct.larger(up, 0) // delta))
+    """max(0, ⌈(limit - start) / delta⌉) of sizes."""
+    if isinstance(delta, int) and delta < 0:
+        start, limit, delta = limit, start, -delta
+    return _tidy(as_dim(ct.larger(as_dim(limit - start + (delta - 1)), 0) // delta))
 
 
 # -- on contents ------------------------------------------------------------------------------------------------------

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from weft import ops
 from weft.graph.nodes import Value
-from weft.ops.shapes import axis_of, product
-from weft.tensor.language import Dim
+from weft.ops.shapes import axis_of, dim_expr, product
+from weft.tensor.language import Dim, as_dim
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 
@@ -51,24 +52,89 @@ def conv(c: Context) -> Value:
     return add_bias(c, c(ops.Conv(strides, pads, dilations, c.integer("group", 1)), x, w), c.optional(2))
 
 
+@onnx_op("ConvTranspose")
+def conv_transpose(c: Context) -> Value:
+    x, w = c.value(0), c.value(1)
+    n = len(x.shape) - 2
+    strides, dilations = c.integers("strides") or (1,) * n, c.integers("dilations") or (1,) * n
+    extra, wanted = c.integers("output_padding") or (0,) * n, c.integers("output_shape")
+    auto = c.string("auto_pad", "NOTSET")
+    pads = c.integers("pads") or (0,) * (2 * n)
+    if wanted is not None or auto in ("SAME_UPPER", "SAME_LOWER"):
+        before, after = [], []
+        for k, (d, size) in enumerate(zip(x.shape[2:], w.shape[2:])):
+            if not isinstance(size, int) or (wanted is not None and not isinstance(d, int)):
+                raise c.unsupported("output_shape over sizes known only at run time")
+            span = (size - 1) * dilations[k] + 1
+            # Without an output_shape the output is stride times the input.
+            total = span + extra[k] - strides[k] if wanted is None else strides[k] * (d - 1) + extra[k] + span - wanted[k]  # type: ignore[operator]
+            small, large = total // 2, total - total // 2
+            before.append(small if auto == "SAME_UPPER" else large)
+            after.append(large if auto == "SAME_UPPER" else small)
+        pads = (*before, *after)
+    elif auto == "VALID":
+        pads = (0,) * (2 * n)
+    return add_bias(c, c(ops.ConvTranspose(strides, pads, dilations, extra, c.integer("group", 1)), x, w), c.optional(2))
+
+
+def _pool(c: Context, x: Value) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]:
+    """Kernel, strides, pads, dilations and ceil_mode of a pool."""
+    kernel = c.integers("kernel_shape") or ()
+    strides, dilations = c.integers("strides") or (1,) * len(kernel), c.integers("dilations") or (1,) * len(kernel)
+    return kernel, strides, window_pads(c, x.shape[2:], kernel, strides, dilations), dilations, c.flag("ceil_mode")
+
+
 @onnx_op("AveragePool")
 def average_pool(c: Context) -> Value:
     x = c.value(0)
-    kernel = c.integers("kernel_shape") or ()
-    strides, dilations = c.integers("strides") or (1,) * len(kernel), c.integers("dilations") or (1,) * len(kernel)
-    pads = window_pads(c, x.shape[2:], kernel, strides, dilations)
-    return c(ops.AveragePool(kernel, strides, pads, dilations, c.flag("ceil_mode"), c.flag("count_include_pad")), x)  # type: ignore[no-any-return]
+    return c(ops.AveragePool(*_pool(c, x), c.flag("count_include_pad")), x)  # type: ignore[no-any-return]
+
+
+@onnx_op("LpPool")
+def lp_pool(c: Context) -> Value:
+    x = c.value(0)
+    return c(ops.LpPool(*_pool(c, x), c.integer("p", 2)), x)  # type: ignore[no-any-return]
 
 
 @onnx_op("MaxPool")
-def max_pool(c: Context) -> Value:
+def max_pool(c: Context) -> Any:
     x = c.value(0)
     if len(c.node.output) > 1 and c.node.output[1]:
-        raise c.unsupported("indices of the greatest elements")
+        return c(ops.MaxPoolWithIndices(*_pool(c, x), c.flag("storage_order")), x)
+    return c(ops.MaxPool(*_pool(c, x)), x)
+
+
+@onnx_op("MaxUnpool")
+def max_unpool(c: Context) -> Value:
+    x = c.value(0)
     kernel = c.integers("kernel_shape") or ()
-    strides, dilations = c.integers("strides") or (1,) * len(kernel), c.integers("dilations") or (1,) * len(kernel)
-    pads = window_pads(c, x.shape[2:], kernel, strides, dilations)
-    return c(ops.MaxPool(kernel, strides, pads, dilations, c.flag("ceil_mode")), x)  # type: ignore[no-any-return]
+    n = len(kernel)
+    strides, pads = c.integers("strides") or (1,) * n, c.integers("pads") or (0,) * (2 * n)
+    natural = tuple(as_dim((d - 1) * s + k - pads[j] - pads[j + n]) for j, (d, s, k) in enumerate(zip(x.shape[2:], strides, kernel)))
+    shape = (*x.shape[:2], *natural)
+    indices = c.value(1)
+    wanted = c.dims(2, "the output shape")
+    if wanted is not None and tuple(wanted) != shape:
+        # Indices are flat in the natural shape.
+        y = c(ops.MaxUnpool(shape), x, indices)
+        return c(ops.Pad((*([0] * len(shape)), *(as_dim(dim_expr(w) - d) for w, d in zip(wanted, shape)))), y)  # type: ignore[no-any-return]
+    return c(ops.MaxUnpool(shape), x, indices)  # type: ignore[no-any-return]
+
+
+@onnx_op("GlobalLpPool")
+def global_lp_pool(c: Context) -> Value:
+    x, p = c.value(0), c.integer("p", 2)
+    size = tuple(x.shape[2:])
+    if not all(isinstance(d, int) for d in size):
+        raise c.unsupported("sizes known only at run time")
+    return c(ops.LpPool(size, p=p), x)  # type: ignore[arg-type,no-any-return]
+
+
+@onnx_op("Col2Im")
+def col2im(c: Context) -> Value:
+    image, block = c.dims(1, "the image's shape"), c.dims(2, "the block's shape")
+    assert image is not None and block is not None
+    return c(ops.Col2Im(image, block, c.integers("strides") or (), c.integers("pads") or (), c.integers("dilations") or ()), c.value(0))  # type: ignore[no-any-return]
 
 
 @onnx_op("GlobalAveragePool")
@@ -87,17 +153,65 @@ def global_max_pool(c: Context) -> Value:
 
 
 @onnx_op("BatchNormalization")
-def batch_normalization(c: Context) -> Value:
-    if c.flag("training_mode") or (c.version < 14 and len([o for o in c.node.output if o]) > 1):
-        raise c.unsupported("training mode")
-    return c(ops.BatchNorm(c.real("epsilon", 1e-5)), *(c.value(k) for k in range(5)))  # type: ignore[no-any-return]
+def batch_normalization(c: Context) -> Any:
+    epsilon = c.real("epsilon", 1e-5)
+    if not c.flag("training_mode"):
+        if c.version < 14 and any(c.node.output[1:]):
+            raise c.unsupported("training mode before version 14")
+        return c(ops.BatchNorm(epsilon), *(c.value(k) for k in range(5)))
+    # Training: this batch's own moments, and running means of them.
+    x, scale, bias, mean, variance = (c.value(k) for k in range(5))
+    axes = (0, *range(2, len(x.shape)))
+    now = c.mean(x, axes)
+    low = c.sub(x, now)
+    moment = c.mean(c.mul(low, low), axes)
+    here = [c.reshape(v, (x.shape[1],)) for v in (now, moment)]
+    y = c(ops.BatchNorm(epsilon), x, scale, bias, *here)
+    momentum = c.real("momentum", 0.9)
+    return y, *(c.add(c.mul(old, momentum), c.mul(c.cast(new, old.dtype), 1 - momentum)) for old, new in zip((mean, variance), here))
 
 
 @onnx_op("LayerNormalization")
-def layer_normalization(c: Context) -> Value:
-    if any(c.node.output[1:]):
-        raise c.unsupported("mean and deviation as outputs")
-    return c(ops.LayerNorm(c.integer("axis", -1), c.real("epsilon", 1e-5)), c.value(0), c.optional(1), c.optional(2))  # type: ignore[no-any-return]
+def layer_normalization(c: Context) -> Any:
+    axis, epsilon = c.integer("axis", -1), c.real("epsilon", 1e-5)
+    x = c.value(0)
+    y = c(ops.LayerNorm(axis, epsilon), x, c.optional(1), c.optional(2))
+    if not any(c.node.output[1:]):
+        return y
+    wide, axes = c.wide(x), range(axis_of(axis, len(x.shape)), len(x.shape))
+    mean = c.mean(wide, axes)
+    low = c.sub(wide, mean)
+    return y, mean, c(ops.Reciprocal(), c(ops.Sqrt(), c.add(c.mean(c.mul(low, low), axes), epsilon)))
+
+
+@onnx_op("RMSNormalization")
+def rms_normalization(c: Context) -> Value:
+    return c(ops.RMSNorm(c.integer("axis", -1), c.real("epsilon", 1e-5)), c.value(0), c.value(1))  # type: ignore[no-any-return]
+
+
+@onnx_op("InstanceNormalization")
+def instance_normalization(c: Context) -> Value:
+    return c(ops.InstanceNorm(c.real("epsilon", 1e-5)), *(c.value(k) for k in range(3)))  # type: ignore[no-any-return]
+
+
+@onnx_op("GroupNormalization", versions=(21, 10_000))
+def group_normalization(c: Context) -> Value:
+    return c(ops.GroupNorm(c.real("epsilon", 1e-5), c.integer("num_groups")), *(c.value(k) for k in range(3)))  # type: ignore[no-any-return]
+
+
+@onnx_op("LRN")
+def lrn(c: Context) -> Value:
+    return c(ops.LRN(c.integer("size"), c.real("alpha", 1e-4), c.real("beta", 0.75), c.real("bias", 1.0)), c.value(0))  # type: ignore[no-any-return]
+
+
+@onnx_op("LpNormalization")
+def lp_normalization(c: Context) -> Value:
+    return c(ops.LpNorm(c.integer("axis", -1), c.integer("p", 2)), c.value(0))  # type: ignore[no-any-return]
+
+
+@onnx_op("Hardmax", versions=(13, 10_000))
+def hardmax(c: Context) -> Value:
+    return c(ops.Hardmax(c.integer("axis", -1)), c.value(0))  # type: ignore[no-any-return]
 
 
 @onnx_op("Softmax", "LogSoftmax", versions=(13, 10_000))
@@ -106,10 +220,10 @@ def softmax(c: Context) -> Value:
     return c(op(c.integer("axis", -1)), c.value(0))  # type: ignore[no-any-return]
 
 
-@onnx_op("Softmax", "LogSoftmax", versions=(1, 12))
+@onnx_op("Softmax", "LogSoftmax", "Hardmax", versions=(1, 12))
 def flat_softmax(c: Context) -> Value:
     """Before version 13: over all axes from `axis` on, as one."""
-    op = ops.Softmax if c.op_type == "Softmax" else ops.LogSoftmax
+    op = {"Softmax": ops.Softmax, "LogSoftmax": ops.LogSoftmax, "Hardmax": ops.Hardmax}[c.op_type]
     x = c.value(0)
     axis = axis_of(c.integer("axis", 1), len(x.shape)) if len(x.shape) else 0
     flat = c.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))

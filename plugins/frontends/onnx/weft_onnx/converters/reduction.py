@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from weft import ops
-from weft.expr.nodes import Expr
 from weft.graph.nodes import Value
 from weft.graph.operator import Operator
 from weft.tensor.language import Dim
@@ -20,7 +19,7 @@ def _axes(c: Context) -> tuple[Dim, ...] | None:
     if c.version <= _ATTRIBUTE_UNTIL.get(c.op_type, 17):
         axes = c.integers("axes")
     else:
-        axes = c.dims(1, "axes")
+        axes = c.signed(1, "axes")
     if not axes:
         return () if c.flag("noop_with_empty_axes") else None
     return axes
@@ -64,13 +63,10 @@ def _log_sum_exp(c: Context, x: Value, axes: tuple[Dim, ...] | None, keep: bool)
     greatest = c(ops.ReduceMax(axes, True), wide)
     # Where all are -∞ the difference would be NaN.
     finite = c(ops.Where(), c(ops.IsInf(), greatest), 0.0, greatest)
-    total = c(ops.ReduceSum(axes, True), c(ops.Exp(), c.sub(wide, finite)))
+    total = c(ops.ReduceSum(axes, True), c(ops.Exp(), c.sub(wide, c.broadcast(finite, x.shape))))
     result = c.add(c(ops.Log(), total), finite)
     if not keep:
-        if axes is not None and any(isinstance(a, Expr) for a in axes):
-            raise c.unsupported("axes known only at run time without keepdims")
-        shape = ops.ReduceSum(axes, False).out_shape(x.shape)
-        result = c.reshape(result, shape)
+        result = c.reshape(result, ops.ReduceSum(axes, False).out_shape(x.shape))
     return c.cast(result, x.dtype)
 
 
@@ -82,7 +78,7 @@ def arg(c: Context) -> Value:
 
 @onnx_op("CumSum", "CumProd")
 def cumulative(c: Context) -> Value:
-    axis = c.dims(1, "the axis")
+    axis = c.signed(1, "the axis")
     assert axis is not None
     op = ops.CumSum if c.op_type == "CumSum" else ops.CumProd
     return c(op(axis[0], c.flag("exclusive"), c.flag("reverse")), c.value(0))  # type: ignore[no-any-return]

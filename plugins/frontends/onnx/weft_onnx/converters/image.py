@@ -1,0 +1,171 @@
+"""Resampling of images."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft import ops
+from weft.graph.nodes import Value
+from weft.ops.shapes import axis_of
+from weft.tensor.language import Dim
+from weft_onnx.importer import Context
+from weft_onnx.registry import onnx_op
+
+
+@onnx_op("Resize", versions=(11, 10_000))
+def resize(c: Context) -> Value:
+    x = c.value(0)
+    rank = len(x.shape)
+    axes = c.integers("axes")
+    chosen = tuple(range(rank)) if axes is None else tuple(axis_of(a, rank) for a in axes)
+    coordinates = c.string("coordinate_transformation_mode", "half_pixel")
+    if coordinates == "tf_half_pixel_for_nn":
+        raise c.unsupported("coordinate_transformation_mode tf_half_pixel_for_nn")
+    roi = c.optional(1) if coordinates == "tf_crop_and_resize" else None
+    # An empty tensor stands for an absent one.
+    by_scales = c.given(2) and c.shape(2) != (0,)
+    shape, scales, scale_values = _by_scales(c, x, 2, chosen, roi) if by_scales else _by_sizes(c, x, chosen)
+    op = ops.Resize(
+        shape, c.string("mode", "nearest"), coordinates, c.string("nearest_mode", "round_prefer_floor"), axes and chosen, scales,  # type: ignore[arg-type]
+        c.real("cubic_coeff_a", -0.75), c.flag("exclude_outside"), c.flag("antialias"), c.real("extrapolation_value", 0.0),
+    )  # fmt: skip
+    return c(op, x, scale_values, roi)  # type: ignore[no-any-return]
+
+
+@onnx_op("Upsample", "Resize", versions=(7, 10))
+def upsample(c: Context) -> Value:
+    x = c.value(0)
+    if c.op_type == "Upsample" and c.version < 9:
+        given = c.reals("scales") or ()
+        shape: tuple[Dim, ...] = tuple(_scaled(d, s) for d, s in zip(x.shape, given))
+        scales: tuple[float, ...] | None = given
+        values = None
+    else:
+        shape, scales, values = _by_scales(c, x, 1, tuple(range(len(x.shape))), None)
+    mode = c.string("mode", "nearest")
+    return c(ops.Resize(shape, mode, "asymmetric", "floor", None, scales), x, values, None)  # type: ignore[arg-type,no-any-return]
+
+
+def _scaled(d: Dim, scale: float) -> Dim:
+    if isinstance(d, int):
+        return math.floor(d * scale)
+    if scale == int(scale):
+        return d * int(scale)
+    numerator, denominator = scale.as_integer_ratio()
+    return d * numerator // denominator
+
+
+def _by_scales(c: Context, x: Value, k: int, chosen: tuple[int, ...], roi: Value | None) -> tuple[tuple[Dim, ...], tuple[float, ...] | None, Value | None]:
+    """The new shape, the scales, and the scales as data if they are known only at run time."""
+    shape = list(x.shape)
+    known = c.constant(k)
+    if known is not None and roi is None:
+        scales = tuple(float(s) for s in known)
+        for axis, s in zip(chosen, scales):
+            shape[axis] = _scaled(x.shape[axis], s)
+        return tuple(shape), scales, None
+    value = c.value(k)
+    old = c.cast(c.vector([x.shape[a] for a in chosen]), dt.float32)
+    if roi is not None:
+        # The region's share of the old size is scaled.
+        n = len(chosen)
+        region = c.cast(roi, dt.float32)
+        old = c.mul(old, c.sub(c.slice(region, 0, n, n), c.slice(region, 0, 0, n)))
+    new = c.cast(c(ops.Floor(), c.mul(old, c.cast(value, dt.float32))), dt.int64)
+    for axis, d in zip(chosen, c.sizes(new, "the scales")):
+        shape[axis] = d
+    return tuple(shape), None, value
+
+
+def _by_sizes(c: Context, x: Value, chosen: tuple[int, ...]) -> tuple[tuple[Dim, ...], tuple[float, ...] | None, Value | None]:
+    shape = list(x.shape)
+    policy = c.string("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        sizes = c.dims(3, "the sizes")
+        if sizes is None:
+            raise c.error("neither scales nor sizes are given")
+        for axis, d in zip(chosen, sizes):
+            shape[axis] = d
+        return tuple(shape), None, None
+    if policy not in ("not_larger", "not_smaller"):
+        raise c.error(f"keep_aspect_ratio_policy is '{policy}', expected stretch, not_larger or not_smaller")
+    old = c.cast(c.vector([x.shape[a] for a in chosen]), dt.float32)
+    ratios = c.div(c.cast(c.value(3), dt.float32), old)
+    ratio = c((ops.ReduceMin if policy == "not_larger" else ops.ReduceMax)(None, False), ratios)
+    new = c.cast(c(ops.Floor(), c.add(c.mul(old, ratio), 0.5)), dt.int64)
+    for axis, d in zip(chosen, c.sizes(new, "the sizes")):
+        shape[axis] = d
+    return tuple(shape), None, c.broadcast(ratio, (len(chosen),))
+
+
+@onnx_op("GridSample")
+def grid_sample(c: Context) -> Value:
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(name := c.string("mode", "linear"), name)
+    return c(ops.GridSample(mode, c.string("padding_mode", "zeros"), c.flag("align_corners")), c.value(0), c.value(1))  # type: ignore[arg-type,no-any-return]
+
+
+@onnx_op("RoiAlign")
+def roi_align(c: Context) -> Value:
+    # Before version 16 there was no shift by half a pixel.
+    coordinates = c.string("coordinate_transformation_mode", "half_pixel" if c.version >= 16 else "output_half_pixel")
+    op = ops.RoiAlign(
+        c.integer("output_height", 1), c.integer("output_width", 1), c.integer("sampling_ratio"), c.real("spatial_scale", 1.0),
+        coordinates == "half_pixel", c.string("mode", "avg") == "max",
+    )  # fmt: skip
+    return c(op, c.value(0), c.value(1), c.value(2))  # type: ignore[no-any-return]
+
+
+@onnx_op("AffineGrid")
+def affine_grid(c: Context) -> Value:
+    """theta [n, d, d + 1] times the places of every element of the grid, from -1 to 1, the last axis first."""
+    theta = c.value(0)
+    size = c.dims(1, "the size")
+    assert size is not None
+    n, _, *spatial = size
+    rank = len(spatial)
+    places: list[Any] = []
+    for k, d in enumerate(spatial):
+        line = c.cast(c(ops.Iota(theta.dtype, (d,))), theta.dtype)
+        count = c.cast(c.dim(d), theta.dtype)
+        if c.flag("align_corners"):
+            # One element lies at -1: the divisor does not matter.
+            place = c.sub(c.div(c.mul(line, 2.0), c(ops.Maximum(), c.sub(count, 1.0), 1.0)), 1.0)
+        else:
+            place = c.sub(c.div(c.add(c.mul(line, 2.0), 1.0), count), 1.0)
+        shape = [d if j == k else 1 for j in range(rank)]
+        places.append(c.broadcast(c.reshape(place, (*shape, 1)), (*spatial, 1)))
+    ones = c(ops.Fill(theta.dtype, (*spatial, 1), 1.0))
+    points = c.reshape(c.concat([*reversed(places), ones], rank), (-1, rank + 1))
+    return c.reshape(c(ops.MatMul(), points, c.transpose(theta, (0, 2, 1))), (n, *spatial, rank))
+
+
+@onnx_op("MelWeightMatrix")
+def mel_weight_matrix(c: Context) -> Value:
+    """Triangles, evenly spaced in mels, over the bins of a spectrum."""
+    dtype = c.dtype("output_datatype", dt.float32)
+    bins, length, rate = c.dims(0, "num_mel_bins"), c.dims(1, "dft_length"), c.value(2)
+    assert bins is not None and length is not None
+    low, high = (c.cast(c.reshape(c.value(k), ()), dt.float32) for k in (3, 4))
+    spectrum = length[0] // 2 + 1
+    mel = lambda hz: c.mul(c(ops.Log(), c.add(c.div(hz, 700.0), 1.0)), 2595.0 / math.log(10))
+    edge = c(ops.Iota(dt.float32, (bins[0] + 2,)))
+    step = c.div(c.sub(mel(high), mel(low)), c.cast(c.dim(bins[0] + 2), dt.float32))
+    hz = c.mul(c.sub(c(ops.Exp(), c.mul(c.add(c.mul(edge, step), mel(low)), math.log(10) / 2595.0)), 1.0), 700.0)
+    scaled = c.div(c.mul(hz, c.cast(c.dim(length[0] + 1), dt.float32)), c.cast(c.reshape(rate, ()), dt.float32))
+    places = c.cast(c(ops.Floor(), scaled), dt.int64)
+    left, centre, right = (c.cast(c.slice(places, 0, k, bins[0]), dt.float32) for k in range(3))
+    frequency = c(ops.Iota(dt.float32, (spectrum, 1)))
+    zero = np.float32(0)
+    one = c.builder.constant(np.ones((), np.float32))
+    rise, fall = c.sub(centre, left), c.sub(right, centre)
+    safe = lambda v: c(ops.Maximum(), v, 1.0)
+    up = c(ops.Where(), c(ops.LessEqual(), rise, 0.0), one, c.div(c.sub(frequency, left), safe(rise)))
+    down = c.div(c.sub(right, frequency), safe(fall))
+    flat = c.builder.constant(zero[...])
+    up_inside = c(ops.LogicalAnd(), c(ops.LessEqual(), left, frequency), c(ops.LessEqual(), frequency, centre))
+    down_inside = c(ops.LogicalAnd(), c(ops.Less(), centre, frequency), c(ops.Less(), frequency, right))
+    return c.cast(c(ops.Where(), up_inside, up, c(ops.Where(), down_inside, down, flat)), dtype)
