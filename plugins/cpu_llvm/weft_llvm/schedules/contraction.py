@@ -209,7 +209,8 @@ def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
 
 def _choose(s: Schedule, rows: int | None, candidates: list[int], vectors: int, machine: Machine, dtype: DType) -> Tile:
     tile = choose_tile(rows, candidates, vectors, machine, dtype)
-    return Tile(int(s.choose("tile_rows", [tile.rows], tile.rows)), int(s.choose("tile_columns", [tile.columns], tile.columns)))
+    heights = list(range(1, machine.vector_registers))
+    return Tile(int(s.choose("tile_rows", heights, tile.rows)), int(s.choose("tile_columns", candidates, tile.columns)))
 
 
 def _reduction_order(view: access.LoopView) -> list[str]:

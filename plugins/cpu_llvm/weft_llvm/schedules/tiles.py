@@ -14,6 +14,8 @@ from weft.machine import Machine
 
 FMA_LATENCY = 4
 LOADS_PER_CYCLE = 2.0
+STEP_OVERHEAD = 0.5
+"""Cycles of a reduction step beside the arithmetic: counting, addresses, what the caches do not hide."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def fits(tile: Tile, machine: Machine) -> bool:
     return tile.rows * tile.columns + spare <= machine.vector_registers
 
 
-def choose_tile(rows: int | None, columns: Iterable[int], vectors: int, machine: Machine, dtype: DType, step_overhead: float = 0.0) -> Tile:
+def choose_tile(rows: int | None, columns: Iterable[int], vectors: int, machine: Machine, dtype: DType, step_overhead: float = STEP_OVERHEAD) -> Tile:
     """The cheapest tile.
 
     Args:
