@@ -113,7 +113,9 @@ class _Build:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="weft-twins")
 
     # -- vision
-    def conv(self, x: str, inner: int, outer: int, kernel: int, stride: int = 1, *, pads: Sequence[int] | None = None, group: int = 1, gain: float = 2.0) -> str:
+    def conv(
+        self, x: str, inner: int, outer: int, kernel: int, stride: int = 1, *, pads: Sequence[int] | None = None, group: int = 1, gain: float = 2.0
+    ) -> str:
         label = f"conv{self.count}"
         fan = inner // group * kernel * kernel
         w = self.weight(f"{label}.weight", outer, inner // group, kernel, kernel, deviation=math.sqrt(gain / fan))
