@@ -41,7 +41,7 @@ from weft.passes.capabilities import Capabilities
 from weft.passes.own_outputs import own_outputs
 from weft.passes.pipeline import GraphPass, run_passes
 from weft.passes.plan_memory import MemoryPlan, plan_memory
-from weft.plugins import KNOWN_FRONTENDS, KNOWN_TARGETS, PluginHost, host
+from weft.plugins import KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, host
 from weft.runtime.cache import Cache
 from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.plan import Native, TensorInfo
@@ -73,12 +73,17 @@ class ResolvedTarget:
 
 def target_kinds(plugins: PluginHost | None = None) -> dict[str, TargetKind]:
     """Every kind of target that installed plugins offer, by name."""
-    plugins = plugins or host()
-    found: dict[str, TargetKind] = {}
-    for item in plugins.items("targets"):
-        if item.value.name in found:
-            raise TargetError(f"two plugins offer the target '{item.value.name}'", hint="see `weft plugins`; uninstall one")
-        found[item.value.name] = item.value
+    return {name: offer.value for name, offer in _offered_kinds(plugins or host()).items()}
+
+
+def _offered_kinds(plugins: PluginHost, wanted: str | None = None) -> dict[str, Contribution]:
+    found: dict[str, Contribution] = {}
+    for item in plugins.items("targets", required=wanted):
+        twin = found.setdefault(item.value.name, item)
+        if twin is not item:
+            raise TargetError(
+                f"two plugins offer the target '{item.value.name}': {twin.plugin.distribution} and {item.plugin.distribution}", hint="uninstall one"
+            )
     return found
 
 
@@ -89,9 +94,10 @@ def resolve_target(text: str | Target, plugins: PluginHost | None = None) -> Res
         TargetError: unknown target or option, or one whose plugin is not installed (names the package).
     """
     plugins = plugins or host()
-    kinds = target_kinds(plugins)
+    name = (text.split() or [""])[0].rstrip(",") if isinstance(text, str) else text.kind
+    offered = _offered_kinds(plugins, wanted=name)
+    kinds: dict[str, TargetKind] = {n: offer.value for n, offer in offered.items()}
     if isinstance(text, str):
-        name = text.split()[0].rstrip(",") if text.split() else ""
         if name not in kinds and (name in KNOWN_TARGETS or any(p.name == name for p in plugins.quarantined())):
             raise TargetError(f"the plugin of target '{name}' is not in use", where=text, hint=plugins.missing(name, KNOWN_TARGETS.get(name)))
         targets = parse_targets(text, kinds)
@@ -99,10 +105,10 @@ def resolve_target(text: str | Target, plugins: PluginHost | None = None) -> Res
         targets = (text,)
     if len(targets) > 1:
         raise TargetError("several targets in one executable are not supported yet", where=str(text), hint="name one")
-    kind = kinds[targets[0].kind]
+    kind, owner = kinds[targets[0].kind], offered[targets[0].kind].plugin.name
     target = kind.resolve(targets[0])
-    found = plugins.call("capabilities", target=target)
-    rules = tuple(item.value for item in plugins.items("schedules", target=target))
+    found = plugins.call("capabilities", required=owner, target=target)
+    rules = tuple(item.value for item in plugins.items("schedules", required=owner, target=target))
     return ResolvedTarget(target, kind, kind.machine(target), found[0].value if found else Capabilities(), rules, kind.fingerprint(target))
 
 

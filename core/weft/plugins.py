@@ -69,9 +69,9 @@ class PluginHost:
 
     def _load(self, entry: metadata.EntryPoint) -> None:
         dist = entry.dist
-        name = dist.metadata["Name"] if dist is not None else "(no distribution)"
+        name = dist.name if dist is not None else "(no distribution)"
         version = dist.version if dist is not None else "?"
-        plugin = Plugin(entry.name, name, version, _weft_requirement(dist), entry.value)
+        plugin = Plugin(entry.name, name, version, "", entry.value)
         twin = next((p for p in self.plugins if p.name == plugin.name and p.healthy), None)
         if twin is not None and (twin.distribution, twin.origin) == (plugin.distribution, plugin.origin):
             return  # the same distribution seen twice on the path
@@ -82,7 +82,12 @@ class PluginHost:
             if self.manager.has_plugin(twin.name):
                 self.manager.unregister(name=twin.name)
             return
-        if plugin.requires and not _in_range(self.api_version, plugin.requires):
+        try:
+            plugin.requires, fits = _weft_requirement(dist, self.api_version)
+        except ValueError as error:
+            plugin.failure = f"its metadata cannot be read: {str(error).splitlines()[0]}"
+            return
+        if not fits:
             plugin.failure = f"needs weft{plugin.requires}, this is weft {self.api_version}"
             return
         try:
@@ -99,7 +104,8 @@ class PluginHost:
         known = {n for n in vars(Specifications) if not n.startswith("_")}
         for n in dir(plugin.object):
             if hasattr(getattr(plugin.object, n, None), f"{PROJECT}_impl") and n not in known:
-                raise PluginError(f"unknown hook '{n}'", hint=f"did you mean '{nearest(n, known)}'?" if nearest(n, known) else None)
+                close = nearest(n, known)
+                raise PluginError(f"unknown hook '{n}'" + (f", did you mean '{close}'?" if close else ""))
 
     # -- calls
     def call(self, hook: str, *, required: str | None = None, **arguments: Any) -> list[Contribution]:
@@ -115,7 +121,7 @@ class PluginHost:
             plugin = by_name.get(implementation.plugin_name) or Plugin(implementation.plugin_name, "(registered by hand)", "", "", "")
             try:
                 value = implementation.function(*(arguments[a] for a in implementation.argnames))
-            except Exception as error:  # noqa: BLE001 - foreign code
+            except Exception as error:  # foreign code
                 if required == plugin.name:
                     raise PluginError(f"plugin '{plugin.name}' ({plugin.distribution} {plugin.version}) failed in hook '{hook}'", why=str(error)) from error
                 self.failures.append((plugin, hook, error))
@@ -158,19 +164,22 @@ def _own_version() -> str:
         return "0.0.0"
 
 
-def _weft_requirement(dist: metadata.Distribution | None) -> str:
-    """The version range of `Requires-Dist: weft…`, read before the plugin is imported."""
+def _weft_requirement(dist: metadata.Distribution | None, version: str) -> tuple[str, bool]:
+    """The range of `Requires-Dist: weft…`, read before the plugin is imported, and whether `version` is in it.
+
+    Raises:
+        ValueError: the line is no requirement.
+    """
     for line in (dist.requires or []) if dist is not None else []:
-        match = re.match(r"weft\s*\(?([<>=!~0-9.,\s*]*)\)?\s*(;.*)?$", line)
-        if match:
-            return match.group(1).replace(" ", "")
-    return ""
+        # The pattern only saves parsing every other requirement.
+        if not re.match(r"weft(?![\w.-])", line, re.IGNORECASE):
+            continue
+        from packaging.requirements import Requirement
 
-
-def _in_range(version: str, requirement: str) -> bool:
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(requirement).contains(version, prereleases=True)
+        found = Requirement(line)
+        if found.marker is None or found.marker.evaluate({"extra": ""}):
+            return str(found.specifier), found.specifier.contains(version, prereleases=True)
+    return "", True
 
 
 @cache
