@@ -136,8 +136,11 @@ def _complete(digits: set[Expr], loop: For) -> bool:
         e = d
         if isinstance(e, FloorMod):
             modulus, e = poly(e.b), e.a
-            if isinstance(e, FloorDiv):
-                divisor, e = poly(e.b), e.a
+            while isinstance(e, FloorDiv):  # v//a//b is v//(a·b)
+                divisor, e = divisor * poly(e.b), e.a
+        elif isinstance(e, FloorDiv) and isinstance(e.a, FloorDiv):
+            while isinstance(e, FloorDiv):
+                divisor, e = divisor * poly(e.b), e.a
         elif isinstance(e, FloorDiv):
             divisor, e = poly(e.b), e.a
             if isinstance(e, FloorMod):  # v % (a·b) // a is v//a % b
