@@ -162,7 +162,7 @@ def build(s: KernelSchedule) -> Kernel:
     return Kernel(
         Executable.build(
             name=program.name,
-            target=str(target.target),
+            target=target.kind.describe(target.target),
             inputs=[info(t) for t in spec.inputs],
             outputs=[info(t) for t in spec.outputs],
             code=sections,

@@ -304,7 +304,7 @@ class Compilation:
         items = tuple(str(getattr(i, "kernel", type(i).__name__)) for i in spec.items)
         return Executable.build(
             name=graph.name,
-            target=str(self.target.target),
+            target=self.target.kind.describe(self.target.target),
             inputs=[TensorInfo(t.name, t.dtype.name, tuple(_dim(d) for d in t.dims)) for t in spec.inputs],
             outputs=[TensorInfo(t.name, t.dtype.name, tuple(_dim(d) for d in t.dims)) for t in spec.outputs],
             code=sections,

@@ -55,6 +55,10 @@ class TargetKind(ABC):
         """`target` with every option that means "this machine" written out; caches are keyed by the result."""
         return target
 
+    def describe(self, target: Target) -> str:
+        """A resolved target for people: what tells it from others, no more."""
+        return str(target)
+
     @abstractmethod
     def machine(self, target: Target) -> Machine:
         """The processor that schedules are chosen for."""

@@ -270,6 +270,9 @@ STEP = "for t in 8 { block S(u: scan 8 = t) { a[u] = x[u] + 1.0f32 } }"
 OVER_A = "for o in 8 { block O(z: 8 = o) { a[z] = a[z]*2.0f32 } }"
 PROD = "for i in 8 { for k in 8 { block A(v: 8 = i, r: reduce 8 = k) { init { a[v] = 0.0f32 } a[v] = a[v]*0.5f32 - x[r] } } }"
 C_OF_X = "for h in 8 { block C(z: 8 = h) { b[z] = x[z] } }"
+MIXED = """for i in 2 { for j in 4 { for k in 4 {
+  block A(v: 8 = i*4 + j, r: reduce 4 = k) where i + k < 4 { init { a[v] = 0.0f32 } a[v] = a[v] + x[r] }
+} } }"""
 PRIVATE = "for i in 2 { allocate c: float32[8] for q in 8 { block Q(p: 8 = q) { c[p] = x[p] } } for k in 8 { block A(v: 8 = k) { a[v] = c[v] } } }"
 PRIVATE_USE = "for j in 8 { allocate c: float32[1] block P(p: 8 = j) { c[0] = x[p] } block B(w: 8 = j) { y[w] = a[w] + c[0] } }"
 
@@ -293,7 +296,7 @@ MORE: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (text("for k in 8 { block A(r: reduce 8 = k) { init { a[0] = 0.0f32 } a[0] = a[0] + x[r] } block C(z: 8 = k) { b[z] = x[z] } }"), [("rfactor", "A", "k")],
      "the reduction loop 'k' is shared with other blocks"),
     (text(SUM.replace("v: 8 = i,", "v: 8 = i*2,")), [("rfactor", "A", "k")], "the nest of 'A' stores scattered elements of 'a'"),
-    (text("for i in 2 { for j in 4 { for k in 4 { block A(v: 8 = i*4 + j, r: reduce 4 = k) where i + k < 4 { init { a[v] = 0.0f32 } a[v] = a[v] + x[r] } } } }"),
+    (text(MIXED),
      [("rfactor", "A", "k")], "a condition of 'A' mixes spatial and reduce loops"),
     (text("for i in 8 { block A(v: 8 = i) { a[v] = x[v] b[v] = x[v] } }" + B), [("compute_inline", "A")], "the body of 'A' is more than one store"),
     (text("for i in 4 { block A(v: 4 = i) { a[v + 4] = x[v] } }" + B), [("compute_inline", "A")], "'A' does not store at its own iterators"),

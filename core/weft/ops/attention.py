@@ -24,7 +24,7 @@ from weft.ops.examples import booleans, floats
 from weft.ops.movement import Iota, Pad
 from weft.ops.normalization import Softmax
 from weft.ops.precision import compute_dtype, rounded, widen
-from weft.ops.shapes import dim_floordiv, expect_kind, one_dtype, operands, quotient, same, show, tensor, unify
+from weft.ops.shapes import dim_floordiv, expect_kind, one_dtype, operands, quotient, same, show, tensor, unify, unify_shapes
 from weft.ops.transcendental import Exp
 from weft.tensor.language import Dim, as_dim
 
@@ -262,6 +262,9 @@ class RotaryEmbedding(Operator):
         ids = types[3] if len(types) > 3 else None
         if cos.rank != (3 if ids is None else 2):
             raise GraphError(f"cos: expected {3 if ids is None else 2} dimensions, got {show(cos.shape)}")
+        size = x.shape[3] if x.rank == 4 else dim_floordiv(x.shape[2], self.heads)
+        unify(dim_floordiv(self.dim or size, 2), cos.shape[-1], "half of the features that turn")
+        unify_shapes(cos.shape, sin.shape, "sin")
         return TensorType(x.dtype, x.shape)
 
     def reference(self, *arrays: Array | None) -> Array:

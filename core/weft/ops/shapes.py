@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import GraphError
-from weft.expr.nodes import Const, Expr, Mul, ceildiv, eq, floordiv, maximum, minimum, select, wrap
+from weft.expr.nodes import Const, Expr, Mul, ceildiv, eq, floordiv, free_vars, maximum, minimum, select, wrap
+from weft.expr.ranges import Range
+from weft.expr.simplify import simplify
 from weft.graph.nodes import TensorType, Type
 from weft.tensor.language import Dim, as_dim
 
@@ -52,10 +54,6 @@ def simplified(d: Dim) -> Dim:
     """`d` simplified, given that its symbols are not negative."""
     if isinstance(d, int):
         return d
-    from weft.expr.nodes import free_vars
-    from weft.expr.ranges import Range
-    from weft.expr.simplify import simplify
-
     return as_dim(simplify(d, {name: Range(0, None) for name in free_vars(d)}))
 
 

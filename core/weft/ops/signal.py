@@ -147,7 +147,7 @@ class STFT(Operator):
     def infer(self, *types: Type | None) -> TensorType:
         x, *window = operands([t for t in types if t is not None])
         expect_kind(x.dtype, ("float",))
-        if x.rank != 3:
+        if x.rank != 3 or x.shape[2] not in (1, 2):
             raise GraphError(f"expected x [b, n, 1 or 2], got {show(x.shape)}")
         if window:
             unify(self.length, window[0].shape[0], "window")

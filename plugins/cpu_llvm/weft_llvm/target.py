@@ -139,6 +139,10 @@ class LlvmTarget(TargetKind):
         threads = o.threads or (1 if cross else available_threads())
         return replace(target, options=LlvmOptions(cpu, mattr, triple, threads, o.opt))
 
+    def describe(self, target: Target) -> str:
+        """Without the host's list of features, which the manifest has by itself."""
+        return str(replace(target, options=replace(target.options, mattr=())))
+
     def isa(self, target: Target) -> Isa:
         o: LlvmOptions = self.resolve(target).options
         assert o.mtriple is not None and o.mcpu is not None
