@@ -280,6 +280,7 @@ class Clip(Scalar):
     """min(max(x, lo), hi) of inputs x, lo, hi; an absent bound does not bound."""
 
     arity = 3
+    optional = True
 
     def formula(self, *args: Expr | None) -> Expr:
         x, lo, hi = (*args, None, None)[:3]

@@ -31,10 +31,11 @@ class Scalar(Elementwise):
     arity: ClassVar[int] = 1
     kinds: ClassVar[tuple[str, ...]] = NUMERIC
     result_bool: ClassVar[bool] = False
+    optional: ClassVar[bool] = False
 
     def infer(self, *types: Type | None) -> TensorType:
         """Shape: the broadcast. Raises GraphError for operands of other kinds, different dtypes or shapes that do not broadcast."""
-        given = operands([t for t in types if t is not None], self.arity if None not in types else None)
+        given = operands([t for t in types if t is not None]) if self.optional else operands(types, self.arity)
         dtype = one_dtype(given)
         expect_kind(dtype, self.kinds)
         return TensorType(dt.bool_ if self.result_bool else dtype, broadcast(*(t.shape for t in given)))
