@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -56,7 +56,7 @@ class DType:
         return self.kind == "bool"
 
     @property
-    def numpy(self) -> np.dtype:  # type: ignore[type-arg]
+    def numpy(self) -> np.dtype[Any]:
         if self.name == "string":
             return np.dtype(object)
         return np.dtype(getattr(ml_dtypes, self.name)) if self.name in _ML else np.dtype(self.name)

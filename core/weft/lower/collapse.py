@@ -141,8 +141,9 @@ def _join(program: Program) -> Program:
         if loops is None:
             continue
         for k in range(len(block.iters) - 1):
-            a, b = block.iters[k], block.iters[k + 1]
-            if a.kind == b.kind and a.kind != "scan" and not {a.var.name, b.var.name} & loose and loops[k] is not None and loops[k + 1] is not None:
+            outer, inner = block.iters[k], block.iters[k + 1]
+            apart = outer.kind != inner.kind or outer.kind == "scan" or {outer.var.name, inner.var.name} & loose
+            if not apart and loops[k] is not None and loops[k + 1] is not None:
                 iters.add((name, k))
     accesses = {name: list(_accesses(block)) for name, block in blocks.items()}
     position = {name: {i.var.name: k for k, i in enumerate(block.iters)} for name, block in blocks.items()}
@@ -184,10 +185,10 @@ def _join(program: Program) -> Program:
         return program
     shape: dict[str, tuple[Expr, ...]] = {}
     index: dict[str, list[list[int]]] = {}
-    for name, b in buffers.items():
-        runs = _runs(len(b.shape), {k for n, k in dims if n == name})
-        if len(runs) < len(b.shape):
-            shape[name] = tuple(_product([b.shape[k] for k in run]) for run in runs)
+    for name, buffer in buffers.items():
+        runs = _runs(len(buffer.shape), {k for n, k in dims if n == name})
+        if len(runs) < len(buffer.shape):
+            shape[name] = tuple(_product([buffer.shape[k] for k in run]) for run in runs)
             index[name] = runs
     program = _rebuffer(program, shape, index)
     return replace(program, body=_join_loops(program.body, iters))

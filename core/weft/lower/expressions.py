@@ -49,7 +49,11 @@ def broadcast_read(tensor: Tensor, indices: Sequence[Expr], shape: Sequence[Dim]
 
 def elementwise(op: Elementwise, tensors: Sequence[Tensor | None], shape: Sequence[Dim], name: str) -> Tensor:
     """The output tensor of an elementwise operator."""
-    result: Tensor = T.compute(shape, lambda *i: op.formula(*(None if t is None else broadcast_read(t, i, shape) for t in tensors)), name=name)
+    def element(*index: Expr) -> Expr:
+        # An operator with an optional input takes None for it.
+        return op.formula(*(None if t is None else broadcast_read(t, index, shape) for t in tensors))  # type: ignore[arg-type]
+
+    result: Tensor = T.compute(shape, element, name=name)
     return result
 
 

@@ -230,7 +230,7 @@ class _Lowering:
         logical = layout.unmap(spatial) if layout is not None else tuple(spatial)
         values.update({a.name: i for a, i in zip(source.axes, logical)})
         facts_shape = source.shape
-        bodies = [b for b in source.bodies]
+        bodies = list(source.bodies)
         reduce = source.reduce
         if reduce is not None:
             for k, axis in enumerate(reduce.axes):
@@ -263,7 +263,8 @@ class _Lowering:
             new = tuple(padded(formula(v)) for v in reduce.values)
             starts = tuple(formula(s) for s in reduce.init)
             if len(outs) != reduce.reducer.width:
-                raise LoweringError(f"compute '{t.name}' uses {len(outs)} of {reduce.reducer.width} results of reducer '{reduce.reducer.name}'", hint="return all of them")
+                why = f"it uses {len(outs)} of {reduce.reducer.width} results of reducer '{reduce.reducer.name}'"
+                raise LoweringError(f"compute '{t.name}' cannot be lowered", why=why, hint="return all of them")
             olds: list[Expr] = [targets[used.index(q)] for q in range(reduce.reducer.width)]
             combined = reduce.reducer.combine(olds, new)
             init = seq(*(Store(targets[used.index(q)].buffer, targets[used.index(q)].indices, s) for q, s in enumerate(starts)))
@@ -343,10 +344,10 @@ class _Lowering:
         before: list[Stmt] = []
         for state, init in zip(source.states, source.init):
             self.layouts[id(state)] = None
-            b = self._declare(state, "state")
+            held = self._declare(state, "state")
             if id(init) in self.expressions.scalars:
                 raise LoweringError("a scan starts from a scalar constant", hint="broadcast it to the state's shape")
-            before.append(self._copy_tensor(b, init))
+            before.append(self._copy_tensor(held, init))
         loop = Var(self.names.fresh("t"), dt.int64)
         binding: Expr = length - 1 - loop if source.reverse else loop
         inside: list[Stmt] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.dtypes import DType
-from weft.expr.nodes import FloorDiv, FloorMod, Var
+from weft.expr.nodes import FloorDiv, FloorMod, Var, free_vars
 from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
 from weft.schedule.rule import Decline, Offer, Rule
@@ -18,7 +18,6 @@ from weft.schedule.schedule import Schedule
 from weft_llvm.schedules import access
 from weft_llvm.schedules.elementwise import schedule_elementwise
 from weft_llvm.schedules.tiles import Tile, choose_tile
-
 
 MOST_COLUMNS = 8
 """Vectors side by side in a tile, at most."""
@@ -191,7 +190,7 @@ def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
     store = access.target(block)
     contiguous = None
     for loop in reversed(inner):
-        k = next((k for k, b in enumerate(block.bindings) if loop in access.free_vars(b)), None)
+        k = next((k for k, b in enumerate(block.bindings) if loop in free_vars(b)), None)
         if k is not None and access.stride_of(store, block.iters[k].var.name) == 1:
             contiguous = loop
             break

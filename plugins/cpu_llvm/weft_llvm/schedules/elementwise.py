@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-
+from weft.expr.nodes import free_vars
 from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
 from weft.schedule.rule import Decline, Offer, Rule
@@ -88,7 +88,7 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
 def contiguous_loop(s: Schedule, name: str, loop: str) -> bool:
     """Whether the block stores contiguously along `loop` and its loads are contiguous, constant, or few enough to gather."""
     block = s.block(name)
-    bound = [k for k, b in enumerate(block.bindings) if loop in access.free_vars(b)]
+    bound = [k for k, b in enumerate(block.bindings) if loop in free_vars(b)]
     if not bound:
         return False
     var = block.iters[bound[-1]].var.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.expr.nodes import free_vars
 from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
 from weft.schedule.rule import Decline, Offer, Rule
@@ -80,7 +81,7 @@ def schedule_row(s: Schedule, name: str, row: str, machine: Machine) -> None:
     if not inner:
         return
     loop = inner[-1]
-    var = next((block.iters[k].var.name for k, b in enumerate(block.bindings) if loop in access.free_vars(b)), None)
+    var = next((block.iters[k].var.name for k, b in enumerate(block.bindings) if loop in free_vars(b)), None)
     if var is None or any(access.stride_of(x, var) not in (0, 1) for x in access.loads(block)):
         return
     n = int_const(s.loop(loop).extent)
