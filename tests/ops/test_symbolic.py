@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.test_samples import assert_close, outputs_of, types_of
 
 from weft import dtypes as dt
 from weft.errors import GraphError
@@ -18,7 +19,6 @@ from weft.ops import ALL_OPERATORS, CumSum, ReduceMax, ReduceMean, ReduceProd, R
 from weft.ops.reduction import Reduction
 from weft.tensor.evaluate import evaluate
 from weft.tensor.language import Dim, Tensor, placeholder
-from tests.ops.test_samples import assert_close, outputs_of, types_of
 
 
 def symbolic(shape: tuple[int, ...]) -> tuple[Dim, ...]:

@@ -155,9 +155,9 @@ class Multiply(Binary):
 
 
 def _truncating_divide(a: Array, b: Array) -> Array:
-    quotient = np.floor_divide(a, b)
+    quotient: Array = np.floor_divide(a, b)
     inexact = np.remainder(a, b) != 0
-    return quotient + (inexact & ((a < 0) != (b < 0))).astype(quotient.dtype)
+    return np.asarray(quotient + (inexact & ((a < 0) != (b < 0))).astype(quotient.dtype))
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,8 @@ class Power(Binary):
         if a.dtype.is_float:
             return self._float_formula(a, b)
         # A base other than -1, 0, 1 overflows beyond exponent 63, so six bits of the exponent and its parity say everything.
-        one, zero = const(1, a.dtype), const(0, a.dtype)
+        one: Expr = const(1, a.dtype)
+        zero: Expr = const(0, a.dtype)
         result, square = one, a
         for bit in range(6 if a.dtype.bits > 8 else 3):
             result = result * select(e.eq(e.bitand(b >> bit, 1), 1), square, one)
@@ -303,11 +304,11 @@ class Clip(Scalar):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         x = floats((3, 4), "float32", -3, 3)
-        yield Sample(cls(), (x, np.float32(-1)[...], np.float32(1)[...]), "both")
-        yield Sample(cls(), (x, None, np.float32(1)[...]), "hi")
-        yield Sample(cls(), (x, np.float32(-1)[...], None), "lo")
-        yield Sample(cls(), (special(), np.float32(2)[...], np.float32(1)[...]), "crossed")
-        yield Sample(cls(), (integers((5,), "int8"), np.int8(-2)[...], np.int8(3)[...]), "int8")
+        yield Sample(cls(), (x, np.array(-1, np.float32), np.array(1, np.float32)), "both")
+        yield Sample(cls(), (x, None, np.array(1, np.float32)), "hi")
+        yield Sample(cls(), (x, np.array(-1, np.float32), None), "lo")
+        yield Sample(cls(), (special(), np.array(2, np.float32), np.array(1, np.float32)), "crossed")
+        yield Sample(cls(), (integers((5,), "int8"), np.array(-2, np.int8), np.array(3, np.int8)), "int8")
 
 
 @dataclass(frozen=True)
@@ -323,8 +324,8 @@ class Where(Elementwise):
         return select(args[0], args[1], args[2])
 
     def reference(self, *arrays: Array | None) -> Array:
-        cond, a, b = arrays
-        return np.where(cond, a, b)  # type: ignore[arg-type]
+        cond, a, b = (np.asarray(x) for x in arrays)
+        return np.where(cond, a, b)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -356,7 +357,7 @@ class Cast(Elementwise):
         if self._power_of_two(x.dtype):
             return self._exponent(cast_to(x, dt.float32))
         if self._clamps(x.dtype):
-            greatest = float(ml_dtypes.finfo(self.to.numpy).max)
+            greatest = float(ml_dtypes.finfo(self.to.numpy).max)  # type: ignore[no-untyped-call]
             wide = x if x.dtype.bits >= 32 else cast_to(x, dt.float32)
             x = e.minimum(e.maximum(wide, const(-greatest, wide.dtype)), const(greatest, wide.dtype))
         return cast_to(x, self.to)
@@ -385,7 +386,7 @@ class Cast(Elementwise):
             if self._power_of_two(source):
                 return self._power_reference(x.astype(np.float32))
             if self._clamps(source):
-                greatest = float(ml_dtypes.finfo(self.to.numpy).max)
+                greatest = float(ml_dtypes.finfo(self.to.numpy).max)  # type: ignore[no-untyped-call]
                 x = np.clip(x.astype(np.float64 if source.bits == 64 else np.float32), -greatest, greatest)
             return np.asarray(x != 0) if self.to.is_bool else x.astype(self.to.numpy)
 
@@ -411,7 +412,7 @@ class Cast(Elementwise):
             yield Sample(cls(to), (np.array([0.3, 1e6, -1e6, np.inf, np.nan], np.float32),), f"float32_{to}")
         for rounding in ("nearest", "up", "down"):
             powers = np.array([0, 0.124, 0.25, 1.1, 1.5, 1.7, 3e38, np.inf, np.nan], np.float32)
-            yield Sample(cls(dt.float8_e8m0fnu, True, rounding), (powers,), f"powers_{rounding}")  # type: ignore[arg-type]
+            yield Sample(cls(dt.float8_e8m0fnu, True, rounding), (powers,), f"powers_{rounding}")
 
 
 @dataclass(frozen=True)

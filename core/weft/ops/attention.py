@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,7 +138,7 @@ class Attention(Operator):
         wide = compute_dtype(dtype)
         shapes = self.head_shapes(q.tensor, k.tensor, v.tensor)
         if flat:
-            by_heads = lambda x, shape: c.transpose(c.reshape(x, (shape[0], shape[2], shape[1], shape[3])), (0, 2, 1, 3))
+            by_heads: Callable[..., Any] = lambda x, shape: c.transpose(c.reshape(x, (shape[0], shape[2], shape[1], shape[3])), (0, 2, 1, 3))
             q, k, v = (by_heads(x, shape) for x, shape in zip((q, k, v), shapes))
         past: Dim = 0
         if past_key is not None and past_value is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from weft.ops.examples import booleans, integers
 class Bits(Binary):
     """Two integers or two bools."""
 
-    kinds = ("int", "uint", "bool")
+    kinds: ClassVar[tuple[str, ...]] = ("int", "uint", "bool")
 
     @classmethod
     def pairs(cls, lo: float = -3.0, hi: float = 3.0) -> Iterable[tuple[Array, Array, str]]:

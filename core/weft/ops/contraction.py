@@ -72,7 +72,7 @@ class MatMul(Operator):
             right = b[(*broadcast_indices(b.shape[:-2], lead), k, *j)]
             return sum_over(cast_to(left, wide) * cast_to(right, wide), k)
 
-        product = compute(shape, formula, "matmul")
+        product: Tensor = compute(shape, formula, "matmul")
         return product if wide == dtype else compute(shape, lambda *i: cast_to(product[i], dtype), "rounded")
 
     def tolerance(self, *types: TensorType) -> float:
@@ -216,7 +216,7 @@ class Conv(Operator):
             inner = [o * s + t.var * d for o, s, t, d in zip(at, strides, taps, dilations)]
             return sum_over(cast_to(source[(b, first + ic.var, *inner)], wide) * cast_to(w[(oc, ic, *taps)], wide), [ic, *taps])
 
-        product = compute(shape, formula, "conv")
+        product: Tensor = compute(shape, formula, "conv")
         return product if wide == dtype else compute(shape, lambda *i: cast_to(product[i], dtype), "rounded")
 
     def tolerance(self, *types: TensorType) -> float:
@@ -328,7 +328,7 @@ class ConvTranspose(Operator):
             value = source[(b, channel, *(o + t.var * d for o, t, d in zip(at, taps, dilations)))]
             return sum_over(cast_to(value, wide) * cast_to(w[(channel, oc if self.groups == 1 else oc % per_group_out, *flipped)], wide), [ic, *taps])
 
-        product = compute(shape, formula, "convtranspose")
+        product: Tensor = compute(shape, formula, "convtranspose")
         return product if wide == x.dtype else compute(shape, lambda *i: cast_to(product[i], x.dtype), "rounded")
 
     def tolerance(self, *types: TensorType) -> float:

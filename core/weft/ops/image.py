@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,8 +36,8 @@ F64 = dt.float64
 def cubic_weights(t: Any, a: float) -> list[Any]:
     """The weights of the four neighbours of a place at fraction t after the second; numbers, arrays or formulas."""
     s = 1.0 - t
-    near = lambda v: ((a + 2) * v - (a + 3)) * v * v + 1.0
-    far = lambda v: ((a * v - 5 * a) * v + 8 * a) * v - 4 * a
+    near: Callable[..., Any] = lambda v: ((a + 2) * v - (a + 3)) * v * v + 1.0
+    far: Callable[..., Any] = lambda v: ((a * v - 5 * a) * v + 8 * a) * v - 4 * a
     return [far(t + 1.0), near(t), near(s), far(s + 1.0)]
 
 
@@ -166,7 +166,7 @@ class Resize(Operator):
 
     def kernel_value(self, v: Array) -> Array:
         if self.mode == "linear":
-            return np.clip(1 - v, 0, 1)
+            return np.asarray(np.clip(1 - v, 0, 1))
         a = self.cubic_a
         return np.where(v <= 1, ((a + 2) * v - (a + 3)) * v * v + 1, np.where(v < 2, ((a * v - 5 * a) * v + 8 * a) * v - 4 * a, 0))
 
@@ -254,10 +254,10 @@ class Resize(Operator):
     def along(self, y: Tensor, k: int, d: int, m: Dim, scales: Tensor | None, roi: Tensor | None, count: int) -> Tensor:
         n, wide = y.shape[d], y.dtype
         place = self.table(k, d, n, m, scales, roi, count)
-        base = lambda o: cast_to(call("floor", place[o]), dt.int64)
-        fraction = lambda o: place[o] - call("floor", place[o])
-        inside = lambda i: e.and_(i >= 0, i < n)
-        clamped = lambda i: e.maximum(e.minimum(i, as_dim(n - 1)), 0)
+        base: Callable[..., Any] = lambda o: cast_to(call("floor", place[o]), dt.int64)
+        fraction: Callable[..., Any] = lambda o: place[o] - call("floor", place[o])
+        inside: Callable[..., Any] = lambda i: e.and_(i >= 0, i < n)
+        clamped: Callable[..., Any] = lambda i: e.maximum(e.minimum(i, as_dim(n - 1)), 0)
         shape = (*y.shape[:d], m, *y.shape[d + 1 :])
 
         def finish(value: Expr, o: Expr) -> Expr:
@@ -283,7 +283,7 @@ class Resize(Operator):
 
             q, p = reduce_axis(as_dim(reach * 2), f"tap{d}"), reduce_axis(as_dim(reach * 2), f"part{d}")
             total = compute((m,), lambda o: sum_over(weight(o, p.var), p), f"total{d}")
-            share = lambda o, j: cast_to(weight(o, j) / select(e.eq(total[o], 0.0), const(1.0, F64), total[o]), wide)
+            share: Callable[..., Any] = lambda o, j: cast_to(weight(o, j) / select(e.eq(total[o], 0.0), const(1.0, F64), total[o]), wide)
             weights = compute((m, as_dim(reach * 2)), share, f"weight{d}")
             first = compute((m,), lambda o: base(o) + 1 - reach, f"first{d}")
             blended = compute(
@@ -492,7 +492,7 @@ class GridSample(Operator):
         modes: tuple[Interpolation, ...] = ("nearest", "linear", "cubic")
         for mode in modes:
             for padding in ("zeros", "border", "reflection"):
-                yield Sample(cls(mode, padding, mode == "linear"), (x, grid), f"{mode}_{padding}")  # type: ignore[arg-type]
+                yield Sample(cls(mode, padding, mode == "linear"), (x, grid), f"{mode}_{padding}")
         yield Sample(cls("linear", "zeros"), (floats((1, 1, 3, 4, 2)), floats((1, 2, 2, 2, 3), lo=-1.2, hi=1.2)), "volume")
 
 
@@ -561,30 +561,31 @@ class RoiAlign(Operator):
         h, w = x.shape[2], x.shape[3]
         zero = const(0, dt.int64)
         total = buffer("total", (1,), wide, "local")
-        f = lambda name: Var(name, wide)
+        f: Callable[..., Any] = lambda name: Var(name, wide)
         y1, x1, bh, bw, sy, sx, value = (f(n) for n in ("y1", "x1", "bin_h", "bin_w", "sample_y", "sample_x", "value"))
         gh, gw, iy, ix, ya, xa = (Var(n, dt.int64) for n in ("grid_h", "grid_w", "iy", "ix", "low_y", "low_x"))
         b = Var("image", dt.int64)
 
         def body(i: tuple[Var, ...]) -> Stmt:
             r, c, ph, pw = i
-            edge = lambda k: cast_to(rois[r, k], wide) * self.spatial_scale - (0.5 if self.half_pixel else 0.0)
-            size = lambda lo, hi: hi - lo if self.half_pixel else e.maximum(hi - lo, 1.0)
-            count = lambda v: const(self.samples_per_bin, dt.int64) if self.samples_per_bin else e.maximum(cast_to(call("ceil", v), dt.int64), 0)
-            at = lambda first, p, step, k, n: first + cast_to(p, wide) * step + (cast_to(k, wide) + 0.5) * step / cast_to(n, wide)
+            edge: Callable[..., Any] = lambda k: cast_to(rois[r, k], wide) * self.spatial_scale - (0.5 if self.half_pixel else 0.0)
+            size: Callable[..., Any] = lambda lo, hi: hi - lo if self.half_pixel else e.maximum(hi - lo, 1.0)
+            measured: Callable[..., Any] = lambda v: e.maximum(cast_to(call("ceil", v), dt.int64), 0)
+            count: Callable[..., Any] = lambda v: const(self.samples_per_bin, dt.int64) if self.samples_per_bin else measured(v)
+            at: Callable[..., Any] = lambda first, p, step, k, n: first + cast_to(p, wide) * step + (cast_to(k, wide) + 0.5) * step / cast_to(n, wide)
 
             def corners(v: Expr, low: Expr, n: Expr) -> tuple[Expr, Expr, Expr]:
                 last = low >= n - 1
                 return select(last, n - 1, low), select(last, n - 1, low + 1), select(last, const(0.0, wide), e.maximum(v, 0.0) - cast_to(low, wide))
 
             (ay, by, fy), (ax, bx, fx) = corners(sy, ya, h), corners(sx, xa, w)
-            read = lambda p, q: cast_to(x[b, c, p, q], wide)
+            read: Callable[..., Any] = lambda p, q: cast_to(x[b, c, p, q], wide)
             terms = [read(ay, ax) * ((1.0 - fy) * (1.0 - fx)), read(ay, bx) * ((1.0 - fy) * fx), read(by, ax) * (fy * (1.0 - fx)), read(by, bx) * (fy * fx)]
             best = terms[0]
             for t in terms[1:]:
                 best = e.maximum(best, t) if self.maximum else best + t
             off = e.any_of([sy < -1.0, sy > cast_to(h, wide), sx < -1.0, sx > cast_to(w, wide)])
-            low = lambda v: cast_to(e.maximum(e.minimum(v, cast_to(e.maximum(h, w), wide)), 0.0), dt.int64)
+            low: Callable[..., Any] = lambda v: cast_to(e.maximum(e.minimum(v, cast_to(e.maximum(h, w), wide)), 0.0), dt.int64)
             first = e.and_(e.eq(iy, 0), e.eq(ix, 0))
             merge = select(first, value, e.maximum(total[0], value)) if self.maximum else total[0] + value
             take = Let(ya, low(sy), Let(xa, low(sx), Let(value, select(off, const(0.0, wide), best), Store(total, (zero,), merge))))

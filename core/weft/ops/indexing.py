@@ -275,7 +275,7 @@ class OneHot(Movement):
         wide = np.where(wide < 0, wide + depth, wide)
         axis = axis_of(self.axis, indices.ndim + 1)
         line = np.arange(depth).reshape([-1 if d == axis else 1 for d in range(indices.ndim + 1)])
-        return np.where(np.expand_dims(wide, axis) == line, values[1], values[0])
+        return np.asarray(np.where(np.expand_dims(wide, axis) == line, values[1], values[0]))
 
     @algorithm("tensors")
     def direct(self, indices: Tensor, values: Tensor) -> Tensor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -111,7 +112,7 @@ class Einsum(Operator):
         rows = [x for x in right if x in left and x not in right_term]
         columns = [x for x in right if x in right_term and x not in left]
         summed = [x for x in left if x not in right]
-        of = lambda letters: product([sizes[x] for x in letters])
+        of: Callable[..., Any] = lambda letters: product([sizes[x] for x in letters])
         lead = tuple(sizes[x] for x in batch)
         left_matrix = c.reshape(c.transpose(a, [left.index(x) for x in (*batch, *rows, *summed)]), (*lead, of(rows), of(summed)))
         right_matrix = c.reshape(c.transpose(b, [right_term.index(x) for x in (*batch, *summed, *columns)]), (*lead, of(summed), of(columns)))
@@ -190,9 +191,9 @@ class Det(Operator):
         best, total = buffer("best", (1,), dt.int64, "local"), buffer("total", (1,), wide, "local")
 
         def body(b: tuple[Var, ...]) -> Stmt:
-            at = lambda row, column: work[(*b, row, column)]
-            put = lambda row, column, v: Store(work, (*b, row, column), v)
-            size = lambda row: call("abs", at(row, k))
+            at: Callable[..., Any] = lambda row, column: work[(*b, row, column)]
+            put: Callable[..., Any] = lambda row, column, v: Store(work, (*b, row, column), v)
+            size: Callable[..., Any] = lambda row: call("abs", at(row, k))
             find = For(p, n, If(e.and_(p > k, size(best[0]) < size(p)), Store(best, (zero,), p)))
             exchange = If(e.ne(best[0], k), seq(
                 For(q, n, Let(swap, at(k, q), seq(put(k, q, at(best[0], q)), put(best[0], q, swap)))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr, all_of, cast_to, const, select
 from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.operator import Array, Operator, OpKind, Sample, algorithm
 from weft.ops.examples import booleans, floats, integers
 from weft.ops.shapes import (
     axes_of,
@@ -45,7 +45,7 @@ ZERO = Const(0, dt.int64)
 class Movement(Operator):
     """Exact: the elements are copied."""
 
-    kind = "injective"
+    kind: ClassVar[OpKind] = "injective"
 
     def tolerance(self, *types: TensorType) -> float:
         return 0.0
@@ -441,7 +441,7 @@ class Pad(Movement):
             yield Sample(cls((1, 2, 2, 1), mode), (floats((3, 4)),), mode)
             yield Sample(cls((-1, 2, 0, -2), mode), (floats((4, 5)),), f"{mode}_crop")
             yield Sample(cls((4, 7), mode), (floats((3,)),), f"{mode}_far")
-        yield Sample(cls((1, 0)), (integers((3,), "int32"), np.int32(7)[...]), "value")
+        yield Sample(cls((1, 0)), (integers((3,), "int32"), np.array(7, np.int32)), "value")
         yield Sample(cls((0, 0, 1, 0)), (booleans((2, 2)), None), "bool")
 
 
@@ -517,7 +517,7 @@ class GatherElements(Movement):
         x, indices = arrays
         assert x is not None and indices is not None
         axis = self.axis % x.ndim
-        at = list(np.indices(indices.shape, sparse=True))
+        at: list[Any] = list(np.indices(indices.shape, sparse=True))
         at[axis] = clamp_indices(indices, x.shape[axis])
         return np.asarray(x[tuple(at)])
 

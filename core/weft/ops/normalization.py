@@ -435,7 +435,7 @@ class Hardmax(Composite):
         (x,) = arrays
         assert x is not None
         line = np.arange(x.shape[self.axis]).reshape([-1 if d == self.axis % x.ndim else 1 for d in range(x.ndim)])
-        return (np.argmax(widen(x), self.axis, keepdims=True) == line).astype(x.dtype)
+        return np.asarray((np.argmax(widen(x), self.axis, keepdims=True) == line).astype(x.dtype))
 
     @algorithm("decompose")
     def one_hot(self, builder: GraphBuilder, x: Value) -> Value:

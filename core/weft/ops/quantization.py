@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -349,7 +349,7 @@ class QLinearMatMul(Quantization):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        one = lambda v, d: np.array([v], d)
+        one: Callable[..., Any] = lambda v, d: np.array([v], d)
         a, b = integers((2, 4), "uint8", 0, 255), integers((4, 3), "int8", -128, 127)
         scales = one(0.01, np.float32), one(0.02, np.float32), one(0.05, np.float32)
         yield Sample(cls(), (a, scales[0], one(100, np.uint8), b, scales[1], one(3, np.int8), scales[2], one(9, np.int8)), "tensor")
@@ -392,7 +392,7 @@ class QLinearConv(Quantization):
         channel = (-1, *(1 for _ in x.shape[2:]))
         if bias is not None:
             total = c.add(total, c.reshape(bias, channel))
-        single = lambda v: c.cast(c.reshape(v, ()), dt.float32)
+        single: Callable[..., Any] = lambda v: c.cast(c.reshape(v, ()), dt.float32)
         per_channel = single(w_scale) if is_one(product(w_scale.shape)) else c.cast(c.reshape(w_scale, channel), dt.float32)
         value = c.div(c.mul(c.cast(total, dt.float32), c.mul(single(x_scale), per_channel)), single(y_scale))
         return quantize(c, value, c.reshape(y_zero, ()), y_zero.dtype, True)
@@ -401,11 +401,11 @@ class QLinearConv(Quantization):
     def samples(cls) -> Iterable[Sample]:
         x, w = integers((1, 2, 4, 4), "uint8", 0, 255), integers((3, 2, 3, 3), "int8", -128, 127)
         f = np.float32
-        common = (x, f(0.01)[...], np.array(100, np.uint8), w)
-        yield Sample(cls(), (*common, f(0.02)[...], np.array(3, np.int8), f(0.2)[...], np.array(9, np.int8)), "tensor")
+        common = (x, np.array(0.01, f), np.array(100, np.uint8), w)
+        yield Sample(cls(), (*common, np.array(0.02, f), np.array(3, np.int8), np.array(0.2, f), np.array(9, np.int8)), "tensor")
         bias = integers((3,), "int32", -999, 999)
         vector = np.array([0.01, 0.02, 0.03], f)
-        yield Sample(cls((1, 1), (1, 1, 1, 1)), (*common, vector, integers((3,), "int8"), f(0.2)[...], np.array(9, np.uint8), bias), "channels")
+        yield Sample(cls((1, 1), (1, 1, 1, 1)), (*common, vector, integers((3,), "int8"), np.array(0.2, f), np.array(9, np.uint8), bias), "channels")
 
 
 __all__ = ["ConvInteger", "Dequantize", "DynamicQuantize", "MatMulInteger", "QLinearConv", "QLinearMatMul", "Quantize"]

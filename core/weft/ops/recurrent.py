@@ -169,7 +169,7 @@ class Recurrence(Operator):
         steps, hidden = xw.shape[0], r.shape[1]
         ys = np.zeros((steps, *h.shape), xw.dtype)
         f = self.functions()
-        bound = (lambda v: v) if self.clip is None else (lambda v: np.clip(v, -self.clip, self.clip))  # type: ignore[operator]
+        bound: Callable[..., Any] = (lambda v: v) if self.clip is None else (lambda v: np.clip(v, -self.clip, self.clip))  # type: ignore[operator]
         for t in reversed(range(steps)) if self.reverse else range(steps):
             x = [xw[t][:, g * hidden : (g + 1) * hidden] for g in range(GATES[self.cell])]
             rec = [r[g * hidden : (g + 1) * hidden].T for g in range(GATES[self.cell])]
@@ -244,7 +244,7 @@ class Recurrence(Operator):
             reset = compute((batch, hidden), lambda b, j: f[0].formula(bound(gate(t, two, 1)(b, j))), "reset")
             offset = as_dim(hidden * 2)
             if self.linear_before_reset:
-                bias = (lambda j: const(0.0, wide)) if rb is None else (lambda j: cast_to(rb[j], wide))
+                bias: Callable[..., Any] = (lambda j: const(0.0, wide)) if rb is None else (lambda j: cast_to(rb[j], wide))
                 inner = compute((batch, hidden), lambda b, j: reset[b, j] * (two[b, j + offset] + bias(j)), "inner")
             else:
                 kept = compute((batch, hidden), lambda b, j: reset[b, j] * h[b, j], "kept")

@@ -73,7 +73,7 @@ class Reduction(Operator):
         result: list[Dim] = []
         for j in range(len(shape) - len(self.axes)):
             d: Expr = const(1, dt.int64)
-            for m, size, rank in zip(masks, shape, before):
+            for m, size, rank in zip(map(wrap, masks), shape, before):
                 d = select(e.and_(e.not_(m), e.eq(rank, j)), wrap(size, dt.int64), d)
             result.append(as_dim(d))
         return tuple(result)
@@ -112,7 +112,7 @@ class Reduction(Operator):
                 # Of the two indices of an axis reduced perhaps, one is 0.
                 at.append(axes[d].var if m is True else i if m is False else i + axes[d].var)  # type: ignore[arg-type, operator]
             value = cast_to(self.before(cast_to(x[tuple(at)], wide)), wide)
-            return reduce(self.chosen_reducer(wide), value, list(axes.values())) if axes else value  # type: ignore[no-any-return]
+            return reduce(self.chosen_reducer(wide), value, list(axes.values())) if axes else value
 
         total = compute(shape, formula, "reduced")
         length = self.length(x.shape)

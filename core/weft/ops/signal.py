@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -78,7 +78,7 @@ class DFT(Operator):
         half = self.inverse and self.onesided
         scalar = is_one(x.shape[-1])
         # cos and sin of whole fractions of a turn, looked up by k·j modulo the length: the argument stays exact.
-        turn = lambda name, i: call(name, cast_to(i, wide) * (2 * math.pi) / cast_to(dim_expr(length), wide))
+        turn: Callable[..., Any] = lambda name, i: call(name, cast_to(i, wide) * (2 * math.pi) / cast_to(dim_expr(length), wide))
         cos = compute((length,), lambda i: turn("cos", i), "cosines")
         sin = compute((length,), lambda i: turn("sin", i), "sines")
         j = reduce_axis(length, "j")
@@ -92,7 +92,7 @@ class DFT(Operator):
             if half:
                 place = select(mirrored, dim_expr(length) - j.var, place)
             inside = place < x.shape[axis]
-            read = lambda p: select(inside, cast_to(x[(*lead, place, *tail, p)], wide), const(0, wide))
+            read: Callable[..., Any] = lambda p: select(inside, cast_to(x[(*lead, place, *tail, p)], wide), const(0, wide))
             phase = (k * j.var) % length
             re, c, s = read(0), cos[phase], sin[phase]
             s = s if self.inverse else -s
@@ -109,7 +109,7 @@ class DFT(Operator):
         total = compute(shape, formula, "dft")
         if not self.inverse and wide == x.dtype:
             return total  # type: ignore[no-any-return]
-        scale = lambda v: v / cast_to(dim_expr(length), wide) if self.inverse else v
+        scale: Callable[..., Any] = lambda v: v / cast_to(dim_expr(length), wide) if self.inverse else v
         return compute(shape, lambda *i: cast_to(scale(total[i]), x.dtype), "scaled")  # type: ignore[no-any-return]
 
     def tolerance(self, *types: TensorType) -> float:
@@ -225,8 +225,8 @@ class Window(Operator):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for name in ("hann", "hamming", "blackman"):
-            yield Sample(cls(name, 10), (), name)  # type: ignore[arg-type]
-            yield Sample(cls(name, 7, False, dt.float64), (), f"{name}_symmetric")  # type: ignore[arg-type]
+            yield Sample(cls(name, 10), (), name)
+            yield Sample(cls(name, 7, False, dt.float64), (), f"{name}_symmetric")
 
 
 __all__ = ["DFT", "STFT", "Window"]

@@ -71,7 +71,7 @@ def sort_program(x: Buffer, axis: int, descending: bool, then: Callable[[Buffer,
 
     def body(line: tuple[Var, ...]) -> Stmt:
         s = Var("s", dt.int64)
-        key = lambda index: x[(*line[:axis], index, *line[axis:])]
+        key: Callable[..., Any] = lambda index: x[(*line[:axis], index, *line[axis:])]
         return seq(For(s, n, Store(order, (*line, s), s)), merge_sort(key, n, order, spare, line, descending), then(order, line))
 
     return Allocate(order, Allocate(spare, nest("line", outer, body, parallel=1)))
@@ -83,7 +83,7 @@ def stable_argsort(x: Array, axis: int, descending: bool) -> Array:
         return np.argsort(x, axis=axis, kind="stable")
     # Reversed input sorted ascending and reversed again is descending with ties in order.
     n = x.shape[axis]
-    return n - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    return np.asarray(n - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis))
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class TopK(Operator):
         (x,) = operands(types, 1)
         expect_kind(x.dtype, ("int", "uint", "float"))
         axis = axis_of(self.axis, x.rank)
-        if isinstance(self.k, int) and isinstance(x.shape[axis], int) and not 0 <= self.k <= x.shape[axis]:  # type: ignore[operator]
+        if isinstance(self.k, int) and isinstance(x.shape[axis], int) and not 0 <= self.k <= x.shape[axis]:
             raise GraphError(f"k: expected 0 … {x.shape[axis]}, got {self.k}")
         shape = (*x.shape[:axis], self.k, *x.shape[axis + 1 :])
         return TensorType(x.dtype, shape), TensorType(dt.int64, shape)
@@ -155,7 +155,7 @@ class TopK(Operator):
         r, place = Var("r", dt.int64), Var("place", dt.int64)
 
         def then(order: Buffer, line: tuple[Expr, ...]) -> Stmt:
-            at = lambda i: (*line[:axis], i, *line[axis:])
+            at: Callable[..., Any] = lambda i: (*line[:axis], i, *line[axis:])
             return For(r, wrap(self.k, dt.int64), Let(place, order[(*line, r)], seq(Store(values, at(r), x[at(place)]), Store(indices, at(r), place))))
 
         return sort_program(x, axis, self.largest, then)
@@ -215,7 +215,7 @@ class UniqueRows(Operator):
         differs = buffer("differs", (1,), dt.bool_, "local")
         z, c, d, r, row, g, prev = (Var(name, dt.int64) for name in ("z", "c", "d", "r", "row", "g", "prev"))
         # Stable sorts by each column, last to first, sort by rows.
-        key = lambda i: cast_to(x[i, m - 1 - c], dt.uint8) if x.dtype.is_bool else x[i, m - 1 - c]
+        key: Callable[..., Any] = lambda i: cast_to(x[i, m - 1 - c], dt.uint8) if x.dtype.is_bool else x[i, m - 1 - c]
         columns = For(c, m, merge_sort(key, n, order, spare, (), False))
 
         def unequal(a: Expr, b: Expr) -> Expr:
@@ -318,7 +318,7 @@ class NonMaxSuppression(Operator):
         order, spare = buffer("order", (n,), dt.int64), buffer("spare", (n,), dt.int64)
         kept, clash = local("kept"), buffer("clash", (1,), dt.bool_, "local")
         b, c, s, z, r, k, box, other, t = (Var(name, dt.int64) for name in ("b", "c", "s", "z", "r", "q", "box", "other", "t"))
-        one = lambda x: x[tuple(ZERO for _ in x.shape)]
+        one: Callable[..., Any] = lambda x: x[tuple(ZERO for _ in x.shape)]
         f = dt.float32
         p, q = (self.corners(lambda d, index=index: cast_to(boxes[b, index, d], f), e.minimum, e.maximum) for index in (box, other))  # type: ignore[misc]
         width, height = e.minimum(p[2], q[2]) - e.maximum(p[0], q[0]), e.minimum(p[3], q[3]) - e.maximum(p[1], q[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,7 @@ class Pool(Operator):
         n = len(self.kernel)
         return filled(self.strides, n, 1), pad_pairs(self.pads, n), filled(self.dilations, n, 1)
 
-    def reference_windows(self, x: Array, fill: object) -> Array:
+    def reference_windows(self, x: Array, fill: Any) -> Array:
         """Windows [n, c, out…, kernel…] of the wide x, `fill` outside."""
         strides, pads, dilations = self.spatial()
         counts = static(self.out_shape(x.shape))[2:]
@@ -269,7 +269,7 @@ class LpPool(Pool):
             return sum_over(select(inside, power, const(0, wide)), taps)
 
         total = compute(shape, formula, "poolsum")
-        root = lambda v: v if self.p == 1 else call("sqrt", v) if self.p == 2 else call("pow", v, const(1 / self.p, wide))
+        root: Callable[..., Any] = lambda v: v if self.p == 1 else call("sqrt", v) if self.p == 2 else call("pow", v, const(1 / self.p, wide))
         return compute(shape, lambda *i: cast_to(root(total[i]), x.dtype), "lppool")  # type: ignore[no-any-return]
 
     def infer(self, *types: Type | None) -> TensorType:

@@ -95,7 +95,7 @@ class _Evaluation:
             right = tuple(Var(f"right{q}", v.dtype) for q, v in enumerate(reduce.values))
             combined = reduce.reducer.combine(left, right)
             for step in itertools.product(*(range(n) for n in extents)):
-                given = {v.name: t for v, t in zip(left, total)} | {v.name: x[(..., *step)] for v, x in zip(right, values)}
+                given = {v.name: t for v, t in zip(left, total)} | {v.name: x[_last(step)] for v, x in zip(right, values)}
                 total = tuple(np.asarray(evaluate_expr(c, given)) for c in combined)
         return np.array(np.broadcast_to(total[reduce.index], shape))
 
@@ -115,6 +115,11 @@ class _Evaluation:
         if not past:
             return np.zeros((0, *states[tensor.output].shape), tensor.dtype.numpy)
         return np.stack(past[::-1] if source.reverse else past)
+
+
+def _last(step: tuple[int, ...]) -> Any:
+    """The index of one place along the trailing axes."""
+    return (..., *step)
 
 
 class _Step(_Evaluation):
