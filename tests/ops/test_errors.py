@@ -80,6 +80,7 @@ REFUSED: list[tuple[Operator, tuple[Any, ...], str]] = [
     (ops.NonMaxSuppression(1), (f32(1, 2, 4), f32(1, 1, 2), f32(2)), "threshold: expected one element, got shape [2]"),
     (ops.LayerNorm(), (f32(2, 3), f32(4)), "do not broadcast"),
     (ops.InstanceNorm(), (f32(2), f32(1), f32(1)), "expected x [n, c, …], got [2]"),
+    (ops.GroupNorm(groups=2), (f32(1, 3, 2), f32(3), f32(3)), "channels: expected a multiple of groups = 2, got 3"),
     (ops.LRN(3), (f32(2),), "expected x [n, c, …], got [2]"),
     (ops.LpNorm(p=3), (f32(2),), "p: expected 1 or 2, got 3"),
     (ops.Einsum("ij->i"), (f32(2, 2), f32(2)), "equation 'ij->i': expected 1 operand(s), got 2"),
@@ -131,11 +132,6 @@ def test_a_builder_says_which_operator_and_operands() -> None:
     with pytest.raises(GraphError, match=r"Add: shapes \[2, 3\] and \[2, 4\] do not broadcast") as caught:
         b.add(ops.Add(), x, y)
     assert "%x: float32[2, 3], %y: float32[2, 4]" in str(caught.value)
-
-
-def test_group_norm_needs_whole_groups() -> None:
-    with pytest.raises(GraphError, match="channels: expected a multiple of groups = 2, got 3"):
-        ops.GroupNorm(groups=2).groups_of((1, 3, 2))
 
 
 def test_attention_without_a_scale_needs_a_known_head_size() -> None:

@@ -235,6 +235,7 @@ class InstanceNorm(Composite):
             raise GraphError(f"expected x [n, c, …], got {show(x.shape)}")
         for t, name in ((scale, "scale"), (bias, "bias")):
             unify_shapes([x.shape[1]], t.shape, name)
+        self.groups_of(x.shape)
         return TensorType(x.dtype, x.shape)
 
     def groups_of(self, shape: tuple[Dim, ...]) -> Dim:
