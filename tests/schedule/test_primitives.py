@@ -242,6 +242,7 @@ REFUSALS: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (M, [("compute_at", "pack", "i"), ("cache_read", "matmul", "P", "local")], "'P' is written under the same loop 'i'"),
     (argmax, [("cache_write", "best", "local")], "'best' writes 2 buffers"),
     (M, [("decompose_reduction", "matmul", "k0"), ("cache_write", "matmul", "local")], "cache_write before decompose_reduction"),
+    (M, [("compute_at", "pack", "i"), ("compact_buffer", "P"), ("cache_write", "pack", "local")], "'P' is allocated under the loops that the copy comes after"),
     (M, [("set_scope", "add", "local")], "cache_write('add', 'local')"),
     (M, [("compact_buffer", "Y")], "'Y' is a parameter"),
     (M, [("compact_buffer", "Z")], "there is no buffer 'Z'"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.expr.nodes import free_vars
-from weft.loop.nodes import For, Program, replace_buffers, seq
+from weft.loop.nodes import Allocate, For, Program, replace_buffers, seq
 from weft.schedule.dependence import readers, writers, written_buffers
 from weft.schedule.primitives.cache_read import allocate
 from weft.schedule.rewrite import copy_block
@@ -40,6 +40,8 @@ def cache_write(program: Program, block: str, scope: str) -> tuple[Program, str]
     # Inside a scan the copy belongs to the step: later blocks of the step read what it writes.
     steps = {v for i, x in zip(b.iters, b.bindings) if i.kind == "scan" for v in free_vars(x)}
     spot = next((k for k, s in enumerate(path) if isinstance(s, For) and s.var.name not in steps), len(path) - 1)
+    if any(isinstance(x, Allocate) and x.buffer.name == old.name for x in path[spot:]):
+        raise tree.error(step, f"'{old.name}' is allocated under the loops that the copy comes after", (block, old.name), "cache_write before compact_buffer")
     here = {x.name for x in blocks_in(path[spot])}
     users = {r for r in readers(tree, [old.name], but=block) if r in here}
     moved = {block} | users  # readers under the same loop come before the copy: they take the new buffer
