@@ -19,6 +19,7 @@ from weft.errors import LoweringError
 from weft.expr.nodes import Const, Expr, Var, add, const, free_vars, maximum, mul, substitute, wrap
 from weft.graph.nodes import Graph, Value
 from weft.passes.plan_memory import MemoryPlan
+from weft.runtime.executable import aligned, aligned_empty
 
 ALIGN = 64
 
@@ -126,9 +127,9 @@ class _Assembler:
         if id(root) not in self.index:
             if root.constant is not None:
                 layout = root.tensor.layout
-                data = root.constant if layout is None else layout.pack(root.constant)
+                data = aligned(root.constant) if layout is None else layout.pack(root.constant, aligned_empty)
                 self._set(root, sg.Constant(len(self.constants)))
-                self.constants.append(np.ascontiguousarray(data))
+                self.constants.append(data)
                 self.constant_names.append(root.name)
             else:
                 offset = add(self.base, wrap(self.plan.offsets[root.name], dt.int64))

@@ -27,7 +27,7 @@ from weft.assemble import Assembly, KernelUse, assemble
 from weft.codegen.base import Codegen, KernelCode, require
 from weft.errors import FrontendError, InputError, LoweringError, TargetError, nearest
 from weft.expr.nodes import Expr, Var
-from weft.graph.group import Group
+from weft.graph.group import Group, kernel_text
 from weft.graph.nodes import Graph, Node
 from weft.graph.rewrite import substitute_symbols
 from weft.graph.verify import verify
@@ -245,6 +245,7 @@ class Compilation:
         """Compiles every distinct group once; id(node) → its kernel."""
         codegen = self.target.kind.codegen(self.target.target)
         store = KernelCache(self.target.fingerprint, enabled=self.cache)
+        by_text: dict[str, str] = {}
         by_key: dict[str, Kernel] = {}
         names: dict[int, str] = {}
         pending: list[tuple[Kernel, str, Future[KernelCode]]] = []
@@ -253,9 +254,13 @@ class Compilation:
                 raise LoweringError(f"{type(node.op).__name__} is not compiled for '{self.target.target.kind}'", where=_place(node))
             if node.op.view:
                 continue
-            with self.stage("lower_group", node.op.body.name):
-                naive = lower_group(node.op.body, "kernel")
-            key = store.key(naive)
+            # Layers repeat: a body's text is far cheaper to make than its program, and equal texts give equal programs.
+            text = kernel_text(node.op.body)
+            key = by_text.get(text, "")
+            if not key:
+                with self.stage("lower_group", node.op.body.name):
+                    naive = lower_group(node.op.body, "kernel")
+                    key = by_text[text] = store.key(naive)
             if key not in by_key:
                 kernel = Kernel(kernel_name(node, key), naive)
                 by_key[key] = kernel
@@ -333,7 +338,7 @@ def kernel_name(node: Node, key: str) -> str:
     return "_".join(dict.fromkeys(words[:4])) + "_" + key[:10]
 
 
-def compile(  # noqa: A001 - the public name
+def compile(
     model: Any,
     target: str = "llvm",
     *,

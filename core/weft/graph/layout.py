@@ -9,7 +9,7 @@ up, and padding holds zeros. `permute(order)` lists, for each stored axis, the a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,18 +101,11 @@ class Layout:
                 dims = [dims[k] for k in step.order]
         return False
 
-    def pack(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Logical data as stored: contiguous, padding zero."""
-        for step in self.steps:
-            if isinstance(step, Split):
-                extent = data.shape[step.axis]
-                padded = -(-extent // step.factor) * step.factor
-                if padded != extent:
-                    data = np.pad(data, [(0, padded - extent) if k == step.axis else (0, 0) for k in range(data.ndim)])
-                data = data.reshape(*data.shape[: step.axis], padded // step.factor, step.factor, *data.shape[step.axis + 1 :])
-            else:
-                data = data.transpose(step.order)
-        return np.ascontiguousarray(data)
+    def pack(self, data: np.ndarray[Any, Any], empty: Callable[[tuple[int, ...], Any], np.ndarray[Any, Any]] = np.empty) -> np.ndarray[Any, Any]:
+        """Logical data as stored: contiguous, padding zero. `empty` allocates it: weights are large, and are moved once."""
+        stored = empty(tuple(d for d in self.stored_shape(data.shape) if isinstance(d, int)), data.dtype)
+        _fill(stored, data, self.steps)
+        return stored
 
     def unpack(self, stored: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
         """Stored data as logical `shape`."""
@@ -127,6 +120,32 @@ class Layout:
             else:
                 data = data.transpose(np.argsort(step.order))
         return np.ascontiguousarray(data)
+
+
+def _fill(stored: np.ndarray[Any, Any], data: np.ndarray[Any, Any], steps: Sequence[Split | Permute]) -> None:
+    """Writes data, seen through `steps`, to `stored`."""
+    for k, step in enumerate(steps):
+        if isinstance(step, Permute):
+            data = data.transpose(step.order)
+            continue
+        axis, factor = step.axis, step.factor
+        blocks, rest = divmod(data.shape[axis], factor)
+        rest_steps = steps[k + 1 :]
+        if rest and all(isinstance(s, Permute) for s in rest_steps):
+            # Undo what follows on the stored side: there the whole blocks, the last one and its padding are parts of one array.
+            for later in reversed(rest_steps):
+                assert isinstance(later, Permute)
+                stored = stored.transpose(np.argsort(later.order))
+            before = (slice(None),) * axis
+            whole, last = data[(*before, slice(0, blocks * factor))], data[(*before, slice(blocks * factor, None))]
+            stored[(*before, slice(0, blocks))] = whole.reshape(*data.shape[:axis], blocks, factor, *data.shape[axis + 1 :])
+            stored[(*before, blocks, slice(0, rest))] = last
+            stored[(*before, blocks, slice(rest, None))] = 0
+            return
+        if rest:
+            data = np.pad(data, [(0, factor - rest) if a == axis else (0, 0) for a in range(data.ndim)])
+        data = data.reshape(*data.shape[:axis], -(-data.shape[axis] // factor), factor, *data.shape[axis + 1 :])
+    stored[...] = data
 
 
 def blocked(rank: int, axis: int, factor: int) -> Layout:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import numpy as np
+
 from weft.graph.nodes import Graph, Node, Value
 from weft.graph.rewrite import Replacement, Rewriter
 
@@ -12,19 +14,42 @@ from weft.graph.rewrite import Replacement, Rewriter
 RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"})
 
 
+def _sample(value: Value) -> Any:
+    """What equal constants have in common, cheap to take."""
+    data = value.constant
+    assert data is not None
+    if data.dtype == object or not data.size:
+        return id(data) if data.size else None
+    return b"".join(data[tuple(n * k // 8 for n in data.shape)].tobytes() for k in range(8))
+
+
 def eliminate_common_subexpressions(graph: Graph) -> Graph:
     """Afterwards no two nodes apply equal operators to the same inputs, and no two small constants are equal."""
     seen: dict[tuple[Any, ...], tuple[Value, ...]] = {}
-    constants: dict[tuple[Any, ...], Value] = {}
+    constants: dict[tuple[Any, ...], list[Value]] = {}
+    digests: dict[int, bytes] = {}
     same: dict[int, Value] = {}
+
+    def digest(value: Value) -> bytes:
+        found = digests.get(id(value))
+        if found is None:
+            assert value.constant is not None
+            found = digests[id(value)] = hashlib.sha256(np.ascontiguousarray(value.constant).reshape(-1).view(np.uint8).data).digest()
+        return found
 
     def one(value: Value | None) -> Value | None:
         if value is None or value.constant is None:
             return value
         if id(value) not in same:
-            data = value.constant
-            digest = hashlib.sha256(data.tobytes()).digest() if data.dtype != object else id(data)
-            same[id(value)] = constants.setdefault((value.type, digest), value)
+            same[id(value)] = value
+            # Weights are large and differ: all their bytes are hashed only where a few of them agree.
+            alike = constants.setdefault((value.type, _sample(value)), [])
+            for other in alike:
+                if other.constant is value.constant or digest(other) == digest(value):
+                    same[id(value)] = other
+                    break
+            else:
+                alike.append(value)
         return same[id(value)]
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
