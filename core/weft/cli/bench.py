@@ -59,7 +59,10 @@ def bench(
     frontend: FrontendOption = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Measures Weft beside its peers on the same inputs, in turns, and prints medians and ratios."""
+    """Measures Weft beside its peers.
+
+    All run in one process on the same inputs, in turns, so that a machine's moods hit all alike; medians and ratios are printed.
+    """
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import is_archive, open_executable
     from weft.cli.terminal import Progress

@@ -18,7 +18,10 @@ def compile_model(
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
 ) -> None:
-    """Compiles a model to an archive, which runs without the compiler. --input-shape fixes sizes, which may make it faster."""
+    """Compiles a model to an archive.
+
+    It runs without the compiler. --input-shape fixes sizes, which may make it faster.
+    """
     from weft.cli.opening import is_archive, open_executable
     from weft.cli.terminal import brief, size
     from weft.cli.terminal import seconds as shown

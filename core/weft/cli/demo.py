@@ -26,7 +26,10 @@ def demo(
     size: Annotated[int, typer.Option("--size", min=32, help="Of the picture's sides.")] = 224,
     width: Annotated[int, typer.Option("--width", min=1, help="Channels of the first stage; 64 is ResNet-18.")] = 64,
 ) -> None:
-    """Compiles a ResNet-18 with random weights, runs it on a generated picture, and checks the result against numpy."""
+    """Compiles, runs and checks a ResNet-18.
+
+    Its weights are random and its picture is generated; the result is checked against numpy.
+    """
     import numpy as np
 
     from weft.cli.terminal import Progress, brief, print_table

@@ -29,7 +29,10 @@ def inspect(
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
 ) -> None:
-    """Shows the stages of a compilation, its kernels with their schedule rules and why others declined; or what an archive holds."""
+    """Shows what a compilation does, or an archive.
+
+    Without --stage: the stages, and the kernels with their schedule rules and why other rules declined; of an archive what it holds.
+    """
     from weft.cli.opening import is_archive
 
     if is_archive(model):

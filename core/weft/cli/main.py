@@ -11,13 +11,19 @@ from weft.cli import bench, compile, demo, inspect, plugins, run, targets
 from weft.errors import WeftError
 from weft.settings import describe
 
-EPILOG = "Environment variables:\n\n" + "\n\n".join(" ".join(line.split()) for line in describe().splitlines())
+EPILOG = "\b\nEnvironment variables:\n" + "\n".join("  " + line for line in describe().splitlines())
 
 
 def build_app() -> typer.Typer:
     """The application with the core's commands and those of plugins."""
     app = typer.Typer(
-        name="weft", help="Compiles and runs deep-learning models.", epilog=EPILOG, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+        name="weft",
+        help="Compiles and runs deep-learning models.",
+        epilog=EPILOG,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # importing what draws boxes would take as long as all the rest
     )
     app.callback()(_options)
     for name, function in (
@@ -34,15 +40,19 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    traceback: Annotated[bool, typer.Option("--traceback", help="Show where in Weft an error was raised; may stand anywhere on the line.")] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from weft.plugins import host
 
         typer.echo(f"weft {host().api_version}")
         raise typer.Exit
+
+
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show where in Weft an error was raised; may stand anywhere on the line.")] = False,
+) -> None:
+    """`main` takes --traceback itself; here it only stands in the help."""
 
 
 def _add_plugin_commands(app: typer.Typer) -> None:

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def plugins() -> None:
-    """Lists installed plugins: distribution, version, range of Weft versions, contributions, health."""
+    """Lists installed plugins and their health.
+
+    Distribution, version, range of Weft versions, what each contributes, and why one is out of use.
+    """
     from weft.cli.terminal import print_table
     from weft.plugins import host
 

@@ -26,7 +26,7 @@ def run(
     frontend: FrontendOption = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Runs a model, compiling it first, or an archive."""
+    """Runs a model or an archive once."""
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import open_executable
     from weft.cli.terminal import brief, print_table

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def targets() -> None:
-    """Lists the kinds of target, their options, and the machine that each finds here."""
+    """Lists what can be compiled for here.
+
+    The kinds of target, their options, and the machine that each finds.
+    """
     from weft.cli.terminal import brief, print_table
     from weft.errors import WeftError
     from weft.pipeline import resolve_target, target_kinds

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft.cli.bench import Contestant, largest_difference, take_turns, with_threads
+
+Weft = Callable[..., Any]
+
+
+def test_engines_compete_and_every_number_is_written(weft: Weft, recipe: Path, tmp_path: Path) -> None:
+    words = ["-t", "llvm", "-t", "llvm -opt=1", "--against", "numpy", "--rounds", 2, "--threads", 1, "--input-shape", "x=4,64", "--json", tmp_path / "b.json"]
+    result = weft("bench", recipe, *words)
+    assert result.code == 0, result.err
+    assert "model.recipe, 1 thread(s)" in result.out
+    report = json.loads((tmp_path / "b.json").read_text())
+    assert report["inputs"] == {"x": {"dtype": "float32", "shape": [4, 64]}}
+    assert [e["name"] for e in report["engines"]] == ["weft llvm", "weft llvm -opt=1", "numpy"]
+    for e in report["engines"]:
+        assert min(e["times"]) == e["fastest"] <= e["median"] <= e["p90"] <= max(e["times"])
+        assert e["ratio"] == pytest.approx(e["median"] / report["engines"][0]["median"])
+    assert report["engines"][2]["difference"] < 1e-4
+
+
+def test_all_installed_engines_by_default(weft: Weft, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("weft.cli.bench.choose_engines", lambda known, against: asked.append(against) or [])
+    assert weft("bench", recipe, "--rounds", 1).code == 0
+    assert asked == ["all"]
+
+
+def test_an_archive_runs_alone(weft: Weft, archive: Path) -> None:
+    result = weft("bench", archive, "--rounds", 1)
+    assert result.code == 0, result.err
+    assert weft("bench", archive, "--against", "numpy").err == (
+        f"InputError: {archive} is compiled already, peers cannot read it\n  hint: give the model, or --against none\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("against", "message"),
+    [
+        ("nunpy", "InputError: no engine 'nunpy'\n  hint: did you mean 'numpy'?\n"),
+        ("numpy,absent", "InputError: the engine 'absent' is not installed\n  hint: pip install absent\n"),
+    ],
+)
+def test_engines_that_are_not_there(weft: Weft, recipe: Path, against: str, message: str) -> None:
+    result = weft("bench", recipe, "--against", against)
+    assert (result.code, result.err) == (1, message)
+
+
+def test_a_report_that_cannot_be_written(weft: Weft, archive: Path, tmp_path: Path) -> None:
+    result = weft("bench", archive, "--rounds", 1, "--json", tmp_path / "no" / "b.json")
+    assert result.code == 1
+    assert result.err.startswith(f"InputError: cannot write '{tmp_path / 'no' / 'b.json'}'\n  why: ")
+
+
+def test_turns_go_round_and_every_round_starts_with_another() -> None:
+    order: list[str] = []
+
+    def engine(name: str) -> Contestant:
+        return Contestant(name, "", lambda: order.append(name) or [], 0.0)  # type: ignore[func-returns-value]
+
+    take_turns([engine("a"), engine("b"), engine("c")], 0.0, 3, lambda text: None)
+    turns = [name for k, name in enumerate(order) if k == 0 or order[k - 1] != name]
+    # c closes no round and opens the next, so two turns in a row never merge but where one engine ends a round and starts the next.
+    assert "".join(turns) == "abcbcacab"
+
+
+def test_differences() -> None:
+    a = np.array([1.0, -4.0])
+    assert largest_difference([a], [a]) == 0
+    assert largest_difference([a], [a + np.array([0, 1.0])]) == 0.25
+    assert largest_difference([a], [a[None]]) == float("inf")
+    assert largest_difference([np.zeros(0)], [np.zeros(0)]) == 0
+
+
+def test_threads_are_added_where_the_target_has_them() -> None:
+    assert with_threads("llvm -opt=1", 3) == "llvm -opt=1 -threads=3"
+    assert with_threads("llvm -threads=2", 3) == "llvm -threads=2"
+    assert with_threads("unknown", 3) == "unknown"
