@@ -14,9 +14,9 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.codegen import segment as sg
-from weft.codegen.base import TASKS, TASKS_PER_THREAD
+from weft.codegen.base import TASKS
 from weft.errors import LoweringError
-from weft.expr.nodes import Const, Expr, Var, add, const, free_vars, maximum, mul, substitute, wrap
+from weft.expr.nodes import Const, Expr, Var, add, const, free_vars, maximum, mul, wrap
 from weft.graph.nodes import Graph, Value
 from weft.passes.plan_memory import MemoryPlan
 from weft.runtime.executable import aligned, aligned_empty
@@ -42,15 +42,14 @@ class Assembly:
     constant_names: list[str]
 
 
-def assemble(graph: Graph, plan: MemoryPlan, kernels: Mapping[int, KernelUse], threads: int, name: str = "main") -> Assembly:
+def assemble(graph: Graph, plan: MemoryPlan, kernels: Mapping[int, KernelUse], name: str = "main") -> Assembly:
     """See the module.
 
     Args:
         graph: groups only, fused and planned.
         kernels: id(node) → its kernel; view nodes have none.
-        threads: of the target; sizes per-task scratch.
     """
-    return _Assembler(graph, plan, kernels, threads, name).run()
+    return _Assembler(graph, plan, kernels, name).run()
 
 
 @dataclass
@@ -58,7 +57,6 @@ class _Assembler:
     graph: Graph
     plan: MemoryPlan
     kernels: Mapping[int, KernelUse]
-    threads: int
     name: str
     buffers: list[sg.BufferRef] = field(default_factory=list)
     index: dict[int, int] = field(default_factory=dict)  # id(root value) → buffer number
@@ -160,10 +158,10 @@ class _Assembler:
 
     # -- scratch: kernels run one after another, so all share one region; it stands first, since its size is known at once
     def _scratch_sizes(self, use: KernelUse) -> list[Expr]:
-        return [_aligned(substitute(size, {TASKS.name: TASKS_PER_THREAD * max(1, self.threads)})) for size in use.scratch]
+        return [_aligned(size) for size in use.scratch]
 
     def _is_static(self, e: Expr) -> bool:
-        return free_vars(e).keys() <= self.static
+        return free_vars(e).keys() <= self.static | {TASKS.name}  # the segment binds TASKS itself
 
     def _plan_scratch(self) -> Expr:
         best: Expr = const(0)

@@ -12,9 +12,9 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.codegen import segment as sg
-from weft.codegen.base import TASKS, TASKS_PER_THREAD, require
+from weft.codegen.base import TASKS, require
 from weft.errors import InputError, TensorError
-from weft.expr.nodes import Expr, Var, add, const, free_vars, substitute, wrap
+from weft.expr.nodes import Expr, Var, add, const, free_vars, wrap
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_tensors
 from weft.pipeline import ResolvedTarget, resolve_target
@@ -141,8 +141,7 @@ def build(s: KernelSchedule) -> Kernel:
     items: list[sg.Item] = [sg.AllocateOutput(k, b.shape) for k, b in enumerate(program.outputs)]
     offset: Expr = const(0)
     for size in code.scratch:
-        bytes_ = substitute(size, {TASKS.name: TASKS_PER_THREAD * max(1, target.threads)})
-        bytes_ = (bytes_ + 63) // 64 * 64
+        bytes_ = (size + 63) // 64 * 64
         buffers.append(sg.Arena(offset, bytes_))
         offset = add(offset, bytes_)
     items.append(sg.KernelCall(code.name, tuple(range(len(buffers))), tuple(program.dims)))
@@ -150,7 +149,7 @@ def build(s: KernelSchedule) -> Kernel:
     def tensor(b: Any) -> sg.Tensor:
         return sg.Tensor(b.name, b.dtype, tuple(wrap(d, dt.int64) for d in b.shape))
 
-    assert free_vars(offset).keys() <= symbols.keys()
+    assert free_vars(offset).keys() <= symbols.keys() | {TASKS.name}
     spec = sg.SegmentSpec(
         program.name, tuple(map(tensor, program.inputs)), tuple(map(tensor, program.outputs)), 0, tuple(symbols.values()), tuple(buffers), tuple(items), offset
     )
@@ -169,7 +168,7 @@ def build(s: KernelSchedule) -> Kernel:
             step=Native("main", "run", (code.name,), tuple(t.name for t in spec.inputs), tuple(t.name for t in spec.outputs)),
             pool="pool" if "pool" in sections else None,
             arena=str(spec.arena_bytes),
-            threads=getattr(target.target.options, "threads", None),
+            threads=target.threads,
             weft=host().api_version,
         )
     )

@@ -65,10 +65,7 @@ class ResolvedTarget:
     capabilities: Capabilities
     rules: tuple[Rule, ...]
     fingerprint: str
-
-    @property
-    def threads(self) -> int:
-        return int(getattr(self.target.options, "threads", None) or self.machine.cores)
+    threads: int | None  # that the target string asked for; None: as many as the process may use, wherever it runs
 
 
 def target_kinds(plugins: PluginHost | None = None) -> dict[str, TargetKind]:
@@ -107,9 +104,10 @@ def resolve_target(text: str | Target, plugins: PluginHost | None = None) -> Res
         raise TargetError("several targets in one executable are not supported yet", where=str(text), hint="name one")
     kind, owner = kinds[targets[0].kind], offered[targets[0].kind].plugin.name
     target = kind.resolve(targets[0])
+    threads = getattr(targets[0].options, "threads", None)
     found = plugins.call("capabilities", required=owner, target=target)
     rules = tuple(item.value for item in plugins.items("schedules", required=owner, target=target))
-    return ResolvedTarget(target, kind, kind.machine(target), found[0].value if found else Capabilities(), rules, kind.fingerprint(target))
+    return ResolvedTarget(target, kind, kind.machine(target), found[0].value if found else Capabilities(), rules, kind.fingerprint(target), threads)
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -222,7 +220,7 @@ class Compilation:
             self.plan = plan_memory(grouped)
         uses = self.compile_kernels(grouped)
         with self.stage("assemble", graph.name):
-            self.assembly = assemble(grouped, self.plan, uses, self.target.threads)
+            self.assembly = assemble(grouped, self.plan, uses)
         with self.stage("link", graph.name):
             return self.link(grouped, self.assembly)
 
@@ -317,7 +315,7 @@ class Compilation:
             constants=dict(zip(assembly.constant_names, assembly.constants)),
             pool="pool" if "pool" in sections else None,
             arena=str(spec.arena_bytes),
-            threads=getattr(self.target.target.options, "threads", None),
+            threads=self.target.threads,
             weft=host().api_version,
         )
 
