@@ -1,0 +1,301 @@
+"""Weft beside every peer that is installed, on the eight architectures, in one run.
+
+    python -m benchmarks.compare [--models a,b] [--threads 1,2] [--engines weft,onnxruntime,…] [--repeat N] [--json FILE]
+
+Engines take turns in processes of their own (see engine_process.py); the order of the turns rotates. Only ratios within one run say anything: absolute times
+differ from machine to machine and from hour to hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+
+from benchmarks.engine_process import TORCH, WEFT, peers
+from benchmarks.models import NAMES, TORCH_HINT, save_twin
+
+PAUSE = 0.02
+"""Before each turn: the threads of the engine before may still be spinning for work."""
+
+
+class Engine:
+    """An engine's process. Everything asked of it waits for the answer, so only one engine runs at a time."""
+
+    def __init__(self, name: str, path: Path, threads: int, out: Path) -> None:
+        self.name, self.out = name, out
+        command = [sys.executable, "-m", "benchmarks.engine_process", name, str(path), str(threads), str(out)]
+        # Whatever an engine does beside its own setting (OpenMP, BLAS) obeys the same number of threads.
+        env = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))}
+        root = str(Path(__file__).resolve().parent.parent)
+        env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=env)
+        self.opened = self._answer()
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        pipe = cast(IO[str], self.process.stdin)
+        pipe.write(json.dumps(request) + "\n")
+        pipe.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        line = cast(IO[str], self.process.stdout).readline()
+        if not line:
+            code = self.process.wait()
+            self.log.seek(0)
+            said = self.log.read()[-2000:].decode(errors="replace").strip()
+            raise RuntimeError(f"{self.name} ended with {code}: {said}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.log.close()
+
+
+@dataclass
+class Result:
+    """One engine on one model. Seconds and bytes; `difference` is the largest error against Weft over the largest answer."""
+
+    model: str
+    threads: int
+    engine: str
+    version: str = ""
+    median: float | None = None
+    best: float | None = None
+    calls: int = 0
+    open: float | None = None
+    first: float | None = None
+    peak: int | None = None
+    peak_base: int | None = None
+    peak_children: int | None = None
+    difference: float | None = None
+    error: str | None = None
+    times: list[float] = field(default_factory=list, repr=False)
+
+
+def measure(model: str, path: Path, threads: int, names: Sequence[str], repeat: int, calls: int, seconds: float) -> list[Result]:
+    """Every engine on one model: opened one by one, then `repeat` rounds of turns after a round of warming up."""
+    results = [Result(model, threads, name) for name in names]
+    engines: dict[str, Engine] = {}
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+        for k, result in enumerate(results):
+            try:
+                engine = Engine(result.engine, path, threads, Path(folder) / f"{k}.npz")
+            except RuntimeError as error:
+                result.error = str(error)
+                continue
+            stack.callback(engine.close)
+            engines[result.engine] = engine
+            result.version, result.open, result.first = engine.opened["version"], engine.opened["open"], engine.opened["first"]
+        for number in range(-1, repeat):
+            shift = number % max(1, len(results))
+            for result in results[shift:] + results[:shift]:
+                if result.error is None:
+                    time.sleep(PAUSE)
+                    try:
+                        times = engines[result.engine].ask(do="turn", calls=calls, seconds=seconds)["times"]
+                    except (RuntimeError, BrokenPipeError) as error:
+                        result.error = str(error)
+                        continue
+                    if number >= 0:
+                        result.times += times
+        for result in results:
+            if result.error is None:
+                memory = engines[result.engine].ask(do="memory")
+                result.peak, result.peak_base, result.peak_children = memory["peak"], memory["base"], memory["children"]
+                result.median, result.best, result.calls = statistics.median(result.times), min(result.times), len(result.times)
+        differences(results, engines)
+    return results
+
+
+def differences(results: Sequence[Result], engines: dict[str, Engine]) -> None:
+    """A fast wrong answer is worth nothing, so every engine's is held against Weft's."""
+    if WEFT not in engines:
+        return
+    with np.load(engines[WEFT].out) as archive:
+        want = [archive[n] for n in archive.files]
+    for result in results:
+        if result.engine == WEFT or result.engine not in engines:
+            continue
+        with np.load(engines[result.engine].out) as archive:
+            got = [archive[n] for n in archive.files]
+        result.difference = max(float(np.abs(g - w).max() / np.abs(w).max()) for g, w in zip(got, want))
+
+
+def geometric_mean(values: Iterable[float]) -> float | None:
+    logs = [math.log(v) for v in values]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def ratios(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Per model and number of threads: Weft's median over that of each peer and over the best peer's."""
+    rows = []
+    for key in dict.fromkeys((r.model, r.threads) for r in results):
+        medians = {r.engine: r.median for r in results if (r.model, r.threads) == key and r.median is not None}
+        own = medians.pop(WEFT, None)
+        if own is not None and medians:
+            over = {name: own / median for name, median in medians.items()}
+            rows.append({"model": key[0], "threads": key[1], "over": over, "over_best": max(over.values())})
+    return rows
+
+
+def means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Geometric means over models, per number of threads."""
+    answer = []
+    for threads in dict.fromkeys(r["threads"] for r in rows):
+        own = [r for r in rows if r["threads"] == threads]
+        names = dict.fromkeys(n for r in own for n in r["over"])
+        over = {n: geometric_mean(r["over"][n] for r in own if n in r["over"]) for n in names}
+        answer.append({"threads": threads, "models": len(own), "over": over, "over_best": geometric_mean(r["over_best"] for r in own)})
+    return answer
+
+
+def machine() -> dict[str, Any]:
+    name = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"cpu": name, "cpus": cpus, "system": platform.platform(), "python": platform.python_version()}
+
+
+# -- what people see --------------------------------------------------------------------------------------------------
+
+
+def show(results: Sequence[Result], rows: Sequence[dict[str, Any]], averages: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)  # a file has no edge
+    table = Table("model", "threads", "engine", "median ms", "weft/it", "best ms", "open s", "first call s", "peak MB", "difference", title="Engines")
+    for column in table.columns[3:]:
+        column.justify = "right"
+    over = {(r["model"], r["threads"]): r["over"] for r in rows}
+    last: tuple[str, int] | None = None
+    for r in results:
+        key = (r.model, r.threads)
+        if last not in (None, key):
+            table.add_section()
+        head = (r.model, str(r.threads)) if key != last else ("", "")
+        last = key
+        if r.error is not None or r.median is None:
+            table.add_row(*head, r.engine, (r.error or "not measured").splitlines()[-1][:60])
+            continue
+        ratio = over.get(key, {}).get(r.engine)
+        table.add_row(
+            *head,
+            f"{r.engine} {r.version}",
+            f"{r.median * 1e3:.3f}",
+            "" if ratio is None else f"{ratio:.2f}",
+            f"{(r.best or 0) * 1e3:.3f}",
+            f"{r.open:.2f}",
+            f"{r.first:.3f}",
+            f"{(r.peak or 0) / 1e6:.0f}",
+            "" if r.difference is None else f"{r.difference:.1e}",
+        )
+    console.print(table)
+    if rows:
+        names = list(dict.fromkeys(n for r in rows for n in r["over"]))
+        table = Table("model", "threads", *(f"weft/{n}" for n in names), "weft/best", title="Weft's median over theirs: below 1 Weft is faster")
+        for column in table.columns[1:]:
+            column.justify = "right"
+        cells = lambda r: [f"{r['over'][n]:.2f}" if r["over"].get(n) is not None else "" for n in names] + [f"{r['over_best']:.2f}"]
+        for r in rows:
+            table.add_row(r["model"], str(r["threads"]), *cells(r))
+        table.add_section()
+        for r in averages:
+            table.add_row(f"geometric mean of {r['models']}", str(r["threads"]), *cells(r))
+        console.print(table)
+
+
+def chosen(text: str | None, known: Sequence[str], what: str) -> list[str]:
+    names = list(known) if text is None else [n.strip() for n in text.split(",") if n.strip()]
+    unknown = [n for n in names if n not in known]
+    if unknown:
+        raise SystemExit(f"no {what} '{unknown[0]}': there are {', '.join(known)}")
+    return names
+
+
+def prepare(name: str, folder: Path, source: str, layers: int | None) -> Path:
+    """The model file and, beside it, its inputs; made unless they are there."""
+    path = folder / f"{name}.onnx"
+    if path.is_file() and path.with_suffix(".npz").is_file():
+        return path
+    if source == "torch":
+        # In a process of its own: the exporter leaves gigabytes behind.
+        code = "import sys; from benchmarks.models import export; export(sys.argv[1], sys.argv[2])"
+        subprocess.run([sys.executable, "-c", code, name, str(folder)], check=True, stdout=subprocess.DEVNULL)
+    else:
+        _, inputs = save_twin(name, folder, layers=layers)
+        np.savez(path.with_suffix(".npz"), **inputs)  # type: ignore[arg-type]
+    return path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--models", help=f"names separated by commas [all of {','.join(NAMES)}]")
+    parser.add_argument("--threads", default="1,2", help="numbers of threads separated by commas [%(default)s]")
+    parser.add_argument("--engines", help="names separated by commas [weft and every peer that is installed]")
+    parser.add_argument("--source", choices=("torch", "twins"), help="exported by PyTorch, or torch-free twins [torch if it is installed]")
+    parser.add_argument("--layers", type=int, help="shallow twins, for trying out")
+    parser.add_argument("--folder", type=Path, help="where models are kept, and found again [a temporary folder]")
+    parser.add_argument("--repeat", type=int, default=20, help="turns of every engine [%(default)s]")
+    parser.add_argument("--calls", type=int, default=10, help="calls in a turn at most [%(default)s]")
+    parser.add_argument("--seconds", type=float, default=0.2, help="length of a turn, after at least one call [%(default)s]")
+    parser.add_argument("--json", type=Path, help="file for every number")
+    options = parser.parse_args(arguments)
+
+    torch = all(importlib.util.find_spec(m) for m in ("torch", "transformers", "onnxscript"))
+    source = options.source or ("torch" if torch else "twins")
+    if source == "torch" and not torch:
+        raise SystemExit(f"--source torch: {TORCH_HINT}")
+    known = [WEFT, *peers(), *([TORCH] if source == "torch" else [])]
+    models, names = chosen(options.models, NAMES, "model"), chosen(options.engines, known, "engine")
+    results: list[Result] = []
+    with ExitStack() as stack:
+        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        for model in models:
+            path = prepare(model, folder, source, options.layers)
+            for threads in (int(t) for t in options.threads.split(",")):
+                print(f"{model}, {threads} threads …", file=sys.stderr, flush=True)
+                results += measure(model, path, threads, names, max(1, options.repeat), options.calls, options.seconds)
+    rows = ratios(results)
+    averages = means(rows)
+    show(results, rows, averages)
+    if options.json:
+        settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()} | {"source": source}
+        report = {"machine": machine(), "settings": settings, "results": [asdict(r) for r in results], "ratios": rows, "geometric_means": averages}
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 1 if any(r.error for r in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
