@@ -94,10 +94,8 @@ class Importer:
     def _opsets(imports: Sequence[Any], where: str = "the model") -> dict[str, int]:
         versions = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in imports}
         version = versions.get("")
-        if version is not None and not OLDEST <= version <= NEWEST:
-            what = f"{where} uses operator set {version}, {OLDEST} … {NEWEST} are supported"
-            hint = "a newer `onnx` package may know it" if version > NEWEST else "convert it with onnx.version_converter"
-            raise UnsupportedError(what, hint=hint)
+        if version is not None and version > NEWEST:
+            raise UnsupportedError(f"{where} uses operator set {version}, the newest known is {NEWEST}", hint="a newer `onnx` package may know it")
         return versions
 
     # -- the graph
@@ -220,7 +218,7 @@ class Importer:
 
     def convert(self, c: Context) -> Sequence[Any]:
         c.check_known()
-        poisoned = any(isinstance(o, Poison) for o in c.operands)
+        poisoned = any(_poisoned(o) for o in c.operands)
         converter = find(c.domain, c.op_type, c.version)
         function = self.functions.get((c.node.domain, c.op_type, getattr(c.node, "overload", "")))
         if function is not None:
@@ -229,8 +227,9 @@ class Importer:
             body = None if poisoned else self.schema_body(c)
             if body is not None:
                 return self.call(body, c)
-            if not poisoned or c.schema is None or not (c.schema.has_function or c.schema.has_context_dependent_function):
-                raise _Unsupported(f"operator {c.domain + '.' if c.domain else ''}{c.op_type} (version {c.version})")
+            expands = c.schema is not None and (c.schema.has_function or c.schema.has_context_dependent_function)
+            if not poisoned or not expands:
+                raise _Unsupported(f"operator {c.domain + '.' if c.domain else ''}{c.op_type} of operator set {c.version}")
         if poisoned:
             return [Poison()] * len(c.node.output)
         assert converter is not None
@@ -416,8 +415,10 @@ class Context(Composer):
         """Arity and attribute types, against ONNX's schema."""
         if self.schema is None:
             if self.domain == "" and self.op_type and not find("", self.op_type, self.version) and not self.importer.functions:
-                raise _Unsupported(f"operator {self.op_type} (version {self.version})")
+                raise _Unsupported(f"operator {self.op_type} of operator set {self.version}, which ONNX does not have")
             return
+        if self.domain == "" and self.version < OLDEST:
+            self.check_old()
         n = len(self.node.input)
         if not self.schema.min_input <= n <= self.schema.max_input:
             raise self.error(f"takes {_span(self.schema.min_input, self.schema.max_input)} input(s), got {n}")
@@ -432,6 +433,16 @@ class Context(Composer):
         for key, wanted in self.schema.attributes.items():
             if wanted.required and self.attribute(key) is None:
                 raise self.error(f"attribute '{key}' is missing")
+
+    def check_old(self) -> None:
+        """Operator sets before the oldest are read as far as an operator has not changed since."""
+        assert self.schema is not None
+        try:
+            later = onnx.defs.get_schema(self.op_type, OLDEST).since_version
+        except Exception:  # noqa: BLE001 - onnx's own class of error, which is not public
+            later = None
+        if self.schema.since_version != later:
+            raise _Unsupported(f"operator {self.op_type} of operator set {self.version} (before {OLDEST})")
 
     # -- attributes
     def attribute(self, name: str) -> AttributeProto | None:
@@ -601,6 +612,10 @@ class Context(Composer):
             return None
         dims = type.tensor_type.shape.dim
         return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
+
+
+def _poisoned(operand: Any) -> bool:
+    return isinstance(operand, Poison) or (isinstance(operand, list) and any(_poisoned(o) for o in operand))
 
 
 # -- names ------------------------------------------------------------------------------------------------------------

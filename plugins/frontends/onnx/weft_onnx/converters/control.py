@@ -101,3 +101,99 @@ def scan(c: Context) -> Any:
         for parts, value in zip(found, results[len(states) :]):
             parts.append(c.importer.as_value(value))
     return [*states, *(_stacked(c, parts[::-1] if back else parts, axis) for parts, axis, back in zip(found, out_axes, out_back))]
+
+
+# -- sequences and optionals that live at import only -----------------------------------------------------------------
+
+
+def _sequence(c: Context, k: int) -> list[Any]:
+    operand = c.operands[k]
+    if not isinstance(operand, list):
+        raise c.error(f"input {k} is no sequence")
+    return operand
+
+
+def _position(c: Context, k: int, count: int) -> int:
+    given = c.numbers(k, "a position")
+    if given is None:
+        return -1
+    position = given[0] + count if given[0] < 0 else given[0]
+    if not 0 <= position <= count:
+        raise c.error(f"position {given[0]} is not in a sequence of {count}")
+    return position
+
+
+@onnx_op("SequenceConstruct", "SequenceEmpty")
+def sequence_construct(c: Context) -> Any:
+    return [list(c.operands)]
+
+
+@onnx_op("SequenceAt")
+def sequence_at(c: Context) -> Any:
+    found = _sequence(c, 0)
+    position = _position(c, 1, len(found))
+    if position == len(found):
+        raise c.error(f"position {position} is not in a sequence of {len(found)}")
+    return found[position]
+
+
+@onnx_op("SequenceInsert")
+def sequence_insert(c: Context) -> Any:
+    found = list(_sequence(c, 0))
+    found.insert(_position(c, 2, len(found)) if c.given(2) else len(found), c.operands[1])
+    return [found]
+
+
+@onnx_op("SequenceErase")
+def sequence_erase(c: Context) -> Any:
+    found = list(_sequence(c, 0))
+    del found[_position(c, 1, len(found)) if c.given(1) else -1]
+    return [found]
+
+
+@onnx_op("SequenceLength")
+def sequence_length(c: Context) -> Any:
+    return ct.content(dt.int64, [len(_sequence(c, 0))], ())
+
+
+@onnx_op("ConcatFromSequence")
+def concat_from_sequence(c: Context) -> Any:
+    values = [c.importer.as_value(v) for v in _sequence(c, 0)]
+    if c.flag("new_axis"):
+        return _stacked(c, values, c.integer("axis"))
+    return c.concat(values, c.integer("axis"))
+
+
+@onnx_op("SplitToSequence")
+def split_to_sequence(c: Context) -> Any:
+    x = c.value(0)
+    axis = axis_of(c.integer("axis"), len(x.shape))
+    size = x.shape[axis]
+    if not isinstance(size, int):
+        raise c.unsupported("an axis of unknown size")
+    given = c.numbers(1, "the split")
+    if given is None:
+        sizes: Any = [1] * size
+    elif c.shape(1) == ():
+        sizes = [min(given[0], size - k) for k in range(0, size, given[0])]
+    else:
+        sizes = given
+    parts, first = [], 0
+    for n in sizes:
+        part = c.slice(x, axis, first, n)
+        keep = given is not None or c.flag("keepdims", True)
+        parts.append(part if keep else c.reshape(part, (*x.shape[:axis], *x.shape[axis + 1 :])))
+        first += n
+    return [parts]
+
+
+@onnx_op("OptionalHasElement")
+def optional_has_element(c: Context) -> Any:
+    return ct.content(dt.bool_, [c.given(0)], ())
+
+
+@onnx_op("Optional", "OptionalGetElement")
+def optional_get_element(c: Context) -> Any:
+    if not c.given(0):
+        raise c.unsupported("an empty optional")
+    return [c.operands[0]]

@@ -153,7 +153,6 @@ def clip(c: Context) -> Value:
         limits = [None if v is None else c.number(v, x.dtype) for v in (lo, hi)]
     else:
         limits = [c.optional(1), c.optional(2)]
-    limits = [None if v is None or not len(v.shape) else c.reshape(v, ()) for v in limits] if False else limits
     if limits == [None, None]:
         return x
     return c(ops.Clip(), x, *limits)  # type: ignore[no-any-return]
@@ -172,8 +171,29 @@ def _cast(c: Context, x: Value, to: dt.DType) -> Value:
         raise c.unsupported("strings")
     if x.dtype == to:
         return x
+    if to.name == "float8_e8m0fnu" and c.string("round_mode", "up") != "nearest":
+        return _power_of_two(c, x, c.string("round_mode", "up"), c.flag("saturate", True))
     narrow = to.is_float and to.bits <= 8
     return c(ops.Cast(to, saturate=narrow and c.flag("saturate", True)), x)  # type: ignore[no-any-return]
+
+
+def _power_of_two(c: Context, x: Value, mode: str, saturate: bool) -> Value:
+    """x as float8_e8m0fnu, which holds powers of two only, rounded up or down: the exponent's bits, plus one if something is cut off."""
+    if mode not in ("up", "down"):
+        raise c.error(f"round_mode is '{mode}', expected up, down or nearest")
+    bits = c(ops.Bitcast(dt.uint32), c.cast(x, dt.float32))
+    exponent = c(ops.BitwiseAnd(), c(ops.RightShift(), bits, 23), 0xFF)
+    fraction = c(ops.BitwiseAnd(), bits, 0x7FFFFF)
+    if mode == "up":
+        # Exponent 0 means 2^-127 here, half of the least normal number.
+        cut = c(ops.Greater(), fraction, c(ops.Where(), c(ops.Equal(), exponent, 0), c.number(0x400000, dt.uint32), c.number(0, dt.uint32)))
+        top = c.number(0xFE if saturate else 0xFF, dt.uint32)
+        exponent = c(ops.Where(), c(ops.Equal(), exponent, 0xFF), exponent, c(ops.Minimum(), c.add(exponent, c.cast(cut, dt.uint32)), top))
+    # An infinity saturates, NaN stays.
+    infinite = c(ops.LogicalAnd(), c(ops.Equal(), exponent, 0xFF), c(ops.Equal(), fraction, 0))
+    if saturate:
+        exponent = c(ops.Where(), infinite, c.number(0xFE, dt.uint32), exponent)
+    return c(ops.Bitcast(dt.float8_e8m0fnu), c.cast(exponent, dt.uint8))  # type: ignore[no-any-return]
 
 
 @onnx_op("Cast")
@@ -189,7 +209,7 @@ def cast_like(c: Context) -> Value:
 @onnx_op("BitCast")
 def bit_cast(c: Context) -> Value:
     x, to = c.value(0), c.dtype("to", dt.float32)
-    if x.dtype.bits != to.bits:
+    if x.dtype.bits != to.bits and {x.dtype.name, to.name} not in ({"bool", "uint8"}, {"bool", "int8"}):
         raise c.unsupported(f"{x.dtype} as {to}, of another width")
     return c(ops.Bitcast(to), x)  # type: ignore[no-any-return]
 

@@ -134,7 +134,10 @@ def global_lp_pool(c: Context) -> Value:
 def col2im(c: Context) -> Value:
     image, block = c.dims(1, "the image's shape"), c.dims(2, "the block's shape")
     assert image is not None and block is not None
-    return c(ops.Col2Im(image, block, c.integers("strides") or (), c.integers("pads") or (), c.integers("dilations") or ()), c.value(0))  # type: ignore[no-any-return]
+    op = ops.Col2Im(image, block, c.integers("strides") or (), c.integers("pads") or (), c.integers("dilations") or ())
+    x = c.value(0)
+    # Where the sizes are known only at run time, x's number of windows is what they give.
+    return c(op, c.reshape(x, (*x.shape[:2], product(op.windows()))))  # type: ignore[no-any-return]
 
 
 @onnx_op("GlobalAveragePool")

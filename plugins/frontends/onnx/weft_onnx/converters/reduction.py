@@ -61,6 +61,8 @@ def _log_sum_exp(c: Context, x: Value, axes: tuple[Dim, ...] | None, keep: bool)
 
     wide = c.wide(x) if x.dtype.is_float else c.cast(x, dt.float64)
     greatest = c(ops.ReduceMax(axes, True), wide)
+    if any(isinstance(d, int) and d == 0 for d in x.shape):
+        return c.cast(c(ops.Log(), c(ops.ReduceSum(axes, keep), c(ops.Exp(), wide))), x.dtype)
     # Where all are -∞ the difference would be NaN.
     finite = c(ops.Where(), c(ops.IsInf(), greatest), 0.0, greatest)
     total = c(ops.ReduceSum(axes, True), c(ops.Exp(), c.sub(wide, c.broadcast(finite, x.shape))))

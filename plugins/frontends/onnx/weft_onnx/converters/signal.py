@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from weft import dtypes as dt
 from weft import ops
+from weft.expr.nodes import eq, select, wrap
 from weft.graph.nodes import Value
+from weft.ops.shapes import dim_select, product
+from weft.tensor.language import Dim
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 
@@ -12,13 +15,32 @@ from weft_onnx.registry import onnx_op
 @onnx_op("DFT")
 def dft(c: Context) -> Value:
     length = c.dims(1, "the length")
+    size = length[0] if length else None
+    if c.version >= 20 and c.given(2) and c.known(2) is None:
+        return _along_runtime_axis(c, c.value(0), size)
     if c.version < 20:
         axis: int | None = c.integer("axis", 1)
     else:
         given = c.numbers(2, "the axis")
         axis = given[0] if given else -2
     assert axis is not None
-    return c(ops.DFT(axis, c.flag("inverse"), c.flag("onesided"), length[0] if length else None), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.DFT(axis, c.flag("inverse"), c.flag("onesided"), size), c.value(0))  # type: ignore[no-any-return]
+
+
+def _along_runtime_axis(c: Context, x: Value, size: Dim | None) -> Value:
+    """x seen as [before, n, after, parts], whose extents are selected by the axis."""
+    (axis_value,) = c.signed(2, "the axis") or ()
+    rank = len(x.shape)
+    axis = wrap(axis_value, dt.int64)
+    axis = select(axis < 0, axis + rank, axis)
+    inner = x.shape[:-1]
+    here = [eq(axis, d) for d in range(rank - 1)]
+    before = product([dim_select(axis > d, n, 1) for d, n in enumerate(inner)])
+    n = product([dim_select(at, n, 1) for at, n in zip(here, inner)])
+    after = product([dim_select(axis < d, n, 1) for d, n in enumerate(inner)])
+    op = ops.DFT(1, c.flag("inverse"), c.flag("onesided"), size)
+    y = c(op, c.reshape(x, (before, n, after, x.shape[-1])))
+    return c.reshape(y, (*(dim_select(at, y.shape[1], d) for at, d in zip(here, inner)), y.shape[-1]))
 
 
 @onnx_op("STFT")
