@@ -3,17 +3,15 @@
 A formula takes `Lets` (which gives names to shared parts) and arguments of dtype float32 or float64, scalar or vector. Largest error
 found, in units in the last place (float32 over dense samples of all values, float64 over random ones):
 
-    all functions but tanh and erf                        4
-    tanh of float32 (one rational, no exp)                5
-    erf of float32 (one rational, no exp)                 6
-    tanh and erf of float64                               4
+    float32        3 (docs/math.md has the numbers)
+    float64        4
 
-sin, cos and tan hold for every float32. In float64 they hold for |x| <= 2**45, beyond which the result has no correct digit.
 Denormal arguments and results, infinities, NaN and signed zeros are as IEEE 754 and C have them.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -106,14 +104,24 @@ ERFC_64 = (
     -4.583844406614994, 3.6426059404027527, -1.8535316382081848, 0.5535022023245029, -0.07440021243346044,
 )  # fmt: skip
 
-# x * P(x*x) / Q(x*x), fitted to the last bit of float32.
-TANH_LIMIT = 9.01
-TANH_P = (1.0, 0.1338035613298416, 0.0034947930835187435, 2.0596004105755128e-05, 1.3336545201525496e-08)
-TANH_Q = (1.0, 0.4671367108821869, 0.025873957201838493, 0.00032843349617905915, 7.769140211166814e-07)
-ERF_LIMIT = 3.925
-ERF_P = (1.1283791065216064, 0.19060379266738892, 0.05277062952518463, 0.003772975876927376, 0.00028485246002674103, 2.045944711426273e-06)
-ERF_Q = (0.9999999403953552, 0.5022509098052979, 0.11418687552213669, 0.014984059147536755, 0.0011639592703431845, 3.8047382986405864e-05)
+# erf(x) is x + x P(x*x) below the first number and Q(x - middle) from there to the last, where Q is 1. Weighted minimax by Lawson's iteration.
+ERF_PIECES = (1.375, 2.625, 3.84375)
+ERF_P = (
+    0.12837907671928406, -0.3761219084262848, 0.112800732254982, -0.026748208329081535, 0.005041607189923525, -0.0007046743994578719,
+    5.414647239376791e-05,
+)  # fmt: skip
+ERF_Q = (
+    0.9997947216033936, 0.0011483170092105865, -0.00301692308858037, 0.004885188303887844, -0.005389303434640169, 0.004233714658766985,
+    -0.002309034811332822, 0.0006664805114269257, 0.00010589177691144869, -0.00015572160191368312, 3.638321868493222e-05,
+)  # fmt: skip
 
+# The bits of 2 / pi in words of 64, behind 32 zeros.
+TWO_OVER_PI = (
+    0x00000000A2F9836E, 0x4E441529FC2757D1, 0xF534DDC0DB629599, 0x3C439041FE5163AB, 0xDEBBC561B7246E3A, 0x424DD2E006492EEA,
+    0x09D1921CFE1DEB1C, 0xB129A73EE88235F5, 0x2EBB4484E99C7026, 0xB45F7E413991D639, 0x835339F49C845F8B, 0xBDF9283B1FF897FF,
+    0xDE05980FEF2F118B, 0x5A0A6D1F6D367ECF, 0x27CB09B74F463F66, 0x9E5FEA2D7527BAC7, 0xEBE5F17B3D0739F7, 0x8A5292EA6BFB5FB1,
+    0x1F8D5D0856033046,
+)  # fmt: skip
 # 1 / (2 pi) in pieces of 29 bits (the last of 53), so that a float32 times a piece is exact in float64.
 TURNS = (0.15915494225919247, 8.327028684640414e-10, 5.69002511952534e-19, 6.317065083361892e-27, 5.595982707708916e-36, 6.551007954373285e-45)
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
@@ -232,6 +240,11 @@ def _abs(m: Lets, x: Expr) -> Expr:
 def _copysign(m: Lets, x: Expr, y: Expr) -> Expr:
     sign = _format(x).sign
     return _float((_bits(x) & ~sign) | (_bits(y) & sign))
+
+
+def _signed(size: Expr, x: Expr) -> Expr:
+    """copysign(size, x) of a `size` that has no sign yet."""
+    return _float(_bits(size) | (_bits(x) & _format(x).sign))
 
 
 def _round(m: Lets, x: Expr) -> Expr:
@@ -361,13 +374,19 @@ def _cosh(m: Lets, x: Expr) -> Expr:
 
 def _tanh(m: Lets, x: Expr) -> Expr:
     x = m.let(x)
-    if _format(x) is F32:
-        # From here on the result rounds to 1.
-        c = m.let(_clamp(x, (-TANH_LIMIT, TANH_LIMIT)))
-        z = m.let(c * c)
-        return _clamp((c * m.poly(TANH_P, z)) / m.poly(TANH_Q, z), (-1.0, 1.0))
-    a = minimum(m.call("abs", x), 20.0)
-    t = m.let(_expm1(m, a * 2.0))
+    f = _format(x)
+    a = m.let(m.call("abs", x))
+    if f is F32:
+        # u = (exp(2 a) - 1) / 2, then u / (u + 1); ln 2 in one part, because its error matters less the larger the exponent.
+        c = m.let(minimum(a, 9.02))
+        t = m.let(m.fma(c, 2 * LOG2_E, f.magic))
+        n = m.let(t - f.magic)
+        r = m.let(m.fma(n, -0.5 * LN2[0], c))
+        p = m.fma(m.let(r * r), m.poly(tuple(e * 2.0 ** (k + 1) for k, e in enumerate(f.exp)), r), r)
+        power = m.let(_power_of_two(m, t, f))
+        u = m.let(m.fma(p, power, m.fma(power, 0.5, -0.5)))
+        return _signed(u / (u + 1.0), x)
+    t = m.let(_expm1(m, minimum(a, 20.0) * 2.0))
     return m.call("copysign", t / (t + 2.0), x)
 
 
@@ -476,7 +495,11 @@ def _atanh(m: Lets, x: Expr) -> Expr:
 
 
 def _quarter_turns(m: Lets, x: Expr) -> tuple[Expr, Expr, Expr | None]:
-    """k (its last two bits) and r + rest with x = k pi/2 + r + rest, |r| <= pi/4."""
+    """k (its last two bits) and r + rest with x = k pi/2 + r + rest, |r| <= pi/4.
+
+    float32: the turns in float64, from products that are exact. float64: Cody and Waite's subtraction of k pi/2 in three parts with what each step
+    loses, and for large numbers `_many_turns`.
+    """
     if _format(x) is F32:
         d = m.let(cast_to(x, dt.float64))
         turns: Expr | None = None
@@ -498,7 +521,64 @@ def _quarter_turns(m: Lets, x: Expr) -> tuple[Expr, Expr, Expr | None]:
     lost = m.let((r0 - r1) - w) - m.fma(n, HALF_PI[1], 0.0 - w) - n * HALF_PI[2]
     lost = m.let(lost)
     r = m.let(r1 + lost)
-    return m.let(_bits(t) & 3), r, m.let((r1 - r) + lost)
+    exponent = m.let((_bits(x) >> 52) & 0x7FF)
+    # Neither infinity nor NaN, which the other way makes NaN of.
+    large = m.let((exponent >= F64.bias + 30) & (exponent < 0x7FF))
+    k, high, low = _many_turns(m, x, exponent)
+    return m.let(select(large, k, _bits(t) & 3)), m.let(select(large, high, r)), m.let(select(large, low, (r1 - r) + lost))
+
+
+def _many_turns(m: Lets, x: Expr, exponent: Expr) -> tuple[Expr, Expr, Expr]:
+    """`_quarter_turns` of a float64 from 2**30 to the largest; `exponent` is its biased one.
+
+    Payne and Hanek (Radian reduction for trigonometric functions, SIGNUM Newsletter 18, 1983): of the product of the mantissa and 2/pi only 128 bits
+    matter, from the last two of the integer part on. No float64 is closer than 2**-61 to a multiple of pi/2, so 60 of them stay at the worst.
+    """
+    low32 = 0xFFFFFFFF
+
+    def halves(e: Expr) -> tuple[Expr, Expr]:
+        return m.let(e >> 32), m.let(e & low32)
+
+    def to_float(e: Expr) -> Expr:
+        """An integer below 2**32: its bits are the last of 2**52 + itself."""
+        return Bitcast(e | 0x4330000000000000, dt.float64.with_lanes(x.dtype.lanes)) - 2.0**52
+
+    unsigned = dt.uint64.with_lanes(x.dtype.lanes)
+    # The first bit of 2/pi (with its zeros) that times the mantissa's last is less than 4.
+    first = m.let(Bitcast(exponent - (F64.bias + 22), unsigned))
+    words: list[Expr] = [Const(w, dt.uint64) for w in TWO_OVER_PI]
+    # The four words from first / 64 on, halving the candidates bit by bit of that index.
+    for step in (8, 4, 2, 1):
+        skip = m.let(ne(first & (64 * step), 0))
+        words = [m.let(select(skip, words[j + step], words[j])) for j in range(step + 3)]
+    left = m.let(first & 63)
+    right = m.let(63 - left)
+    w0, w1, w2 = (m.let((a << left) | ((b >> 1) >> right)) for a, b in itertools.pairwise(words))
+    mantissa = m.let((Bitcast(x, unsigned) & ((1 << 52) - 1)) | (1 << 52))
+    # mantissa * (w0, w1, w2) without the lowest 64 bits and above 192: in halves of words.
+    (mh, ml), (ah, al), (bh, bl) = halves(mantissa), halves(w1), halves(w2)
+    lowest = m.let(ml * al)
+    cross = m.let(ml * ah + (lowest >> 32))
+    other = m.let(mh * al + (cross & low32))
+    below = m.let((other << 32) | (lowest & low32))
+    mid = m.let(below + (mh * bh + ((mh * bl) >> 32) + ((ml * bh) >> 32)))
+    one, none = Const(1, dt.uint64), Const(0, dt.uint64)
+    top = m.let(w0 * mantissa + (mh * ah + (cross >> 32) + (other >> 32)) + select(mid < below, one, none))
+    # top is in quarter turns, times 2**62; take off the nearest whole number of them.
+    k = m.let(Bitcast((top + (1 << 61)) >> 62, F64.bits.with_lanes(x.dtype.lanes)))
+    signed = m.let(Bitcast(top, F64.bits.with_lanes(x.dtype.lanes)) - (k << 62))
+    a = m.let(cast_to(cast_to(signed >> 32, dt.int32), dt.float64) * 2.0**32)
+    b = m.let(to_float(Bitcast(signed, unsigned) & low32))
+    high, more = _sum(m, a, b)
+    mid_high, mid_low = halves(mid)
+    more = m.let(more + (to_float(mid_high) * 2.0**-32 + to_float(mid_low) * 2.0**-64))
+    high, more = _sum(m, high, more)
+    unit = 2.0**-62
+    p, p_low = _product(m, high, Const(HALF_PI[0] * unit, dt.float64))
+    p_low = m.let(p_low + m.fma(high, HALF_PI[1] * unit, more * (HALF_PI[0] * unit)))
+    r, rest = _sum(m, p, p_low)
+    sign = m.let(_bits(x) & F64.sign)
+    return select(x < 0.0, 0 - k, k), _float(_bits(r) ^ sign), _float(_bits(rest) ^ sign)
 
 
 def _sin_cos(m: Lets, x: Expr) -> tuple[Expr, Expr, Expr]:
@@ -592,9 +672,12 @@ def _atan(m: Lets, x: Expr) -> Expr:
 def _erf(m: Lets, x: Expr) -> Expr:
     x = m.let(x)
     if _format(x) is F32:
-        c = m.let(_clamp(x, (-ERF_LIMIT, ERF_LIMIT)))
-        z = m.let(c * c)
-        return _clamp((c * m.poly(ERF_P, z)) / m.poly(ERF_Q, z), (-1.0, 1.0))
+        # Two polynomials cost no more than the one division of a rational, whose rounding errors all show close to 1.
+        edge, middle, limit = ERF_PIECES
+        a = m.let(m.call("abs", x))
+        near = m.fma(m.poly(ERF_P, m.let(a * a)), a, a)
+        far = m.poly(ERF_Q, m.let(minimum(a, limit) - middle))
+        return _signed(select(a < edge, near, far), x)
     a = m.let(minimum(m.call("abs", x), 6.0))
     z = m.let(a * a)
     u = m.let(1.0 / m.fma(a, 0.5, 1.0))
@@ -698,4 +781,3 @@ FORMULAS: dict[str, Callable[..., Expr]] = {
     "erf": _erf, "pow": _pow, "floor": _floor, "ceil": _ceil, "trunc": _trunc, "round": _round,
     "abs": _abs, "copysign": _copysign, "isnan": _isnan, "isinf": _isinf, "fma": _fma, "popcount": _popcount,
 }  # fmt: skip
-
