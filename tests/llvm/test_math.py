@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import weft
 from weft import dtypes as dt
 from weft.expr.functions import FUNCTIONS, call
 from weft.expr.nodes import Bitcast, Expr, Ramp, cast_to, eq, ne, select
@@ -212,6 +213,152 @@ def test_float32(name: str) -> None:
 def test_every_float32(name: str) -> None:
     error, where = sweep(name)
     assert error <= LIMIT, f"{name}({where!r}) is {error} ulp off"
+
+
+# -- pow ----------------------------------------------------------------------------------------------------------------
+
+
+def powers(dtype: Any, size: int) -> tuple[Array, Array]:
+    """Pairs: each special number with each, random bits, whole exponents, results all over the range and at its ends, bases close to 1."""
+    rng = np.random.default_rng(11)
+    info = np.finfo(dtype)
+    digits = info.nmant + 1
+    special = [
+        0,
+        0.5,
+        1,
+        1 + info.eps,
+        1 - info.epsneg,
+        1.5,
+        2,
+        3,
+        4,
+        5,
+        2.5,
+        info.max,
+        info.tiny,
+        info.smallest_subnormal,
+        3 * info.smallest_subnormal,
+        np.inf,
+    ]
+    # The last odd numbers, the first that are always even, and halves.
+    special += [2.0**digits - 1, 2.0**digits, 2.0**digits + 2, 2.0 ** (digits - 1) + 1, 2.0 ** (digits - 1) - 0.5, 63, 64, 126, 127, 149, 150, 1023, 1074]
+    both = np.array([*special, *(-s for s in special), np.nan]).astype(dtype)
+    bits = rng.integers(0, 2 ** (8 * info.dtype.itemsize), (2, size), dtype=np.uint64).astype(f"u{info.dtype.itemsize}").view(dtype)
+    x = np.abs(bits[0])
+    with np.errstate(all="ignore"):
+        log = np.log2(x.astype(np.float64))
+        everywhere = (rng.uniform(info.minexp - digits - 3, info.maxexp + 3, size) / log).astype(dtype)
+        ends = (rng.choice([info.minexp - digits, info.minexp, info.maxexp], size) / log * (1 + rng.normal(0, 1e-5, size))).astype(dtype)
+    close = (1 + rng.uniform(-1, 1, size) * 2.0 ** rng.uniform(-digits, 0, size)).astype(dtype)
+    with np.errstate(all="ignore"):
+        lifted = (rng.uniform(info.minexp, info.maxexp, size) / np.log2(close.astype(np.float64))).astype(dtype)
+    whole = rng.integers(-40, 41, size).astype(dtype)
+    pairs = [
+        (np.repeat(both, len(both)), np.tile(both, len(both))),
+        (bits[0], bits[1]),
+        (x, everywhere),
+        (x, ends),
+        (close, lifted),
+        (-close * 3, whole),
+        (bits[0], whole),
+    ]
+    return np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pow(dtype: Any, request: pytest.FixtureRequest) -> None:
+    error, where = pow_error(dtype, (1 << 21 if dtype is np.float32 else 1 << 17) if request.config.getoption("--full") else 1 << 15)
+    assert error <= LIMIT, f"pow{where} is {error} ulp off"
+
+
+def pow_error(dtype: Any, size: int) -> tuple[float, tuple[Any, Any]]:
+    x, y = powers(dtype, size)
+    wide = np.float64 if dtype is np.float32 else np.longdouble
+    with np.errstate(all="ignore"):
+        error = ulps(all_of("pow", x, y), np.power(x.astype(wide), y.astype(wide)))
+    at = int(np.argmax(error))
+    return float(error[at]), (x[at], y[at])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pow_is_that_of_annex_f(dtype: Any) -> None:
+    """C99, F.9.4.4."""
+    inf, nan = math.inf, math.nan
+    cases = [
+        (0.0, -3, inf), (-0.0, -3, -inf), (-0.0, -2, inf), (-0.0, -2.5, inf), (0.0, -inf, inf), (-0.0, -inf, inf), (0.0, 3, 0.0), (-0.0, 3, -0.0),
+        (-0.0, 2, 0.0), (-0.0, 2.5, 0.0), (-1, inf, 1), (-1, -inf, 1), (1, nan, 1), (1, inf, 1), (1, -inf, 1), (nan, 0.0, 1), (nan, -0.0, 1),
+        (inf, 0.0, 1), (-inf, -0.0, 1), (-2, 0.5, nan), (-0.5, -1.5, nan), (0.5, -inf, inf), (-0.5, -inf, inf), (2, -inf, 0.0), (-2, -inf, 0.0),
+        (0.5, inf, 0.0), (-0.5, inf, 0.0), (2, inf, inf), (-2, inf, inf), (-inf, -3, -0.0), (-inf, -2, 0.0), (-inf, -2.5, 0.0), (-inf, 3, -inf),
+        (-inf, 2, inf), (-inf, 2.5, inf), (inf, -1, 0.0), (inf, 1, inf), (nan, 1, nan), (2, nan, nan), (nan, nan, nan), (-inf, inf, inf), (-inf, -inf, 0.0),
+    ]  # fmt: skip
+    x, y, want = np.array(cases, dtype).T
+    got = all_of("pow", x, y)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(np.signbit(got)[~np.isnan(want)], np.signbit(want)[~np.isnan(want)])
+
+
+# -- other dtypes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", UNARY)
+@pytest.mark.parametrize("dtype", [dt.float16, dt.bfloat16])
+def test_every_narrow_float(dtype: dt.DType, name: str) -> None:
+    """All 2**16: the nearest number, but where the float32 in between is within its own error of the middle of two."""
+    x = np.arange(BLOCK, dtype=np.uint32).astype(np.uint16).view(dtype.numpy)
+    got = compiled(name, dtype)(x)
+    with np.errstate(all="ignore"):
+        want = reference(name, x.astype(np.float64))
+        if want.dtype == bool:
+            np.testing.assert_array_equal(got, want)
+            return
+        # numpy rounds float64 to a narrow float by way of float32: of odd last bits (von Neumann's) that is one rounding.
+        single = want.astype(np.float32)
+        toward = np.where(np.abs(single.astype(np.float64)) > np.abs(want), np.nextafter(single, np.float32(0)), single)
+        odd = np.where(toward.astype(np.float64) != want, (toward.view(np.uint32) | 1).view(np.float32), toward)
+        nearest = np.where(np.isfinite(want), odd, single).astype(dtype.numpy)
+    same = (got.view(np.uint16) == nearest.view(np.uint16)) | (np.isnan(want) & np.isnan(got.astype(np.float64)))
+    if name in EXACT:
+        assert same.all(), f"{name}({x[~same][0]})"
+        return
+    # The others: both neighbours are as good as the float32 result tells.
+    g, n = got[~same].astype(np.float64), nearest[~same].astype(np.float64)
+    middle = (g + n) / 2
+    assert (np.abs(want[~same] - middle) <= 4 * np.spacing(np.abs(middle).astype(np.float32))).all(), f"{name}({x[~same]}): {g}, not {n}"
+    assert len(g) <= 40, f"{name} is not the nearest number {len(g)} times"
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_float64_of_many_turns(name: str) -> None:
+    rng = np.random.default_rng(12)
+    size = 1 << 15
+    near = np.floor(rng.uniform(2.0**29, 2.0**31, size)) * (np.pi / 2)
+    # As close to a multiple of pi/2 as float64 comes, and both sides of where the reduction changes.
+    edges = [6381956970095103 * 2.0**797, 5319372648326541 * 2.0**255, 1.7976931348623157e308, 2.0**30, float(np.nextafter(2.0**30, 0)), np.inf, np.nan]
+    x = np.concatenate([np.exp2(rng.uniform(20, 1024, size)), np.exp2(np.arange(1024.0)), near, edges])
+    x = np.concatenate([x, -x])
+    with np.errstate(invalid="ignore"):
+        error = ulps(all_of(name, x), FUNCTIONS[name].evaluate(x.astype(np.longdouble)))
+    at = int(np.argmax(error))
+    assert error[at] <= 2.5, f"{name}({x[at]!r}) is {error[at]} ulp off"
+
+
+def test_subnormals_in_threads_of_the_pool() -> None:
+    """Nothing is flushed to zero, neither in the caller's thread nor in the pool's."""
+    size = 1 << 12
+    a = weft.placeholder((size,), name="a")
+    s = weft.schedule(weft.compute((size,), lambda i: call("sin", a[i]) * 0.5), target="llvm -threads=2")
+    (block,) = s.blocks()
+    (loop,) = s.loops(block)
+    outer, inner = s.split(loop, [None, 16])
+    s.vectorize(inner)
+    s.parallel(outer)
+    x = np.arange(2, 2 * size + 2, 2, dtype=np.uint32).view(np.float32)
+    np.testing.assert_array_equal(weft.build(s)(x), x * np.float32(0.5))
+    with np.errstate(under="ignore"):
+        y = np.linspace(-103.9, -88, size, dtype=np.float32)
+        got = all_of("exp", y)
+        assert ulps(got, np.exp(y.astype(np.float64))).max() <= LIMIT and (got > 0).all()
 
 
 def main(names: list[str]) -> None:
