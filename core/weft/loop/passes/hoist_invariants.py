@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.expr.nodes import Call, Const, Div, Expr, FloorDiv, FloorMod, Select, TruncDiv, TruncMod, Var
+from weft import dtypes as dt
+from weft.expr.nodes import Add, Call, Const, Div, Expr, FloorDiv, FloorMod, Ramp, Select, Sub, TruncDiv, TruncMod, Var, add, sub
 from weft.loop.nodes import For, IntrinsicCall, Let, Load, Program, Stmt, map_stmt_exprs, stmt_children, with_stmt_children
 from weft.loop.passes.copies import Names
 
@@ -12,6 +13,26 @@ from weft.loop.passes.copies import Names
 BIG = 12
 NONE: frozenset[str] = frozenset()
 _DIVISIONS = (FloorDiv, FloorMod, TruncDiv, TruncMod)
+
+
+def summands(e: Expr) -> tuple[list[tuple[Expr, bool]], int]:
+    """The terms of a sum, each with whether it is added, and the constant among them."""
+    if isinstance(e, Const):
+        return [], int(e.value)
+    if not isinstance(e, (Add, Sub)):
+        return [(e, True)], 0
+    (terms, constant), (more, other) = summands(e.a), summands(e.b)
+    if isinstance(e, Sub):
+        return terms + [(t, not plus) for t, plus in more], constant - other
+    return terms + more, constant + other
+
+
+def total(terms: list[tuple[Expr, bool]]) -> Expr:
+    """The sum of terms, those that are added first."""
+    result: Expr = Const(0, dt.int64)
+    for term, plus in sorted(terms, key=lambda t: not t[1]):
+        result = add(result, term) if plus else sub(result, term)
+    return result
 
 
 def hoist_invariants(program: Program) -> Program:
@@ -54,6 +75,8 @@ def hoist_invariants(program: Program) -> Program:
             if found is None:
                 parts = [measure(c) for c in e.children()]
                 size, safe, costly, variables = 1, not isinstance(e, (Load, IntrinsicCall)), False, NONE
+                if isinstance(e, (Add, Sub)) and isinstance(e.b, Const):
+                    size = -1  # a constant summand is no work
                 for p in parts:
                     size, safe, costly = size + p[0], safe and p[1], costly or p[2]
                     variables = variables | p[3] if variables else p[3]
@@ -66,18 +89,42 @@ def hoist_invariants(program: Program) -> Program:
                 found = known[e] = (size, safe, costly, variables)
             return found
 
+        def level_of(e: Expr) -> int:
+            return max((levels.get(v, 0) for v in measure(e)[3]), default=0)
+
+        def named(e: Expr, level: int) -> Expr:
+            table = pending[level]
+            var = table.get(e)
+            if var is None:
+                var = table[e] = Var(fresh("hoisted"), e.dtype)
+                levels[var.name] = level
+            return var
+
+        def move_sum(e: Expr) -> Expr:
+            """The invariant summands under one name; the constant stays, for instructions add it to an address for nothing."""
+            terms, constant = summands(e)
+            fixed: list[tuple[Expr, bool]] = []
+            varying: list[tuple[Expr, bool]] = []
+            for term, plus in terms:
+                (fixed if measure(term)[1] and level_of(term) < depth else varying).append((term, plus))
+            moved = [(move(term), plus) for term, plus in varying]
+            if fixed:
+                base = total(fixed)
+                if measure(base)[2]:
+                    return add(total([(named(base, level_of(base)), True), *moved]), constant)
+            if all(new is old for (new, _), (old, _) in zip(moved, varying)):
+                return e
+            return add(total([*fixed, *moved]), constant)
+
         def move(e: Expr) -> Expr:
-            _, safe, costly, variables = measure(e)
+            _, safe, costly, _ = measure(e)
             if not costly:
                 return e
-            level = max((levels.get(v, 0) for v in variables), default=0)
-            if safe and level < depth and not isinstance(e, (Const, Var)):
-                table = pending[level]
-                var = table.get(e)
-                if var is None:
-                    var = table[e] = Var(fresh("hoisted"), e.dtype)
-                    levels[var.name] = level
-                return var
+            if isinstance(e, (Add, Sub)) and e.dtype == dt.int64:
+                return move_sum(e)
+            # A ramp must be seen where it is used: a load over a named vector of indices is a gather.
+            if safe and not isinstance(e, (Const, Var, Ramp)) and (level := level_of(e)) < depth:
+                return named(e, level)
             children = e.children()
             if isinstance(e, Select) and not safe:
                 # The condition of a select guards the loads on its sides; it stays readable where it stands.
