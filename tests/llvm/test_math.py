@@ -17,8 +17,8 @@ import pytest
 import weft
 from weft import dtypes as dt
 from weft.expr.functions import FUNCTIONS, call
-from weft.expr.nodes import Bitcast, Expr, Ramp, cast_to, maximum, minimum, ne, select
-from weft.loop.nodes import For, Let, Load, Program, Store, Var, buffer, int64, seq
+from weft.expr.nodes import Bitcast, Expr, Ramp, Var, cast_to, maximum, minimum, ne, select
+from weft.loop.nodes import For, Let, Load, Program, Store, buffer, int64, seq
 from weft.loop.pipeline import lower_program
 from weft_llvm.codegen import jit
 from weft_llvm.emitter import FUNCTIONS as NATIVE
@@ -332,6 +332,27 @@ def test_every_narrow_float(dtype: dt.DType, name: str) -> None:
     middle = (g + n) / 2
     assert (np.abs(want[~same] - middle) <= 4 * np.spacing(np.abs(middle).astype(np.float32))).all(), f"{name}({x[~same]}): {g}, not {n}"
     assert len(g) <= 40, f"{name} is not the nearest number {len(g)} times"
+
+
+@pytest.mark.parametrize("name", [n for n in UNARY if n not in EXACT])
+def test_float64(name: str) -> None:
+    error, where = float64_error(name, 1 << 14)
+    assert error <= LIMIT, f"{name}({where!r}) is {error} ulp off"
+
+
+def float64_error(name: str, size: int) -> tuple[float, float]:
+    """Over random numbers; the reference is numpy's long double, for erf libm's float64."""
+    rng = np.random.default_rng(13)
+    bits = rng.integers(0, 2**64, size, dtype=np.uint64).view(np.float64)
+    powers = np.ldexp(1.0, np.arange(-1074, 1024))
+    x = np.concatenate(
+        [bits, *(rng.uniform(-b, b, size) for b in (1, 2, 10, 50, 750)), rng.normal(0, 1, size) * 2.0 ** rng.uniform(-60, 4, size), powers, -powers]
+    )
+    x = np.concatenate([x, np.abs(x[:size]), 1 + x[-4000:], [0.0, -0.0, np.inf, -np.inf, np.nan]])
+    with np.errstate(all="ignore"):
+        error = ulps(all_of(name, x), erf(x).astype(np.longdouble) if name == "erf" else FUNCTIONS[name].evaluate(x.astype(np.longdouble)))
+    at = int(np.argmax(error))
+    return float(error[at]), float(x[at])
 
 
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
