@@ -20,9 +20,10 @@ from weft.dtypes import DType
 from weft.errors import FrontendError, UnsupportedError, WeftError
 from weft.expr.nodes import Expr, Var, wrap
 from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value
-from weft.graph.operator import Operator
-from weft.ops import Cast, Dims, Maximum, Negative, Reshape
+from weft.graph.operator import Elementwise, Operator
+from weft.ops import BroadcastTo, Cast, Dims, Less, Maximum, Negative, Reshape, Where
 from weft.ops.composing import Composer
+from weft.ops.shapes import dim_select, equals, same
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
 from weft_onnx.contents import LIMIT, Content
@@ -400,8 +401,42 @@ class Context(Composer):
 
     def __call__(self, op: Operator, *inputs: Any) -> Any:
         """`op` applied; small results of constants are constants."""
+        if isinstance(op, Elementwise) and len(inputs) > 1:
+            inputs = self.aligned(inputs)
         result = super().__call__(op, *inputs)
         return self.importer.folded(result) if isinstance(result, Value) else result
+
+    def aligned(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Operands of an elementwise operator, so that they certainly broadcast: where it shows only at run time whether a dimension is 1 or
+        that of the others, it is broadcast explicitly."""
+        values = [v for v in inputs if isinstance(v, Value)]
+        if all(v.tensor.is_static for v in values) or all(v.shape == values[0].shape for v in values):
+            return inputs
+        rank = max(len(v.shape) for v in values)
+        target: list[Dim] = [1] * rank
+        open_: set[int] = set()
+        for k in range(rank):
+            for v in values:
+                at = k - rank + len(v.shape)
+                d = v.shape[at] if at >= 0 else 1
+                if d == 1 or target[k] == d:
+                    continue
+                if target[k] == 1:
+                    target[k] = d
+                elif same(target[k], d) is None:
+                    open_.add(k)
+                    if isinstance(d, int) or isinstance(target[k], int):
+                        target[k] = d if isinstance(d, int) else target[k]
+                    else:
+                        target[k] = dim_select(equals(target[k], 1), d, target[k])
+        result: list[Any] = []
+        for v in inputs:
+            if isinstance(v, Value):
+                first = rank - len(v.shape)
+                wanted = tuple(target[k + first] if k + first in open_ and isinstance(d, Expr) else 1 for k, d in enumerate(v.shape))
+                v = v if all(d == 1 for d in wanted) else self.builder.add(BroadcastTo(wanted), v)
+            result.append(v)
+        return result
 
     # -- errors
     def unsupported(self, reason: str) -> Exception:
@@ -573,6 +608,13 @@ class Context(Composer):
             return self.dims(k, what)
         above, below = self(Maximum(), x, 0), self(Maximum(), self(Negative(), x), 0)
         return tuple(as_dim(wrap(a, dt.int64) - b) for a, b in zip(self.sizes(above, what), self.sizes(below, what)))
+
+    def runtime_axes(self, k: int, rank: int) -> tuple[Dim, ...] | None:
+        """The axes of operand k, counted from the front where they are known only at run time."""
+        if not self.given(k) or self.importer.known(self.operands[k]) is not None:
+            return self.dims(k, "axes")
+        x = self.value(k)
+        return self.sizes(self(Where(), self(Less(), x, 0), self.add(x, rank), x), "axes")
 
     def sizes(self, value: Value, what: str) -> tuple[Dim, ...]:
         """The elements of an integer value, none of them negative, as dimensions."""

@@ -100,7 +100,7 @@ def squeeze(c: Context) -> Value:
     if _runtime_axes(c, 1):
         declared = c.declared_shape()
         # The axes to go have one element each: summing over them is reshaping.
-        axes = c.signed(1, "axes")
+        axes = c.runtime_axes(1, len(x.shape))
         return c.reshape(x, declared if declared is not None else ops.ReduceSum(axes, False).out_shape(x.shape))
     return c.reshape(x, _squeezed(c, x.shape))
 

@@ -19,7 +19,7 @@ def _axes(c: Context) -> tuple[Dim, ...] | None:
     if c.version <= _ATTRIBUTE_UNTIL.get(c.op_type, 17):
         axes = c.integers("axes")
     else:
-        axes = c.signed(1, "axes")
+        axes = c.runtime_axes(1, len(c.shape(0)))
     if not axes:
         return () if c.flag("noop_with_empty_axes") else None
     return axes
@@ -80,7 +80,7 @@ def arg(c: Context) -> Value:
 
 @onnx_op("CumSum", "CumProd")
 def cumulative(c: Context) -> Value:
-    axis = c.signed(1, "the axis")
+    axis = c.runtime_axes(1, len(c.shape(0)))
     assert axis is not None
     op = ops.CumSum if c.op_type == "CumSum" else ops.CumProd
     return c(op(axis[0], c.flag("exclusive"), c.flag("reverse")), c.value(0))  # type: ignore[no-any-return]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft import dtypes as dt
 from weft import ops
-from weft.expr.nodes import eq, select, wrap
+from weft.expr.nodes import eq, wrap
 from weft.graph.nodes import Value
 from weft.ops.shapes import dim_select, product
 from weft.tensor.language import Dim
@@ -29,12 +29,10 @@ def dft(c: Context) -> Value:
 
 def _along_runtime_axis(c: Context, x: Value, size: Dim | None) -> Value:
     """x seen as [before, n, after, parts], whose extents are selected by the axis."""
-    (axis_value,) = c.signed(2, "the axis") or ()
-    rank = len(x.shape)
+    (axis_value,) = c.runtime_axes(2, len(x.shape)) or ()
     axis = wrap(axis_value, dt.int64)
-    axis = select(axis < 0, axis + rank, axis)
     inner = x.shape[:-1]
-    here = [eq(axis, d) for d in range(rank - 1)]
+    here = [eq(axis, d) for d in range(len(x.shape) - 1)]
     before = product([dim_select(axis > d, n, 1) for d, n in enumerate(inner)])
     n = product([dim_select(at, n, 1) for at, n in zip(here, inner)])
     after = product([dim_select(axis < d, n, 1) for d, n in enumerate(inner)])

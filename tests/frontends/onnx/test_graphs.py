@@ -1,0 +1,327 @@
+"""How graphs are put together: names, order, symbols, shapes as formulas, functions, branches, and every error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import weft
+from tests.frontends.onnx.models import constant, info, load, model, operators, run
+from weft.errors import FrontendError, UnsupportedError
+
+node = helper.make_node
+F = np.float32
+
+
+def array(*shape: int) -> Any:
+    return np.arange(np.prod(shape), dtype=F).reshape(shape)
+
+
+# -- names and order --------------------------------------------------------------------------------------------------
+
+
+def test_names_are_kept() -> None:
+    graph = load([node("Relu", ["x"], ["hidden"], name="act"), node("Neg", ["hidden"], ["y"])], [info("x", [2])], ["y"])
+    assert [v.name for v in graph.inputs] == ["x"] and graph.output_names == ["y"]
+    assert [n.names for n in graph.nodes] == [{"act"}, {"Neg_1"}]
+    assert [n.output.name for n in graph.nodes] == ["hidden", "y"]
+
+
+def test_nodes_in_any_order() -> None:
+    graph = load([node("Neg", ["a"], ["y"]), node("Relu", ["x"], ["a"])], [info("x", [2])], ["y"])
+    assert operators(graph) == ["Relu", "Negative"]
+
+
+def test_cycle() -> None:
+    nodes = [node("Add", ["x", "b"], ["a"], name="first"), node("Neg", ["a"], ["b"], name="second")]
+    with pytest.raises(FrontendError, match=r"the graph has a cycle of 2 node\(s\)\n  'first' \(Add\) ← 'second' \(Neg\) ← 'first' \(Add\)"):
+        load(nodes, [info("x", [2])], ["a"])
+
+
+def test_missing_value() -> None:
+    with pytest.raises(FrontendError, match=r"'z' is used and computed by no node\n  node 'sum' \(Add\)"):
+        load([node("Add", ["x", "z"], ["y"], name="sum")], [info("x", [2])], ["y"])
+
+
+def test_missing_output() -> None:
+    with pytest.raises(FrontendError, match="output 'nowhere' is computed by no node"):
+        load([node("Neg", ["x"], ["y"])], [info("x", [2])], ["nowhere"])
+
+
+def test_value_computed_twice() -> None:
+    with pytest.raises(FrontendError, match="value 'y' is computed twice"):
+        load([node("Neg", ["x"], ["y"]), node("Relu", ["x"], ["y"])], [info("x", [2])], ["y"])
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (node("Add", ["x"], ["y"], name="n"), r"Add: takes 2 input\(s\), got 1\n  node 'n'"),
+        (node("Relu", ["x"], ["y", "z"], name="n"), r"Relu: gives 1 output\(s\), got 2"),
+        (node("Relu", ["x"], ["y"], name="n", alpha=1.0), "Relu: has no attribute 'alpha' in version 20"),
+        (node("LeakyRelu", ["x"], ["y"], name="n", alpha=1), "LeakyRelu: attribute 'alpha' is a int, expected float"),
+        (node("Concat", ["x"], ["y"], name="n"), "Concat: attribute 'axis' is missing"),
+        (node("Relu", [""], ["y"], name="n"), "Relu: input 0 is missing"),
+        (node("MatMul", ["x", "x"], ["y"], name="n"), r"MatMul cannot be applied: MatMul: length of the products: expected 3, got 2\n  node 'n': MatMul\(x, x\)"),
+    ],
+)
+def test_ill_formed_nodes(bad: onnx.NodeProto, message: str) -> None:
+    with pytest.raises(FrontendError, match=message):
+        load([bad], [info("x", [2, 3])], ["y"])
+
+
+def test_everything_unsupported_at_once() -> None:
+    nodes = [
+        node("RandomUniform", [], ["r"], shape=[2], name="noise"),
+        node("Add", ["x", "r"], ["a"]),
+        node("ImageDecoder", ["a"], ["b"], name="picture"),
+        node("RandomUniform", [], ["s"], shape=[2], name="more"),
+        node("Mystery", ["b"], ["c"], domain="com.example", name="own"),
+    ]
+    with pytest.raises(UnsupportedError) as caught:
+        load(nodes, [info("x", [2])], ["c", "s"], domains=[helper.make_opsetid("com.example", 1)])
+    assert "3 thing(s)" in caught.value.what
+    assert caught.value.where == (
+        "operator ImageDecoder of operator set 20: 'picture'\n"
+        "operator RandomUniform of operator set 20: 'noise', 'more'\n"
+        "operator com.example.Mystery of operator set 1: 'own'"
+    )
+
+
+def test_inputs_that_are_no_tensors() -> None:
+    sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [2])
+    with pytest.raises(UnsupportedError, match="input 'x' is a sequence, only tensors are supported"):
+        load([node("SequenceLength", ["x"], ["y"])], [sequence], ["y"])
+    with pytest.raises(UnsupportedError, match="input 'x' holds strings"):
+        load([node("Identity", ["x"], ["y"])], [info("x", [2], TensorProto.STRING)], ["y"])
+    with pytest.raises(UnsupportedError, match="input 'x' has no shape"):
+        load([node("Identity", ["x"], ["y"])], [info("x", None)], ["y"])
+
+
+def test_old_operator_sets_where_operators_did_not_change() -> None:
+    assert operators(load([node("Not", ["x"], ["y"])], [info("x", [2], TensorProto.BOOL)], ["y"], opset=1)) == ["LogicalNot"]
+    with pytest.raises(UnsupportedError, match=r"operator Add of operator set 6 \(before 7\)"):
+        load([node("Add", ["x", "x"], ["y"])], [info("x", [2])], ["y"], opset=6)
+
+
+# -- symbols and shapes -----------------------------------------------------------------------------------------------
+
+
+def test_dimensions_become_symbols() -> None:
+    graph = load([node("Add", ["x", "z"], ["y"])], [info("x", ["batch size", 3]), info("z", ["batch size", None])], ["y"])
+    assert [str(v.type) for v in graph.inputs] == ["float32[batch_size, 3]", "float32[batch_size, z_1]"]
+    # Whether the unnamed dimension is 1 or 3 shows at run time.
+    for size in (1, 3):
+        np.testing.assert_array_equal(run(graph, array(2, 3), array(2, size)), array(2, 3) + array(2, size))
+
+
+def test_symbols_that_may_be_one() -> None:
+    graph = load([node("Mul", ["x", "z"], ["y"])], [info("x", ["n", "m"]), info("z", ["p", "q"])], ["y"])
+    for a, b in (((2, 3), (2, 3)), ((1, 3), (2, 1)), ((2, 1), (1, 4)), ((1, 1), (5, 4))):
+        np.testing.assert_array_equal(run(graph, array(*a), array(*b)), array(*a) * array(*b))
+
+
+def shape_nodes(*, flatten: bool) -> list[onnx.NodeProto]:
+    """Reshape(x, [Shape(x)[0], -1]) as exporters write it."""
+    return [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["batch"]),
+        node("Unsqueeze", ["batch", "axes"], ["batch_1d"]),
+        node("Concat", ["batch_1d", "rest" if flatten else "double"], ["target"], axis=0),
+        node("Reshape", ["x", "target"], ["y"]),
+    ]
+
+
+def test_shapes_are_formulas_and_no_nodes() -> None:
+    constants = [constant("zero", 0, np.int64), constant("axes", [0], np.int64), constant("rest", [-1], np.int64)]
+    graph = load(shape_nodes(flatten=True), [info("x", ["n", "c", 4])], ["y"], constants)
+    assert operators(graph) == ["Reshape"]
+    assert str(graph.outputs[0].type) == "float32[n, c*4]"
+    assert run(graph, array(3, 2, 4)).shape == (3, 8)
+
+
+def test_arithmetic_on_shapes() -> None:
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Slice", ["s", "one", "two"], ["h"]),
+        node("Mul", ["h", "two"], ["h2"]),
+        node("Div", ["h2", "three"], ["h3"]),
+        node("Add", ["h3", "one"], ["h4"]),
+        node("Expand", ["bias", "h4"], ["y"]),
+    ]
+    constants = [constant("one", [1], np.int64), constant("two", [2], np.int64), constant("three", [3], np.int64), constant("bias", [5], F)]
+    graph = load(nodes, [info("x", ["n", "h"])], ["y"], constants)
+    assert operators(graph) == ["BroadcastTo"]
+    assert run(graph, array(1, 7)).shape == (5,)
+
+
+def test_a_shape_as_a_result_is_data() -> None:
+    graph = load([node("Shape", ["x"], ["y"])], [info("x", ["n", 3])], [info("y", [2], TensorProto.INT64)])
+    np.testing.assert_array_equal(run(graph, array(4, 3)), [4, 3])
+
+
+@pytest.mark.parametrize("target", [[6, 4], [0, 12], [-1, 3], [0, -1], [24, 1]])
+def test_reshape_to_a_shape_known_at_run_time(target: list[int]) -> None:
+    graph = load([node("Reshape", ["x", "s"], ["y"])], [info("x", [2, 3, 4]), info("s", [2], TensorProto.INT64)], ["y"])
+    want = [(2, 3, 4)[k] if d == 0 else d for k, d in enumerate(target)]
+    np.testing.assert_array_equal(run(graph, array(2, 3, 4), np.array(target)), array(2, 3, 4).reshape(want))
+
+
+@pytest.mark.parametrize(("start", "end", "step"), [(0, 3, 1), (1, 100, 2), (-2, 9, 1), (-1, -100, -1), (5, 1, -2), (4, 2, 1)])
+def test_slice_at_bounds_known_at_run_time(start: int, end: int, step: int) -> None:
+    bounds = [info(n, [1], TensorProto.INT64) for n in ("start", "end", "axis", "step")]
+    graph = load([node("Slice", ["x", "start", "end", "axis", "step"], ["y"])], [info("x", [2, 7]), *bounds], ["y"])
+    stop = None if step < 0 and end < -7 else end
+    want = array(2, 7)[:, start:stop:step]
+    np.testing.assert_array_equal(run(graph, array(2, 7), *(np.array([v]) for v in (start, end, 1, step))), want)
+    np.testing.assert_array_equal(run(graph, array(2, 7), *(np.array([v]) for v in (start, end, -1, step))), want)
+
+
+@pytest.mark.parametrize("pads", [[0, 1, 2, 0], [-1, 1, 0, -2]])
+def test_pad_known_at_run_time(pads: list[int]) -> None:
+    graph = load([node("Pad", ["x", "pads"], ["y"])], [info("x", [3, 4]), info("pads", [4], TensorProto.INT64)], ["y"])
+    want = np.pad(array(3, 4), [(max(pads[k], 0), max(pads[k + 2], 0)) for k in range(2)])
+    want = want[max(-pads[0], 0) : want.shape[0] - max(-pads[2], 0), max(-pads[1], 0) : want.shape[1] - max(-pads[3], 0)]
+    np.testing.assert_array_equal(run(graph, array(3, 4), np.array(pads)), want)
+
+
+@pytest.mark.parametrize("bounds", [(0, 5, 1), (5, -4, -2), (3, 3, 1), (2, 9, 3)])
+def test_range_known_at_run_time(bounds: tuple[int, int, int]) -> None:
+    names = ("start", "limit", "delta")
+    graph = load([node("Range", names, ["y"])], [info(n, [], TensorProto.INT64) for n in names], ["y"])
+    np.testing.assert_array_equal(run(graph, *(np.array(b) for b in bounds)), np.arange(*bounds))
+
+
+def test_shape_of_unknown_length() -> None:
+    with pytest.raises(UnsupportedError, match="Reshape: a shape of unknown length"):
+        load([node("Reshape", ["x", "s"], ["y"])], [info("x", [4]), info("s", ["n"], TensorProto.INT64)], ["y"])
+
+
+def test_sizes_through_floats_stay_known() -> None:
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Cast", ["s"], ["f"], to=TensorProto.FLOAT),
+        node("Mul", ["f", "half"], ["g"]),
+        node("Cast", ["g"], ["i"], to=TensorProto.INT64),
+        node("Reshape", ["x", "i"], ["y"]),
+    ]
+    graph = load(nodes, [info("x", [4, 1])], ["y"], [constant("half", [0.5, 2.5], F)])
+    assert operators(graph) == ["Reshape"]
+
+
+# -- functions --------------------------------------------------------------------------------------------------------
+
+
+def test_functions_of_the_model_are_inlined() -> None:
+    scaled = node("LeakyRelu", ["a"], ["b"], name="inner")
+    scaled.attribute.append(onnx.AttributeProto(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="slope"))
+    function = helper.make_function("mine", "Act", ["a"], ["b"], [scaled], [helper.make_opsetid("", 20)], ["slope"])
+    calls = [node("Act", ["x"], ["h"], domain="mine", name="one", slope=0.5), node("Act", ["h"], ["y"], domain="mine", name="two", slope=0.25)]
+    graph = load(calls, [info("x", [2])], ["y"], functions=[function], domains=[helper.make_opsetid("mine", 1)])
+    assert [n.op.alpha for n in graph.nodes] == [0.5, 0.25]  # type: ignore[attr-defined]
+    assert [n.names for n in graph.nodes] == [{"one/inner"}, {"two/inner"}]
+
+
+def test_a_function_that_calls_itself() -> None:
+    function = helper.make_function("mine", "Again", ["a"], ["b"], [node("Again", ["a"], ["b"], domain="mine")], [helper.make_opsetid("mine", 1)])
+    with pytest.raises(FrontendError, match="function 'Again' calls itself"):
+        load(
+            [node("Again", ["x"], ["y"], domain="mine")], [info("x", [2])], ["y"], functions=[function], domains=[helper.make_opsetid("mine", 1)]
+        )  # fmt: skip
+
+
+def test_operators_that_onnx_defines_by_a_function() -> None:
+    graph = load([node("CenterCropPad", ["x", "s"], ["y"])], [info("x", [5, 4])], ["y"], [constant("s", [3, 6], np.int64)])
+    assert run(graph, array(5, 4)).shape == (3, 6)
+
+
+# -- control flow -----------------------------------------------------------------------------------------------------
+
+
+def branch(op: str) -> onnx.GraphProto:
+    return helper.make_graph([node(op, ["x"], ["r"])], op, [], [info("r", None)])
+
+
+def test_constant_conditions_take_a_branch() -> None:
+    nodes = [node("If", ["c"], ["y"], then_branch=branch("Relu"), else_branch=branch("Neg"))]
+    assert operators(load(nodes, [info("x", [2])], ["y"], [constant("c", True)])) == ["Relu"]
+    assert operators(load(nodes, [info("x", [2])], ["y"], [constant("c", False)])) == ["Negative"]
+
+
+def test_conditions_known_at_run_time_choose_between_results() -> None:
+    nodes = [node("If", ["c"], ["y"], then_branch=branch("Relu"), else_branch=branch("Neg"))]
+    graph = load(nodes, [info("x", [2]), info("c", [], TensorProto.BOOL)], ["y"])
+    x = np.array([1, -2], F)
+    np.testing.assert_array_equal(run(graph, x, np.array(True)), [1, 0])
+    np.testing.assert_array_equal(run(graph, x, np.array(False)), [-1, 2])
+
+
+def loop_body() -> onnx.GraphProto:
+    nodes = [node("Add", ["v", "v"], ["w"]), node("Identity", ["go"], ["again"]), node("Identity", ["w"], ["kept"])]
+    inputs = [info("k", [], TensorProto.INT64), info("go", [], TensorProto.BOOL), info("v", None)]
+    return helper.make_graph(nodes, "body", inputs, [info("again", None, TensorProto.BOOL), info("w", None), info("kept", None)])
+
+
+def test_loops_of_known_length_are_unrolled() -> None:
+    nodes = [node("Loop", ["trips", "", "x"], ["last", "all"], body=loop_body())]
+    graph = weft.load(model(nodes, [info("x", [2])], ["last", "all"], [constant("trips", 3, np.int64)]))
+    from weft.graph.evaluate import evaluate
+
+    last, every = evaluate(graph, [np.array([1, 2], F)])
+    np.testing.assert_array_equal(last, [8, 16])
+    np.testing.assert_array_equal(every, [[2, 4], [4, 8], [8, 16]])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "constants", "message"),
+    [
+        ([info("trips", [], TensorProto.INT64)], [], "Loop: a number of trips known only at run time"),
+        ([], [constant("trips", 1000, np.int64)], "Loop: more than 64 trips"),
+        ([], [constant("trips", 0, np.int64)], "Loop: no trip, with results of every trip"),
+    ],
+)
+def test_loops_that_are_not_unrolled(inputs: Any, constants: Any, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        load([node("Loop", ["trips", "", "x"], ["last", "all"], body=loop_body())], [info("x", [2]), *inputs], ["last"], constants)
+
+
+def test_dropout_in_training() -> None:
+    with pytest.raises(UnsupportedError, match="Dropout: training mode: 'drop'"):
+        load([node("Dropout", ["x", "", "t"], ["y"], name="drop")], [info("x", [2])], ["y"], [constant("t", True)])
+
+
+def test_sequences_inside_the_graph() -> None:
+    nodes = [node("SplitToSequence", ["x"], ["s"], axis=0, keepdims=0), node("SequenceAt", ["s", "k"], ["y"])]
+    graph = load(nodes, [info("x", [3, 2])], ["y"], [constant("k", -1, np.int64)])
+    np.testing.assert_array_equal(run(graph, array(3, 2)), [4, 5])
+
+
+# -- conversions with a choice ----------------------------------------------------------------------------------------
+
+
+def test_gemm_folds_the_transpose_of_a_constant() -> None:
+    nodes = [node("Gemm", ["x", "w", "b"], ["y"], transB=1)]
+    graph = load(nodes, [info("x", [2, 3])], ["y"], [constant("w", array(4, 3)), constant("b", array(4))])
+    assert operators(graph) == ["MatMul", "Add"]
+    np.testing.assert_allclose(run(graph, array(2, 3)), array(2, 3) @ array(4, 3).T + array(4))
+
+
+def test_the_bias_of_a_convolution_is_an_add() -> None:
+    graph = load([node("Conv", ["x", "w", "b"], ["y"])], [info("x", [1, 2, 5, 5])], ["y"], [constant("w", array(3, 2, 3, 3)), constant("b", array(3))])
+    assert operators(graph) == ["Conv", "Add"]
+    assert graph.nodes[1].inputs[1].shape == (1, 3, 1, 1)  # type: ignore[union-attr]
+
+
+def test_softmax_before_version_13_is_over_all_later_axes() -> None:
+    graph = load([node("Softmax", ["x"], ["y"], axis=1)], [info("x", [2, 3, 4])], ["y"], opset=11)
+    np.testing.assert_allclose(run(graph, array(2, 3, 4)).sum((1, 2)), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["trials", "half"])
+def test_wrong_choices_of_words(name: str) -> None:
+    with pytest.raises(FrontendError, match=f"Gelu: approximate is '{name}', expected none or tanh"):
+        load([node("Gelu", ["x"], ["y"], approximate=name)], [info("x", [2])], ["y"])

@@ -1,0 +1,220 @@
+"""Files, bytes and objects; weights in place; external data; what is no model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from weft_onnx import plugin
+from weft_onnx.model_file import read_model
+from weft_onnx.tensors import to_array
+
+import weft
+from tests.frontends.onnx.models import constant, info, model, run
+from weft.errors import FrontendError, UnsupportedError
+
+
+def add_weights(rows: int = 64) -> onnx.ModelProto:
+    weights = np.arange(rows * 32, dtype=np.float32).reshape(rows, 32)
+    return model([helper.make_node("Add", ["x", "w"], ["y"])], [info("x", [rows, 32])], ["y"], [constant("w", weights)])
+
+
+def test_path_bytes_and_object_are_one_model(tmp_path: Path) -> None:
+    proto = add_weights()
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    x = np.ones((64, 32), np.float32)
+    for source in (path, str(path), proto.SerializeToString(), bytearray(proto.SerializeToString()), proto):
+        graph = weft.load(source)
+        np.testing.assert_array_equal(run(graph, x), x + np.arange(64 * 32, dtype=np.float32).reshape(64, 32))
+
+
+def test_large_weights_stay_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(add_weights().SerializeToString())
+    read = read_model(path)
+    assert read.mapped["w"].nbytes == 64 * 32 * 4
+    assert not read.proto.graph.initializer[0].HasField("raw_data")
+    array = to_array(read.proto.graph.initializer[0], read.mapped["w"])
+    assert not array.flags.writeable or array.flags.owndata
+
+
+def test_importing_the_plugin_imports_no_framework() -> None:
+    code = "import sys, weft_onnx.plugin as p; p.frontends(); p.accepts(object()); assert 'onnx' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_sniff_and_accepts() -> None:
+    assert plugin.sniff(add_weights().SerializeToString()[:4096])
+    assert not plugin.sniff(b"PK\x03\x04 a zip") and not plugin.sniff(b"") and not plugin.sniff(b"[net]\nbatch=1")
+    assert plugin.accepts(add_weights())
+    assert not plugin.accepts(add_weights().graph) and not plugin.accepts(np.zeros(3))
+
+
+def test_truncated_file() -> None:
+    data = add_weights().SerializeToString()
+    with pytest.raises(FrontendError, match=r"these bytes is not an ONNX model(.|\n)*does not parse as a ModelProto(.|\n)*is the file complete\?"):
+        weft.load(data[:-100], frontend="onnx")
+
+
+def test_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_text("This is no model, but it is long enough to be taken for one by somebody in a hurry.")
+    with pytest.raises(FrontendError, match="is not an ONNX model"):
+        weft.load(path)
+    path.write_bytes(b"")
+    with pytest.raises(FrontendError, match="has no ir_version and no graph and no opset_import"):
+        weft.load(path)
+
+
+def test_a_model_without_operator_sets() -> None:
+    proto = add_weights()
+    del proto.opset_import[:]
+    with pytest.raises(FrontendError, match=r"this ModelProto is not an ONNX model\n  why: it has no opset_import"):
+        weft.load(proto)
+
+
+def test_missing_file() -> None:
+    with pytest.raises(FrontendError, match="cannot read"):
+        read_model("no-such-model.onnx")
+    with pytest.raises(FrontendError, match="cannot read a model from a float"):
+        read_model(1.5)
+
+
+def test_there_are_no_options() -> None:
+    with pytest.raises(FrontendError, match="the ONNX frontend has no option 'fast'"):
+        weft.load(add_weights(), fast=True)
+
+
+def test_a_newer_operator_set() -> None:
+    proto = add_weights()
+    proto.opset_import[0].version = 999
+    with pytest.raises(UnsupportedError, match=r"the model uses operator set 999, the newest known is \d+\n  hint: a newer `onnx` package"):
+        weft.load(proto)
+
+
+# -- dtypes -----------------------------------------------------------------------------------------------------------
+
+DTYPES = [
+    "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
+    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn", "int4", "uint4", "complex64", "complex128",
+]  # fmt: skip
+
+
+def numpy_dtype(name: str) -> np.dtype:  # type: ignore[type-arg]
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("raw", [True, False])
+def test_initialisers(name: str, raw: bool) -> None:
+    dtype = numpy_dtype(name)
+    # Odd in number: packed types end in half a byte.
+    array = np.array([0, 1, 2, 1, 0, 2, 1], np.float32).astype(dtype).reshape(7, 1)
+    kind = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+    values = array.reshape(-1)
+    if raw:
+        tensor = onnx.numpy_helper.from_array(array, "t")
+    else:
+        tensor = helper.make_tensor("t", kind, array.shape, values.tolist() if name.startswith("complex") else values.astype(np.float64).tolist())
+    got = to_array(tensor)
+    assert got.dtype == dtype and got.shape == (7, 1)
+    np.testing.assert_array_equal(got.astype(np.complex128), array.astype(np.complex128))
+
+
+def test_negative_int4() -> None:
+    array = np.array([-8, 7, -1], ml_dtypes.int4)
+    np.testing.assert_array_equal(to_array(onnx.numpy_helper.from_array(array, "t")).astype(np.int32), [-8, 7, -1])
+
+
+def test_tensors_that_do_not_fit_their_shape() -> None:
+    t = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3], raw_data=b"12345678")
+    with pytest.raises(FrontendError, match=r"tensor 'w' has 8 byte\(s\) of data, float32\[3\] takes 12"):
+        to_array(t)
+    t = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3], float_data=[1.0])
+    with pytest.raises(FrontendError, match=r"tensor 'w' has 1 element\(s\) of data, float32\[3\] takes 3"):
+        to_array(t)
+    t = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[-3])
+    with pytest.raises(FrontendError, match=r"tensor 'w' has shape \[-3\]"):
+        to_array(t)
+    with pytest.raises(FrontendError, match="tensor 'w' has element type 99, which is unknown"):
+        to_array(TensorProto(name="w", data_type=99))
+    with pytest.raises(UnsupportedError, match="tensor 'w' holds strings"):
+        to_array(TensorProto(name="w", data_type=TensorProto.STRING))
+
+
+def test_sparse_initialisers() -> None:
+    proto = add_weights()
+    sparse = helper.make_sparse_tensor(constant("s", np.ones(1, np.float32)), constant("i", np.zeros(1, np.int64)), [4])
+    proto.graph.sparse_initializer.append(sparse)
+    with pytest.raises(UnsupportedError, match="sparse initialisers are not supported: 's'"):
+        weft.load(proto)
+
+
+def test_two_initialisers_of_one_name() -> None:
+    proto = add_weights()
+    proto.graph.initializer.append(proto.graph.initializer[0])
+    with pytest.raises(FrontendError, match="two initialisers are named 'w'"):
+        weft.load(proto)
+
+
+# -- external data ----------------------------------------------------------------------------------------------------
+
+
+def external(tmp_path: Path, **entries: str) -> Path:
+    proto = add_weights()
+    tensor = proto.graph.initializer[0]
+    (tmp_path / "w.bin").write_bytes(b"\0" * 16 + tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": "w.bin", "offset": "16", **entries}.items():
+        tensor.external_data.add(key=key, value=value)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def test_external_data_is_mapped(tmp_path: Path) -> None:
+    graph = weft.load(external(tmp_path))
+    (w,) = graph.constants()
+    assert w.constant is not None and isinstance(w.constant.base, np.memmap | memoryview | np.ndarray)
+    np.testing.assert_array_equal(run(graph, np.zeros((64, 32), np.float32)), np.arange(64 * 32).reshape(64, 32))
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "/etc/passwd", "a/../../w.bin", "C:\\w.bin", "..\\w.bin", ""])
+def test_external_data_outside_of_the_folder(tmp_path: Path, location: str) -> None:
+    with pytest.raises(FrontendError, match="outside of the model's folder"):
+        weft.load(external(tmp_path, location=location))
+
+
+def test_external_data_through_a_link(tmp_path: Path) -> None:
+    path = external(tmp_path, location="link.bin")
+    (tmp_path / "link.bin").symlink_to(tmp_path / "w.bin")
+    with pytest.raises(FrontendError, match="through the link 'link.bin'"):
+        weft.load(path)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"offset": "32"}, "is at bytes 32 … 8224 of 'w.bin', which has 8208"),
+        ({"offset": "-1"}, "is at bytes -1 …"),
+        ({"length": "4"}, r"takes 8192 byte\(s\), 4 are given in 'w.bin'"),
+        ({"offset": "x"}, "has an offset or length in 'w.bin' that is no number"),
+        ({"location": "none.bin"}, "is in 'none.bin', which cannot be read"),
+    ],
+)
+def test_external_data_that_does_not_fit(tmp_path: Path, entries: dict[str, str], message: str) -> None:
+    with pytest.raises(FrontendError, match=message):
+        weft.load(external(tmp_path, **entries))
+
+
+def test_external_data_needs_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(FrontendError, match=r"tensor 'w' is in a file of its own, 'w.bin'\n  hint: load the model from its path"):
+        weft.load(external(tmp_path).read_bytes())
