@@ -271,6 +271,13 @@ STEP = "for t in 8 { block S(u: scan 8 = t) { a[u] = x[u] + 1.0f32 } }"
 OVER_A = "for o in 8 { block O(z: 8 = o) { a[z] = a[z]*2.0f32 } }"
 PROD = "for i in 8 { for k in 8 { block A(v: 8 = i, r: reduce 8 = k) { init { a[v] = 0.0f32 } a[v] = a[v]*0.5f32 - x[r] } } }"
 C_OF_X = "for h in 8 { block C(z: 8 = h) { b[z] = x[z] } }"
+PRIVATE_OUT = """for j in 2 { allocate c: float32[8] for k in 8 { block B(w: 8 = k) { c[w] = a[w] } }
+  for l in 8 { block D(z: 8 = l) { y[z] = c[z] } } }"""
+# Rows whose own buffer c differs: what an earlier row stored cannot be computed again, nor a later row's be taken at once.
+BEFORE = """for i in 8 { allocate c: float32[1] block Q(p: 8 = i) { c[0] = x[p] } block A(v: 8 = i) { a[v] = c[0] }
+  for z in 1 { block B(w: 8 = i, o: 1 = z) { y[w] = select(0 < w, a[w - 1], 0.0f32) } } }"""
+LATER = """for i in 8 { allocate c: float32[1] block Q(p: 8 = i) { c[0] = x[p] } for q in 8 { block A(v: 8 = q) { a[v] = x[v] } }
+  block B(w: 8 = i) { y[w] = a[w] + c[0] } }"""
 MIXED = """for i in 2 { for j in 4 { for k in 4 {
   block A(v: 8 = i*4 + j, r: reduce 4 = k) where i + k < 4 { init { a[v] = 0.0f32 } a[v] = a[v] + x[r] }
 } } }"""
@@ -293,6 +300,11 @@ MORE: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (text(C_OF_X + "for i in 8 { block A(v: 8 = i) { a[v] = b[v] } }" + B),
      [("split", "i", [None, 4]), ("compute_at", "C", "i_0"), ("reverse_compute_at", "B", "i_0"), ("compact_buffer", "b"), ("compute_at", "A", "j")],
      "iterators 'v' and 'v_in' of 'A' depend on one another"),
+    (text(PRIVATE + B), [("compute_inline", "A")], "buffer 'c' of 'A' does not exist at 'B'"),
+    (text(A + PRIVATE_OUT), [("reverse_compute_inline", "B")], "buffer 'c' of 'B' does not exist at 'A'"),
+    (text(BEFORE), [("compute_inline", "A")], "'B' may read what 'A' stored in another iteration"),
+    (text(BEFORE), [("compute_at", "A", "z")], "'A' would run over more of 'v' than one iteration's own buffers hold"),
+    (text(LATER), [("reverse_compute_inline", "B")], "'A' stores more per iteration than 'B' takes"),
     (text(A + PRIVATE_USE), [("reverse_compute_at", "B", "i")], "buffer 'c' of 'B' does not exist under 'i'"),
     (text("for k in 8 { block A(r: reduce 8 = k) { init { a[0] = 0.0f32 } a[0] = a[0] + x[r] } block C(z: 8 = k) { b[z] = x[z] } }"), [("rfactor", "A", "k")],
      "the reduction loop 'k' is shared with other blocks"),

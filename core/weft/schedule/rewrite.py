@@ -10,9 +10,9 @@ from weft import dtypes as dt
 from weft.expr.nodes import Const, Expr, Var, all_of, const, free_vars, le, lt, substitute, walk
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
-from weft.loop.nodes import Block, BlockIter, Buffer, For, If, Load, Seq, Stmt, Store, int_const, map_stmt_exprs, stmt_children, with_stmt_children
-from weft.schedule.region import Interval, block_accesses, certain, greatest, poly
-from weft.schedule.tree import Path, Tree, conjuncts, nest, with_conditions
+from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, If, Load, Seq, Stmt, Store, int_const, map_stmt_exprs, stmt_children, with_stmt_children
+from weft.schedule.region import Interval, block_accesses, certain, greatest, interval, loops_under, poly, within
+from weft.schedule.tree import Path, Tree, blocks_in, conjuncts, nest, with_conditions
 
 
 def ranges(loops: Mapping[str, Expr]) -> dict[str, Range]:
@@ -170,3 +170,32 @@ def own_nest(path: Path) -> int:
     while top > 0 and isinstance(path[top - 1], For):
         top -= 1
     return top
+
+
+def private_depth(path: Path, block: Block) -> int | None:
+    """Where in the path of a block the innermost allocation inside a loop is that it uses: such a buffer has other contents in each iteration."""
+    used = {a.buffer.name for a in block_accesses(block)}
+    inside = next((k for k, s in enumerate(path) if isinstance(s, For)), len(path))
+    return next((k for k in reversed(range(inside, len(path))) if isinstance(s := path[k], Allocate) and s.buffer.name in used), None)
+
+
+def outgrows(path: Path, block: Block, boxes: Mapping[str, Interval | None]) -> str | None:
+    """An iterator that would leave, with these boxes, what it runs over now while the buffers of `private_depth` live."""
+    k = private_depth(path, block)
+    if k is None:
+        return None
+    moving = loops_under(path[k], domain(path[:k]))
+    for i, b in zip(block.iters, block.bindings):
+        if not within([boxes.get(i.var.name)], [interval(b, moving)]):
+            return i.var.name
+    return None
+
+
+def moved_outgrows(path: Path, block: Block, target: Path, new: Stmt) -> str | None:
+    """As `outgrows`, for the block moved as `new` to the end of the path `target`."""
+    k = private_depth(path, block)
+    if k is None:
+        return None
+    moved = blocks_in(new)[0]
+    moving = {**loops_under(Seq(()), domain(target[:k])), **domain(target[k:]), **loops_under(new)}
+    return outgrows(path, block, {i.var.name: interval(b, moving) for i, b in zip(moved.iters, moved.bindings)})

@@ -6,7 +6,7 @@ from weft.loop.nodes import For, Program, Seq, seq
 from weft.schedule.dependence import child_index, out_of_scope, readers, reads, writers, writes
 from weft.schedule.loop_kinds import still_independent
 from weft.schedule.region import Interval, accesses, hull, loops_under, union_box
-from weft.schedule.rewrite import conditions, domain, entangled, free_names, iter_boxes, own_predicate, renest
+from weft.schedule.rewrite import conditions, domain, entangled, free_names, iter_boxes, moved_outgrows, own_predicate, renest
 from weft.schedule.tree import Tree, blocks_in
 
 
@@ -78,6 +78,10 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
                     boxes[v] = both
     free_names(tree, path)
     new = renest(tree, b, {v: box for v, box in boxes.items() if v not in unknown}, outer, conditions(target[:-1], f))
+    grown = moved_outgrows(path, b, target, new)
+    if grown is not None:
+        why = f"'{block}' would run over more of '{grown}' than one iteration's own buffers hold"
+        raise tree.error(step, why, (block, loop), "move blocks before compact_buffer")
     removed = Tree(tree.replace(path, None))
     spot = removed.loop_path(loop, step)
     now = spot[-1]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.expr.nodes import Const, Expr, Var, substitute, transform, walk
-from weft.loop.nodes import Allocate, Block, Let, Load, Program, Stmt, Store, map_exprs, transform_stmts
-from weft.schedule.dependence import readers, reads, writers
-from weft.schedule.rewrite import clean_extents, own_predicate, tidy
+from weft.loop.nodes import Allocate, Block, Evaluate, IntrinsicCall, Let, Load, Program, Seq, Stmt, Store, map_exprs, transform_stmts
+from weft.schedule.dependence import out_of_scope, readers, reads, writers
+from weft.schedule.region import accesses, loops_under, union_box
+from weft.schedule.rewrite import clean_extents, domain, outgrows, own_predicate, private_depth, tidy
 from weft.schedule.tree import Tree, blocks_in
 
 
@@ -73,6 +74,18 @@ def compute_inline(program: Program, block: str) -> tuple[Program, None]:
         raise tree.error(step, f"'{late[0]}' changes what '{block}' reads before it would be used", (block, late[0]))
     if any(r.buffer.name == name for u in users for r in tree.block(u, step).reads or ()):
         raise tree.error(step, f"an opaque block reads '{name}' as a whole", users, "compute_at")
+    depth = private_depth(path, b)
+    for u in users:
+        there, user = tree.block_path(u, step), tree.block(u, step)
+        lost = out_of_scope(tree, replace(b, body=Evaluate(IntrinsicCall("value", (value,))), init=None), there)
+        if lost is not None:
+            raise tree.error(step, f"buffer '{lost}' of '{block}' does not exist at '{u}'", (block, u, lost), "compute_inline before compact_buffer")
+        if depth is not None:
+            moving = {**loops_under(Seq(()), domain(there[:depth])), **domain(there[depth:])}
+            read = union_box([a.box(moving) for a in accesses(user, name) if not a.write])
+            if outgrows(path, b, {v: read[k] for k, v in dims.items()}) is not None:
+                why = f"'{u}' may read what '{block}' stored in another iteration, when its own buffers held something else"
+                raise tree.error(step, why, (block, u), "compute_inline before compact_buffer")
     touched: set[str] = set(users)
 
     def load(node: Expr) -> Expr | None:

@@ -8,7 +8,7 @@ from weft.schedule.dependence import out_of_scope, readers, reads, writers, writ
 from weft.schedule.loop_kinds import still_independent
 from weft.schedule.primitives.compute_at import put
 from weft.schedule.region import Interval, accesses, at_least_zero, block_accesses, interval, loops_under, poly, union_box, within
-from weft.schedule.rewrite import conditions, domain, entangled, free_names, iter_boxes, own_predicate, renest
+from weft.schedule.rewrite import conditions, domain, entangled, free_names, iter_boxes, moved_outgrows, own_predicate, renest
 from weft.schedule.tree import Tree, blocks_in
 
 
@@ -97,6 +97,10 @@ def reverse_compute_at(program: Program, block: str, loop: str) -> tuple[Program
         if not all(within(a.box(inner), box) for a in accesses(new, name) if not a.write):
             why = f"'{block}' reads more of '{name}' than one iteration of '{loop}' completes"
             raise tree.error(step, why, {block: "consumer", loop: "wanted here"}, "choose an outer loop")
+    grown = moved_outgrows(path, b, target, new)
+    if grown is not None:
+        why = f"'{block}' would run over more of '{grown}' than one iteration's own buffers hold"
+        raise tree.error(step, why, (block, loop), "move blocks before compact_buffer")
     removed = Tree(tree.replace(path, None))
     spot = removed.loop_path(loop, step)
     now = spot[-1]

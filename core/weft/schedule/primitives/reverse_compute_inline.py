@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.expr.nodes import Expr, substitute, transform, walk
-from weft.loop.nodes import Load, Program, Store
-from weft.schedule.dependence import readers, reads, writers
+from weft.loop.nodes import Load, Program, Seq, Store
+from weft.schedule.dependence import out_of_scope, readers, reads, writers
 from weft.schedule.primitives.compute_inline import drop_allocation, single_store, whole_index
-from weft.schedule.region import certain
-from weft.schedule.rewrite import clean_extents, own_predicate, tidy
+from weft.schedule.region import accesses, certain, loops_under, union_box
+from weft.schedule.rewrite import clean_extents, domain, outgrows, own_predicate, private_depth, tidy
 from weft.schedule.tree import Tree, blocks_in
 
 
@@ -56,6 +56,18 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
         order.index(r) < order.index(block) for r in readers(tree, [store.buffer.name], but=block)
     )) or writers(tree, [store.buffer.name]) != [block]:
         raise tree.error(step, f"'{store.buffer.name}' is used before '{block}'", (block,))
+    there = tree.block_path(producer.name, step)
+    lost = out_of_scope(tree, b, there)
+    if lost is not None:
+        why = f"buffer '{lost}' of '{block}' does not exist at '{producer.name}'"
+        raise tree.error(step, why, (block, producer.name, lost), "inline before compact_buffer")
+    depth = private_depth(path, b)
+    if depth is not None:
+        moving = {**loops_under(Seq(()), domain(there[:depth])), **domain(there[depth:])}
+        written = union_box([a.box(moving) for a in accesses(producer, name) if a.write])
+        if outgrows(path, b, {v: written[k] for k, v in dims.items()}) is not None:
+            why = f"'{producer.name}' stores more per iteration than '{block}' takes, and '{block}' uses buffers that live for one iteration"
+            raise tree.error(step, why, (block, producer.name), "inline before compact_buffer")
     values = {v: inner.indices[k] for k, v in dims.items()}
 
     def load(node: Expr) -> Expr | None:
