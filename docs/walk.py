@@ -28,14 +28,14 @@ def model() -> bytes:
     random = np.random.default_rng(0)
     tensors = {"w": random.normal(0, 0.1, (32, 16, 3, 3)), **{n: random.uniform(0.5, 1.5, 32) for n in ("scale", "shift", "mean", "var")}}
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], "conv1", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv1", kernel_shape=[3, 3]),
         helper.make_node("BatchNormalization", ["c", "scale", "shift", "mean", "var"], ["n"], "bn1"),
         helper.make_node("Relu", ["n"], ["y"], "relu1"),
     ]
     graph = helper.make_graph(
         nodes,
         "one",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 16, 14, 14])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 16, 16, 16])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 32, 14, 14])],
         [numpy_helper.from_array(v.astype(np.float32), n) for n, v in tensors.items()],
     )
@@ -61,7 +61,7 @@ def pieces() -> dict[str, str]:
     assert kernel.scheduled is not None
     stages: dict[str, str] = {}
     lowered = lower_program(kernel.scheduled, codegen.functions, lambda name, program: stages.__setitem__(name, str(program)))
-    found["naive"] = part(str(kernel.naive), (0, 6), ("for conv_i0 in", 14), ("block relu(", 3))
+    found["naive"] = part(str(kernel.naive), (0, 17), ("block add(", 3), ("block relu(", 3))
     found["trace"] = str(kernel.trace)
     found["scheduled"] = part(str(kernel.scheduled), ("for conv_i0 in", 10), ("for conv_r0 in", 10), ("block relu(", 3))
     found["lower_blocks"] = part(stages["lower_blocks"], ("for conv_i3_0 in", 1), ("for conv_r0i in", 6))
@@ -70,9 +70,12 @@ def pieces() -> dict[str, str]:
     )
     found["flatten_buffers"] = part(stages["flatten_buffers"], ("for conv_r0i in", 5))
     found["vectorize_loops"] = part(stages["vectorize_loops"], ("for conv_r0i in", 4))
-    found["hoist_invariants"] = part(stages["hoist_invariants"], ("let hoisted: ", 13))
+    hoisted = stages["hoist_invariants"].splitlines()
+    first = next(k for k, line in enumerate(hoisted) if line.lstrip().startswith("let hoisted: "))
+    loop = next(k for k, line in enumerate(hoisted) if line.lstrip().startswith("for conv_r0i in"))
+    found["hoist_invariants"] = part(stages["hoist_invariants"], (first, loop + 11 - first))
     ir: str = codegen.emit(lowered).ir  # type: ignore[attr-defined]
-    found["llvm"] = part(loop_with_most(ir, "fmul", r"^loop\d+:$", r"^done\d+:$"), (0, 22))
+    found["llvm"] = part(renumbered(loop_with_most(ir, "fmul", r"^loop\d+:$", r"^done\d+:$")), (0, 22))
     assembly: str = codegen.assembly(lowered)  # type: ignore[attr-defined]
     found["assembly"] = loop_with_most(assembly, "vfmadd", r"^\.LBB\w+:", r"^\s+j\w+\s")
     found["plan"] = str(executable.plan)
@@ -106,6 +109,12 @@ def loop_with_most(text: str, word: str, starts: str, ends: str) -> str:
             best = max(best, current, key=lambda t: t.count(word))
             current = ""
     return best
+
+
+def renumbered(text: str) -> str:
+    """Numbers of values, labels and metadata from 0 in order of appearance: what stands before this piece does not show in it."""
+    numbers: dict[str, int] = {}
+    return re.sub(r"(?<=%v|%i)\d+|(?<=loop|done|slot|next)\d+|(?<=!)\d+", lambda m: str(numbers.setdefault(m[0], len(numbers))), text)
 
 
 def tidy(text: str) -> str:

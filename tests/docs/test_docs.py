@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -49,9 +51,22 @@ def matches(expected: str, printed: str) -> bool:
     return re.fullmatch("".join(parts), printed if printed.endswith("\n") or not printed else printed + "\n") is not None
 
 
-def run(path: Path, target: str | None, avx2: bool, update: bool) -> None:
+@pytest.fixture(autouse=True)
+def no_plugin_stays() -> Iterator[None]:
+    """A page that fails must not leave its plugin to other tests."""
+    from weft.plugins import host
+
+    before = [p.name for p in host().plugins]
+    yield
+    for name in {p.name for p in host().plugins} - {*before}:
+        host().unregister(name)
+
+
+def run(path: Path, target: str | None, avx2: bool, update: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     text = path.read_text()
-    namespace: dict[str, Any] = {"__name__": f"docs_{path.stem}"}
+    module = ModuleType(f"docs_{path.stem}")
+    namespace = vars(module)
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # a page may be a plugin, which is a module
     edits: list[tuple[tuple[int, int], str]] = []
     for s in snippets(text):
         code = s.code if target is None else s.code.replace('target="llvm"', f'target="{target}"')
@@ -90,16 +105,16 @@ def pages() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda p: p.stem)
-def test_blocks_run_and_print_what_the_page_says(path: Path, request: pytest.FixtureRequest) -> None:
-    run(path, None, is_avx2("llvm"), request.config.getoption("--update-golden"))
+def test_blocks_run_and_print_what_the_page_says(path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(path, None, is_avx2("llvm"), request.config.getoption("--update-golden"), monkeypatch)
 
 
 @pytest.mark.parametrize("path", [p for p in pages() if "```text avx2" in p.read_text()], ids=lambda p: p.stem)
-def test_texts_of_avx2_hold_on_wider_machines_too(path: Path) -> None:
+def test_texts_of_avx2_hold_on_wider_machines_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     features = machine("llvm").features
     if is_avx2("llvm") or "avx2" not in features:
         pytest.skip("compared already, or not runnable here")
-    run(path, AVX2, True, False)
+    run(path, AVX2, True, False, monkeypatch)
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda p: p.stem)
