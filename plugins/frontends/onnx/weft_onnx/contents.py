@@ -34,7 +34,7 @@ class Content:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.elements.shape
+        return tuple(self.elements.shape)
 
     @property
     def is_constant(self) -> bool:
@@ -42,7 +42,7 @@ class Content:
 
     def array(self) -> np.ndarray[Any, Any]:
         """The numbers of a constant content."""
-        return np.array([x for x in self.elements.flat], dtype=self.dtype.numpy).reshape(self.shape)
+        return np.array(list(self.elements.flat), dtype=self.dtype.numpy).reshape(self.shape)
 
     def dims(self) -> tuple[Any, ...]:
         """The elements in order."""

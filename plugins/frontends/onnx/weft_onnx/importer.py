@@ -6,6 +6,7 @@ An operator without a converter is expanded through its function: the model's ow
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value
 from weft.graph.operator import Elementwise, Operator
 from weft.ops import BroadcastTo, Cast, Dims, Less, Maximum, Negative, Reshape, Where
 from weft.ops.composing import Composer
-from weft.ops.shapes import dim_select, equals, same
+from weft.ops.shapes import dim_select, equals, same, static
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
 from weft_onnx.contents import LIMIT, Content
@@ -46,6 +47,7 @@ class Absent:
     """Stands for an empty optional, or an output that was not made."""
 
 
+Attributes: TypeAlias = Mapping[str, AttributeProto]
 Operand: TypeAlias = "Value | Content | Poison | Absent | list[Any]"
 
 
@@ -168,21 +170,23 @@ class Importer:
         return UnsupportedError(f"the model uses {len(lines)} thing(s) that the ONNX frontend does not support", where="\n".join(lines))
 
     # -- nodes
-    def nodes(self, nodes: Sequence[NodeProto], scope: Scope, versions: Mapping[str, int], where: str, attributes: Mapping[str, AttributeProto] | None = None, depth: int = 0) -> None:  # fmt: skip
+    def nodes(
+        self, nodes: Sequence[NodeProto], scope: Scope, versions: Mapping[str, int], where: str, attributes: Attributes = {}, depth: int = 0  # noqa: B006
+    ) -> None:
         """Imports nodes, whose order must be topological; if it is not, they are sorted or the cycle is named."""
         waiting = list(enumerate(nodes))
         while waiting:
             left = []
             for index, node in waiting:
                 if all(not name or scope.find(name) is not None for name in (*node.input, *_captured(node))):
-                    self.node(node, index, scope, versions, where, attributes or {}, depth)
+                    self.node(node, index, scope, versions, where, attributes, depth)
                 else:
                     left.append((index, node))
             if len(left) == len(waiting):
                 raise _stuck(left, scope)
             waiting = left
 
-    def node(self, node: NodeProto, index: int, scope: Scope, versions: Mapping[str, int], where: str, attributes: Mapping[str, AttributeProto], depth: int) -> None:  # fmt: skip
+    def node(self, node: NodeProto, index: int, scope: Scope, versions: Mapping[str, int], where: str, attributes: Attributes, depth: int) -> None:
         name = (where + "/" if where else "") + (node.name or f"{node.op_type}_{index}")
         domain = "" if node.domain == "ai.onnx" else node.domain
         operands = [Absent() if not n else scope.find(n) for n in node.input]
@@ -249,12 +253,13 @@ class Importer:
         node = value.producer
         if node is None or not isinstance(value.type, TensorType) or not value.type.is_static or len(node.outputs) != 1:
             return value
-        if np.prod(value.type.shape, dtype=np.int64) > FOLDED or any(i is not None and i.constant is None for i in node.inputs) or not node.inputs:
+        arrays = [None if i is None else i.constant for i in node.inputs]
+        if math.prod(static(value.type.shape)) > FOLDED or not arrays or any(i is not None and a is None for i, a in zip(node.inputs, arrays)):
             return value
-        if sum(i.constant.size for i in node.inputs if i is not None) > 4 * FOLDED:  # type: ignore[union-attr]
+        if sum(a.size for a in arrays if a is not None) > 4 * FOLDED:
             return value
         with np.errstate(all="ignore"):
-            array = np.asarray(node.op.reference(*(None if i is None else i.constant for i in node.inputs)))
+            array = np.asarray(node.op.reference(*arrays))
         return self.builder.constant(array, value.name)
 
     # -- functions
@@ -345,8 +350,8 @@ class Importer:
             return b.constant(content.array(), name)
         if content.dtype.is_bool:
             ints = Content(dt.int64, np.frompyfunc(lambda x: ct.choose(x, 1, 0), 1, 1)(content.elements))
-            return b.add(Cast(dt.bool_), self._tensor(ints, name))
-        value = b.add(Dims(tuple(content.dims()), content.dtype), name=name)
+            return b.add(Cast(dt.bool_), self._tensor(ints, name))  # type: ignore[no-any-return]
+        value: Value = b.add(Dims(tuple(content.dims()), content.dtype), name=name)
         return value if len(content.shape) == 1 else b.add(Reshape(content.shape), value)
 
     def known(self, operand: Any) -> Content | None:
@@ -367,10 +372,10 @@ class Importer:
         type = operand.tensor
         if not type.is_static or not type.dtype.is_integer:
             return None
-        count = int(np.prod(type.shape, dtype=np.int64))
+        count = math.prod(static(type.shape))
         if count > LIMIT:
             return None
-        return ct.content(dt.int64, [self.builder.symbol(operand, k) for k in range(count)], tuple(type.shape))  # type: ignore[arg-type]
+        return ct.content(dt.int64, [self.builder.symbol(operand, k) for k in range(count)], static(type.shape))
 
 
 class _Unsupported(Exception):
@@ -402,7 +407,7 @@ class Context(Composer):
     def __call__(self, op: Operator, *inputs: Any) -> Any:
         """`op` applied; small results of constants are constants."""
         if isinstance(op, Elementwise) and len(inputs) > 1:
-            inputs = self.aligned(inputs)
+            inputs = tuple(self.aligned(inputs))
         result = super().__call__(op, *inputs)
         return self.importer.folded(result) if isinstance(result, Value) else result
 
@@ -673,7 +678,7 @@ def _span(low: int, high: int) -> str:
 
 
 def _attribute_type(value: int) -> str:
-    return AttributeProto.AttributeType.Name(value).lower()
+    return str(AttributeProto.AttributeType.Name(value)).lower()
 
 
 def _enumerator(dtype: DType) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
         yield tag >> 3, kind, start, payload, at
 
 
-def _message(number: int, parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
+def _message(number: int, parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     return [_encoded(number << 3 | 2), _encoded(sum(len(p) for p in parts)), *parts]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft_onnx.contents import Content
     from weft_onnx.importer import Context
 
-Result: TypeAlias = "Value | Content | None | Sequence[Value | Content | None]"
+Result: TypeAlias = "Value | Content | Sequence[Value | Content | None] | None"
 Converter: TypeAlias = "Callable[[Context], Any]"
 
 

@@ -156,11 +156,13 @@ def _external(tensor: onnx.TensorProto, folder: Path | None, want: int) -> Array
 def _inside(folder: Path, location: str, what: str) -> Path:
     """The file of external data, which must lie in the model's folder: a model must not be able to read what its user did not give it."""
     posix = PurePosixPath(location)
-    if not location or posix.is_absolute() or PureWindowsPath(location).is_absolute() or PureWindowsPath(location).drive or ".." in posix.parts or "\\" in location:
+    windows = PureWindowsPath(location)
+    if not location or posix.is_absolute() or windows.is_absolute() or windows.drive or ".." in posix.parts or "\\" in location:
         raise FrontendError(f"{what} is in '{location}', outside of the model's folder", hint="external data must be beside the model")
     path = folder
     for part in posix.parts:
         path = path / part
         if path.is_symlink():
-            raise FrontendError(f"{what} is in '{location}', through the link '{path.name}'", why="a link may leave the model's folder", hint="copy the file there")
+            why = "a link may leave the model's folder"
+            raise FrontendError(f"{what} is in '{location}', through the link '{path.name}'", why=why, hint="copy the file there")
     return path

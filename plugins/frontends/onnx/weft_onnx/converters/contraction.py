@@ -23,7 +23,7 @@ def gemm(c: Context) -> Value:
     y = c(ops.MatMul(), a, b)
     y = y if alpha == 1 else c.mul(y, _scalar(alpha, y.dtype))
     if bias is None or beta == 0:
-        return y  # type: ignore[no-any-return]
+        return y
     return c.add(y, bias if beta == 1 else c.mul(bias, _scalar(beta, y.dtype)))
 
 

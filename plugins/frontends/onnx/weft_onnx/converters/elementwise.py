@@ -228,19 +228,14 @@ def dropout(c: Context) -> Any:
 
 @onnx_op("Constant")
 def constant(c: Context) -> Value:
-    for name in ("value", "value_float", "value_floats", "value_int", "value_ints"):
+    data = c.tensor("value")
+    fields = {"value_float": ("f", np.float32), "value_floats": ("floats", np.float32), "value_int": ("i", np.int64), "value_ints": ("ints", np.int64)}
+    for name, (field, dtype) in fields.items():
         if c.has(name):
-            a = c.attribute(name)
-            assert a is not None
-            data: Any = {
-                "value": lambda: c.tensor("value"),
-                "value_float": lambda: np.array(a.f, np.float32),
-                "value_floats": lambda: np.array(a.floats, np.float32),
-                "value_int": lambda: np.array(a.i, np.int64),
-                "value_ints": lambda: np.array(a.ints, np.int64),
-            }[name]()
-            return c.builder.constant(data, c.node.output[0])
-    raise c.unsupported("strings" if c.has("value_string") or c.has("value_strings") else "sparse tensors")
+            data = np.array(getattr(c.attribute(name), field), dtype)
+    if data is None:
+        raise c.unsupported("strings" if c.has("value_string") or c.has("value_strings") else "sparse tensors")
+    return c.builder.constant(data, c.node.output[0])
 
 
 # -- formulas ---------------------------------------------------------------------------------------------------------

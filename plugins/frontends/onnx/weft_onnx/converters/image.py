@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from weft import dtypes as dt
 from weft import ops
 from weft.graph.nodes import Value
@@ -151,7 +149,10 @@ def mel_weight_matrix(c: Context) -> Value:
     assert bins is not None and length is not None
     low, high = (c.cast(c.reshape(c.value(k), ()), dt.float32) for k in (3, 4))
     spectrum = length[0] // 2 + 1
-    mel = lambda hz: c.mul(c(ops.Log(), c.add(c.div(hz, 700.0), 1.0)), 2595.0 / math.log(10))
+
+    def mel(hz: Value) -> Value:
+        return c.mul(c(ops.Log(), c.add(c.div(hz, 700.0), 1.0)), 2595.0 / math.log(10))
+
     edge = c(ops.Iota(dt.float32, (bins[0] + 2,)))
     step = c.div(c.sub(mel(high), mel(low)), c.cast(c.dim(bins[0] + 2), dt.float32))
     hz = c.mul(c.sub(c(ops.Exp(), c.mul(c.add(c.mul(edge, step), mel(low)), math.log(10) / 2595.0)), 1.0), 700.0)
@@ -159,13 +160,10 @@ def mel_weight_matrix(c: Context) -> Value:
     places = c.cast(c(ops.Floor(), scaled), dt.int64)
     left, centre, right = (c.cast(c.slice(places, 0, k, bins[0]), dt.float32) for k in range(3))
     frequency = c(ops.Iota(dt.float32, (spectrum, 1)))
-    zero = np.float32(0)
-    one = c.builder.constant(np.ones((), np.float32))
+    zero, one = c.number(0.0, dt.float32), c.number(1.0, dt.float32)
     rise, fall = c.sub(centre, left), c.sub(right, centre)
-    safe = lambda v: c(ops.Maximum(), v, 1.0)
-    up = c(ops.Where(), c(ops.LessEqual(), rise, 0.0), one, c.div(c.sub(frequency, left), safe(rise)))
-    down = c.div(c.sub(right, frequency), safe(fall))
-    flat = c.builder.constant(zero[...])
+    up = c(ops.Where(), c(ops.LessEqual(), rise, 0.0), one, c.div(c.sub(frequency, left), c(ops.Maximum(), rise, 1.0)))
+    down = c.div(c.sub(right, frequency), c(ops.Maximum(), fall, 1.0))
     up_inside = c(ops.LogicalAnd(), c(ops.LessEqual(), left, frequency), c(ops.LessEqual(), frequency, centre))
     down_inside = c(ops.LogicalAnd(), c(ops.Less(), centre, frequency), c(ops.Less(), frequency, right))
-    return c.cast(c(ops.Where(), up_inside, up, c(ops.Where(), down_inside, down, flat)), dtype)
+    return c.cast(c(ops.Where(), up_inside, up, c(ops.Where(), down_inside, down, zero)), dtype)

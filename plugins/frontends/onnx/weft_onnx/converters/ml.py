@@ -60,7 +60,7 @@ def _transformed(c: Context, y: Value) -> Value:
     found: Any = {"NONE": None, "LOGISTIC": ops.Sigmoid(), "SOFTMAX": ops.Softmax(-1)}.get(transform, "")
     if found == "":
         raise c.unsupported(f"post_transform {transform}")
-    return y if found is None else c(found, y)  # type: ignore[no-any-return]
+    return y if found is None else c(found, y)
 
 
 @onnx_op("LabelEncoder", domain=DOMAIN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from weft import ops
 from weft.expr.nodes import Expr
 from weft.graph.nodes import Value
 from weft.ops.movement import slice_range
-from weft.ops.shapes import axis_of, dim_expr, product, quotient, simplified
+from weft.ops.shapes import axis_of, dim_expr, product, quotient, simplified, static
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
 from weft_onnx.contents import Content
@@ -100,8 +101,7 @@ def squeeze(c: Context) -> Value:
     if _runtime_axes(c, 1):
         declared = c.declared_shape()
         # The axes to go have one element each: summing over them is reshaping.
-        axes = c.runtime_axes(1, len(x.shape))
-        return c.reshape(x, declared if declared is not None else ops.ReduceSum(axes, False).out_shape(x.shape))
+        return c.reshape(x, declared if declared is not None else ops.ReduceSum(c.runtime_axes(1, len(x.shape)), False).out_shape(x.shape))
     return c.reshape(x, _squeezed(c, x.shape))
 
 
@@ -141,7 +141,7 @@ def _unsqueezed(c: Context, dims: Sequence[Dim]) -> tuple[Dim, ...]:
 @onnx_op("Transpose")
 def transpose(c: Context) -> Value:
     x = c.value(0)
-    return c(ops.Transpose(_order(c, len(x.shape))), x) if len(x.shape) > 1 else x  # type: ignore[no-any-return]
+    return c(ops.Transpose(_order(c, len(x.shape))), x) if len(x.shape) > 1 else x
 
 
 def _order(c: Context, rank: int) -> tuple[int, ...]:
@@ -178,7 +178,7 @@ def slice_(c: Context) -> Value:
         return _runtime_slice(c, x)
     starts, ends, axes, steps = _slices(c)
     rank = len(x.shape)
-    chosen = tuple(range(len(starts))) if axes is None else tuple(axis_of(int(a), rank) for a in axes)  # type: ignore[call-overload]
+    chosen = tuple(range(len(starts))) if axes is None else tuple(axis_of(int(a), rank) for a in axes)
     all_starts: list[Dim] = [0] * rank
     all_sizes = list(x.shape)
     all_steps: list[Dim] = [1] * rank
@@ -245,8 +245,8 @@ def _tidy(d: Dim) -> Dim:
 
 def _slices(c: Context) -> tuple[Any, Any, Any, Any]:
     if c.version < 10:
-        starts, ends, axes = c.integers("starts") or (), c.integers("ends") or (), c.integers("axes")
-        return starts, ends, axes, (1,) * len(starts)
+        first, last = c.integers("starts") or (), c.integers("ends") or ()
+        return first, last, c.integers("axes"), (1,) * len(first)
     starts, ends = c.dims(1, "starts") or (), c.dims(2, "ends") or ()
     return starts, ends, c.dims(3, "axes"), c.dims(4, "steps") or (1,) * len(starts)
 
@@ -468,7 +468,7 @@ def reshape_content(c: Context) -> Content | None:
         return None
     else:
         dims = _squeezed(c, x.shape) if c.op_type == "Squeeze" else _unsqueezed(c, x.shape)
-    return None if any(isinstance(d, Expr) for d in dims) else _moved(c, x.elements.reshape(dims))  # type: ignore[arg-type]
+    return None if any(isinstance(d, Expr) for d in dims) else _moved(c, x.elements.reshape(dims))
 
 
 @onnx_formula("Transpose")
@@ -513,7 +513,7 @@ def split_content(c: Context) -> list[Content] | None:
     sizes = _parts(c, x.shape[axis])
     if not ct.known(*sizes):
         return None
-    return [_moved(c, part) for part in np.split(x, np.cumsum(sizes)[:-1], axis)]
+    return [_moved(c, part) for part in np.split(x, np.cumsum(static(sizes))[:-1], axis)]
 
 
 @onnx_formula("Expand", "Tile")
@@ -523,10 +523,10 @@ def expand_content(c: Context) -> Content | None:
     if dims is None or not ct.known(*dims):
         return None
     if c.op_type == "Tile":
-        if x.size * int(np.prod(dims)) > ct.LIMIT:
+        if x.size * math.prod(static(dims)) > ct.LIMIT:
             return None
-        return _moved(c, np.tile(x, dims))
-    out = np.broadcast_shapes(x.shape, dims)  # type: ignore[arg-type]
+        return _moved(c, np.tile(x, static(dims)))
+    out = np.broadcast_shapes(x.shape, static(dims))
     return None if np.prod(out) > ct.LIMIT else _moved(c, np.broadcast_to(x, out))
 
 

@@ -61,13 +61,14 @@ def conv_transpose(c: Context) -> Value:
     auto = c.string("auto_pad", "NOTSET")
     pads = c.integers("pads") or (0,) * (2 * n)
     if wanted is not None or auto in ("SAME_UPPER", "SAME_LOWER"):
-        before, after = [], []
+        before: list[int] = []
+        after: list[int] = []
         for k, (d, size) in enumerate(zip(x.shape[2:], w.shape[2:])):
-            if not isinstance(size, int) or (wanted is not None and not isinstance(d, int)):
+            if not isinstance(size, int) or not isinstance(d, int):
                 raise c.unsupported("output_shape over sizes known only at run time")
             span = (size - 1) * dilations[k] + 1
             # Without an output_shape the output is stride times the input.
-            total = span + extra[k] - strides[k] if wanted is None else strides[k] * (d - 1) + extra[k] + span - wanted[k]  # type: ignore[operator]
+            total = span + extra[k] - strides[k] if wanted is None else strides[k] * (d - 1) + extra[k] + span - wanted[k]
             small, large = total // 2, total - total // 2
             before.append(small if auto == "SAME_UPPER" else large)
             after.append(large if auto == "SAME_UPPER" else small)

@@ -24,7 +24,7 @@ def recurrent(c: Context) -> Any:
         options["linear_before_reset"] = c.flag("linear_before_reset")
     op = {"LSTM": ops.LSTM, "GRU": ops.GRU, "RNN": ops.RNN}[c.op_type](
         hidden,
-        c.string("direction", "forward"),  # type: ignore[arg-type]
+        c.string("direction", "forward"),
         c.strings("activations") or (),
         c.reals("activation_alpha") or (),
         c.reals("activation_beta") or (),

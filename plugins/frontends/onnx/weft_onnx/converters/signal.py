@@ -56,4 +56,4 @@ def window(c: Context) -> Value:
     size = c.dims(0, "the size")
     assert size is not None
     name = c.op_type.removesuffix("Window").lower()
-    return c(ops.Window(name, size[0], c.flag("periodic", True), c.dtype("output_datatype", dt.float32)))  # type: ignore[arg-type,no-any-return]
+    return c(ops.Window(name, size[0], c.flag("periodic", True), c.dtype("output_datatype", dt.float32)))  # type: ignore[no-any-return]

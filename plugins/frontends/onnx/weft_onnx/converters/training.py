@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from weft import dtypes as dt
@@ -20,7 +21,7 @@ def _groups(c: Context, count: int) -> tuple[Value, Value, list[list[Value]]]:
     return rate, step, [[c.value(2 + g * n + k) for g in range(count)] for k in range(n)]
 
 
-def _grouped(results: list[tuple[Value, ...]]) -> list[Value]:
+def _grouped(results: Sequence[tuple[Value, ...]]) -> list[Value]:
     return [r[k] for k in range(len(results[0])) for r in results]
 
 
@@ -47,8 +48,8 @@ def adam(c: Context) -> Any:
     alpha, beta = c.real("alpha", 0.9), c.real("beta", 0.999)
     post = c.real("norm_coefficient_post", 0.0)
     t = c.cast(step, rate.dtype)
-    power = lambda base: c(ops.Power(), c.number(base, rate.dtype), t)
-    corrected = c.div(c.mul(rate, c(ops.Sqrt(), c.sub(1.0, power(beta)))), c.sub(1.0, power(alpha)))
+    left, kept = (c.sub(1.0, c(ops.Power(), c.number(base, rate.dtype), t)) for base in (alpha, beta))
+    corrected = c.div(c.mul(rate, c(ops.Sqrt(), kept)), left)
     adjusted = c(ops.Where(), c(ops.Greater(), step, 0), corrected, rate)
     results = []
     for x, g, v, h in parameters:
