@@ -3,7 +3,7 @@
 A formula takes `Lets` (which gives names to shared parts) and arguments of dtype float32 or float64, scalar or vector. Largest error
 found, in units in the last place (float32 over dense samples of all values, float64 over random ones):
 
-    float32        3 (docs/math.md has the numbers)
+    float32        4 (of tan; docs/math.md has the numbers)
     float64        4
 
 Denormal arguments and results, infinities, NaN and signed zeros are as IEEE 754 and C have them.
