@@ -76,7 +76,7 @@ def test_the_context_has_these_fields_in_this_order() -> None:
     from weft.runtime.abi import Context
 
     text = page().split("## Kernel ABI")[1].split("## ")[0]
-    found = {}
+    found: dict[str, int] = {}
     for number, name in re.findall(r"(\d+)(?: … \d+)? +([a-z_]+)\*{0,2}(?=\s)", text):
         found.setdefault(name, int(number))
     assert {n: found.get(n) for n, *_ in Context._fields_} == {n: getattr(Context, n).offset // 8 for n, *_ in Context._fields_}
