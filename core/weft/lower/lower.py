@@ -7,17 +7,17 @@ go through the map. Nothing is optimised here beyond index formulas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft import dtypes as dt
 from weft.errors import LoweringError
-from weft.expr.nodes import Const, Expr, FloorDiv, FloorMod, Var, all_of, const, free_vars, lt, select, substitute, transform, walk, wrap
+from weft.expr.nodes import Const, Expr, FloorDiv, FloorMod, Select, Var, all_of, const, free_vars, lt, select, substitute, transform, walk, wrap
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
 from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Graph
-from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Let, Load, Program, Stmt, Store, buffer, seq, stmt_exprs, walk_stmts
+from weft.loop.nodes import TRUE, Allocate, Block, BlockIter, Buffer, For, If, Let, Load, Program, Stmt, Store, buffer, seq, stmt_exprs, walk_stmts
 from weft.lower.collapse import collapse
 from weft.lower.expressions import Expressions, Stage, choose_algorithm, group_expressions
 from weft.tensor.language import Compute, Placeholder, Read, Reduce, ReduceAxis, Scan, Tensor, depends_on
@@ -260,7 +260,8 @@ class _Lowering:
             stmt: Stmt = Store(targets[0].buffer, targets[0].indices, padded(formula(bodies[0])))
         else:
             used = [b.index for b in bodies if isinstance(b, Reduce)]
-            new = tuple(padded(formula(v)) for v in reduce.values)
+            new, when = _conditional(reduce, formula)
+            new = tuple(map(padded, new))
             starts = tuple(formula(s) for s in reduce.init)
             if len(outs) != reduce.reducer.width:
                 why = f"it uses {len(outs)} of {reduce.reducer.width} results of reducer '{reduce.reducer.name}'"
@@ -270,6 +271,8 @@ class _Lowering:
             init = seq(*(Store(targets[used.index(q)].buffer, targets[used.index(q)].indices, s) for q, s in enumerate(starts)))
             if len(combined) == 1:
                 stmt = Store(targets[0].buffer, targets[0].indices, combined[0])
+                if when is not None:
+                    stmt = If(when, stmt)
             else:
                 lets = [Var(self.names.fresh(f"{name}_new{q}"), c.dtype) for q, c in enumerate(combined)]
                 stmt = seq(*(Store(targets[used.index(q)].buffer, targets[used.index(q)].indices, v) for q, v in enumerate(lets)))
@@ -378,6 +381,16 @@ class _Lowering:
         if self.layouts.get(id(source)) is not None:
             raise LoweringError("a scan starts from a value with a blocked layout", where=source.name)
         return self._copy(to, self.buffers[id(source)], "start")
+
+
+def _conditional(reduce: Reduce, formula: Callable[[Expr], Expr]) -> tuple[tuple[Expr, ...], Expr | None]:
+    """The reduced values, and the condition on indices without which a step changes nothing: select(c, v, identity) is v if c."""
+    value = reduce.values[0]
+    if len(reduce.values) == 1 and isinstance(value, Select) and value.b == reduce.reducer.identity([value.dtype])[0]:
+        condition = formula(value.cond)
+        if not any(isinstance(n, Load) for n in walk(condition)):
+            return (formula(value.a),), None if condition == TRUE else condition
+    return tuple(formula(v) for v in reduce.values), None
 
 
 def _order(outputs: Sequence[Tensor]) -> list[Tensor]:

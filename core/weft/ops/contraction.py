@@ -192,6 +192,29 @@ class Conv(Operator):
 
     @algorithm("tensors")
     def direct(self, x: Tensor, w: Tensor) -> Tensor:
+        """Taps that fall outside are left out of the sum."""
+        dtype = self.dtype or x.dtype
+        wide = compute_dtype(dtype)
+        n = x.rank - 2
+        strides, pads, dilations = self.spatial(n)
+        ic = reduce_axis(w.shape[1], "ic")
+        taps = [reduce_axis(d, f"k{'dhw'[3 - n + k] if n <= 3 else k}") for k, d in enumerate(w.shape[2:])]
+        shape = (x.shape[0], w.shape[0], *self.out_dims(x.shape[2:], w.shape[2:]))
+        per_group = dim_floordiv(w.shape[0], self.groups)
+
+        def formula(b: Expr, oc: Expr, *at: Expr) -> Expr:
+            first: Expr = Const(0, ic.var.dtype) if self.groups == 1 else (oc // per_group) * w.shape[1]
+            inner = [o * s + t.var * d - lo for o, s, t, d, (lo, _) in zip(at, strides, taps, dilations, pads)]
+            term = cast_to(x[(b, first + ic.var, *inner)], wide) * cast_to(w[(oc, ic, *taps)], wide)
+            inside = all_of(c for i, d, pair in zip(inner, x.shape[2:], pads) for c in _bounds(i, d, pair))
+            return sum_over(select(inside, term, Const(0, wide)), [ic, *taps])
+
+        product: Tensor = compute(shape, formula, "conv")
+        return product if wide == dtype else compute(shape, lambda *i: cast_to(product[i], dtype), "rounded")
+
+    @algorithm("tensors")
+    def padded(self, x: Tensor, w: Tensor) -> Tensor:
+        """A padded copy of x first, then a sum without conditions."""
         dtype = self.dtype or x.dtype
         wide = compute_dtype(dtype)
         n = x.rank - 2

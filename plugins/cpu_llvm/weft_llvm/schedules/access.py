@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weft.expr.nodes import Const, Expr, Var, free_vars, substitute, walk
+from weft.expr.nodes import And, Const, Expr, Var, free_vars, substitute, walk
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
-from weft.loop.nodes import Block, For, Load, Program, Stmt, Store, int_const, stmt_exprs, walk_stmts
+from weft.loop.nodes import Block, For, If, Load, Program, Stmt, Store, int_const, stmt_exprs, walk_stmts
 
 if TYPE_CHECKING:
     from weft.schedule.schedule import Schedule
@@ -89,6 +89,7 @@ class LoopView:
     kinds: dict[str, str]
     store: Load
     loads: list[Load]
+    conditions: list[set[str]]  # loops that each condition of the body depends on
 
     @classmethod
     def of(cls, s: Schedule, name: str) -> LoopView:
@@ -102,7 +103,9 @@ class LoopView:
         def seen(x: Load | Store) -> Load:
             return Load(x.buffer, tuple(simplify(substitute(i, values), ranges) for i in x.indices))
 
-        return cls(loops, extents, dict(kinds), seen(target(block)), [seen(x) for x in loads(block)])
+        parts = [c for s in walk_stmts(block.body) if isinstance(s, If) for c in conjuncts(s.cond)]
+        conditions = [set(free_vars(substitute(c, values))) for c in parts]
+        return cls(loops, extents, dict(kinds), seen(target(block)), [seen(x) for x in loads(block)], conditions)
 
     def extent(self, loop: str) -> int:
         """Trips, guessed where symbolic."""
@@ -111,6 +114,11 @@ class LoopView:
 
     def stride(self, x: Load, loop: str) -> int | None:
         return stride_of(x, loop)
+
+
+def conjuncts(condition: Expr) -> list[Expr]:
+    """The parts of a conjunction."""
+    return [*conjuncts(condition.a), *conjuncts(condition.b)] if isinstance(condition, And) else [condition]
 
 
 def extent(loop: For) -> int:

@@ -23,6 +23,10 @@ MOST_COLUMNS = 8
 """Vectors side by side in a tile, at most."""
 PANEL_VECTORS = 2
 """Vectors in a panel of a packed operand, as weft_llvm.plugin offers it."""
+FEW_TILES = 3
+"""Tiles along a row that are unrolled, each with its own borders."""
+MOST_TAPS = 7
+"""Taps along one axis that are unrolled for the sake of borders."""
 TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
 UNROLLED_STEPS = 64
@@ -144,7 +148,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
         assert width is not None
         inside = -(-width // lanes)
         column_extent = view.extent(roles.column) if roles.column is not None else 1
-        candidates = [c * inside for c in range(1, MOST_COLUMNS // inside + 1) if c <= column_extent and (column_extent % c == 0 or column_extent > 4 * c)]
+        candidates = [c * inside for c in range(1, MOST_COLUMNS // inside + 1) if c <= column_extent and (column_extent % c == 0 or column_extent > 16 * c)]
         tile = _choose(s, row_extent, candidates, column_extent * inside, machine, dtype)
         together = max(1, tile.columns // inside)
         if roles.column is not None and together > 1:
@@ -178,7 +182,9 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
             s.unroll(loop)
         s.vectorize(inner[-1])
     _finish_tail(s, tail, outer[-1], lanes)
-    _unroll_taps(s, reduce, tile.rows * tile.columns)
+    settled = _settle_conditions(s, name, reduce, tile_order, outer)
+    if not settled:
+        _unroll_taps(s, reduce, tile.rows * tile.columns)
     _parallelise(s, outer, name, machine)
 
 
@@ -216,6 +222,30 @@ def _reduction_order(view: access.LoopView) -> list[str]:
     """The reduction's loops in the order in which the last operand (the weights) lies in memory: it is streamed once per tile."""
     wide = [x for x in view.loads if x.buffer.name != view.store.buffer.name][-1]
     return sorted((x for x in view.loops if view.kinds.get(x) == "reduce"), key=lambda x: -abs(view.stride(wide, x) or 0))
+
+
+def _settle_conditions(s: Schedule, name: str, reduce: list[str], tile: list[str], outer: list[str]) -> bool:
+    """Makes conditions on taps (the borders of a convolution) settled when compiled, not run; whether there are any.
+
+    Taps whose condition depends on the tile's own loops are unrolled, and so are the tiles along a row if there are few; along the other
+    axes the loop over taps gets bounds.
+    """
+    view = access.LoopView.of(s, name)
+    last = outer[-1]
+    done = False
+    for loop in reduce:
+        n = int_const(s.loop(loop).extent)
+        conditions = [c for c in view.conditions if loop in c]
+        if n is not None and n <= MOST_TAPS and any(set(tile) & c for c in conditions):
+            s.unroll(loop)
+            done = True
+            tiles = int_const(s.loop(last).extent)
+            if tiles is not None and tiles <= FEW_TILES and any(last in c for c in conditions):
+                s.unroll(last)
+        for other in outer[:-1]:
+            if any(other in c for c in conditions):
+                s.annotate(other, "partition", 0)
+    return done
 
 
 def _unroll_taps(s: Schedule, reduce: list[str], accumulators: int) -> None:
