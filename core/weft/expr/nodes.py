@@ -807,7 +807,9 @@ def walk(expr: Expr) -> Iterator[Expr]:
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(node.children()))
+        children = node.children()
+        if children:
+            stack.extend(children[::-1])
 
 
 def free_vars(expr: Expr) -> dict[str, Var]:
@@ -819,9 +821,12 @@ def transform(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     """Rewrites bottom-up: `rule` sees each node with its children already rewritten; None keeps the node."""
     children = expr.children()
     if children:
-        new = tuple(transform(c, rule) for c in children)
-        if any(n is not c for n, c in zip(new, children)):
-            expr = expr.with_children(new)
+        # A loop, not a generator: no function of the compiler runs more often.
+        new = [transform(c, rule) for c in children]
+        for n, c in zip(new, children):
+            if n is not c:
+                expr = expr.with_children(tuple(new))
+                break
     result = rule(expr)
     return expr if result is None else result
 
@@ -831,9 +836,20 @@ def substitute(expr: Expr, values: Mapping[str, ExprLike]) -> Expr:
     if not values:
         return expr
 
-    def rule(node: Expr) -> Expr | None:
-        if isinstance(node, Var) and node.name in values:
-            return wrap(values[node.name], node.dtype)
-        return None
+    def change(e: Expr) -> Expr:
+        if type(e) is Const:
+            return e
+        if type(e) is Var:
+            value = values.get(e.name)
+            return e if value is None else wrap(value, e.dtype)
+        if isinstance(e, Binary):
+            a, b = change(e.a), change(e.b)
+            return e if a is e.a and b is e.b else BUILDERS[type(e)](a, b)
+        children = e.children()
+        new = [change(c) for c in children]
+        for n, c in zip(new, children):
+            if n is not c:
+                return e.with_children(tuple(new))
+        return e
 
-    return transform(expr, rule)
+    return change(expr)

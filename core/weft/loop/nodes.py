@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import is_
 from typing import Any, Literal
 
 from weft import dtypes as dt
@@ -284,8 +285,14 @@ def with_stmt_children(stmt: Stmt, children: tuple[Stmt, ...]) -> Stmt:
     """The same statement over other inner statements; a Seq is flattened."""
     if isinstance(stmt, Seq):
         return seq(*children)
-    if isinstance(stmt, (For, While, Let, Allocate)):
-        return replace(stmt, body=children[0])
+    if isinstance(stmt, For):
+        return For(stmt.var, stmt.extent, children[0], stmt.kind, stmt.annotations)
+    if isinstance(stmt, Let):
+        return Let(stmt.var, stmt.value, children[0])
+    if isinstance(stmt, Allocate):
+        return Allocate(stmt.buffer, children[0])
+    if isinstance(stmt, While):
+        return While(stmt.cond, children[0])
     if isinstance(stmt, If):
         return replace(stmt, then=children[0], orelse=children[1] if len(children) > 1 else None)
     if isinstance(stmt, Block):
@@ -294,19 +301,26 @@ def with_stmt_children(stmt: Stmt, children: tuple[Stmt, ...]) -> Stmt:
 
 
 def map_stmt_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
-    """`stmt` with `f` applied to each formula directly in it (whole formulas; inner statements untouched)."""
+    """`stmt` with `f` applied to each formula directly in it (whole formulas; inner statements untouched); itself if none changed."""
     match stmt:
-        case For():
-            return replace(stmt, extent=f(stmt.extent))
-        case While() | If():
-            return replace(stmt, cond=f(stmt.cond))
-        case Let():
-            return replace(stmt, value=f(stmt.value))
-        case Allocate():
-            return replace(stmt, buffer=replace(stmt.buffer, shape=tuple(f(d) for d in stmt.buffer.shape)))
         case Store():
             predicate = None if stmt.predicate is None else f(stmt.predicate)
-            return replace(stmt, indices=tuple(f(i) for i in stmt.indices), value=f(stmt.value), predicate=predicate)
+            indices, value = tuple([f(i) for i in stmt.indices]), f(stmt.value)
+            if value is stmt.value and predicate is stmt.predicate and all(map(is_, indices, stmt.indices)):
+                return stmt
+            return Store(stmt.buffer, indices, value, predicate)
+        case For():
+            extent = f(stmt.extent)
+            return stmt if extent is stmt.extent else For(stmt.var, extent, stmt.body, stmt.kind, stmt.annotations)
+        case While() | If():
+            cond = f(stmt.cond)
+            return stmt if cond is stmt.cond else replace(stmt, cond=cond)
+        case Let():
+            value = f(stmt.value)
+            return stmt if value is stmt.value else Let(stmt.var, value, stmt.body)
+        case Allocate():
+            shape = tuple([f(d) for d in stmt.buffer.shape])
+            return stmt if all(map(is_, shape, stmt.buffer.shape)) else Allocate(replace(stmt.buffer, shape=shape), stmt.body)
         case AtomicUpdate():
             return replace(stmt, indices=tuple(f(i) for i in stmt.indices), value=f(stmt.value))
         case Evaluate():
@@ -314,7 +328,7 @@ def map_stmt_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             assert isinstance(call, IntrinsicCall)
             return replace(stmt, call=call)
         case Block():
-            iters = tuple(replace(i, extent=f(i.extent)) for i in stmt.iters)
+            iters = tuple([BlockIter(i.var, f(i.extent), i.kind) for i in stmt.iters])
 
             def region(r: Region) -> Region:
                 return Region(r.buffer, tuple((f(lo), f(n)) for lo, n in r.ranges))
@@ -331,15 +345,17 @@ def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
     while stack:
         s = stack.pop()
         yield s
-        stack.extend(reversed(stmt_children(s)))
+        children = stmt_children(s)
+        if children:
+            stack.extend(children[::-1])
 
 
 def transform_stmts(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
     """Rewrites statements bottom-up; None keeps the statement."""
     children = stmt_children(stmt)
     if children:
-        new = tuple(transform_stmts(c, rule) for c in children)
-        if any(n is not c for n, c in zip(new, children)):
+        new = tuple([transform_stmts(c, rule) for c in children])
+        if not all(map(is_, new, children)):
             stmt = with_stmt_children(stmt, new)
     result = rule(stmt)
     return stmt if result is None else result
@@ -392,4 +408,4 @@ def int64(value: int) -> Const:
     return const(value, dt.int64)
 
 
-__all__ = [n for n in dir() if not n.startswith("_") and n not in ("annotations", "field")]
+__all__ = [n for n in dir() if not n.startswith("_") and n not in ("annotations", "field", "is_")]

@@ -150,16 +150,25 @@ class Emitter(Arithmetic):
     def check(self, program: Program) -> list[str]:
         lacks: dict[str, None] = {}
 
+        known: set[type] = set()
+
         def visit(e: Expr) -> None:
             for n in ex.walk(e):
-                if isinstance(n, ex.Call) and n.name not in FUNCTIONS:
-                    lacks[f"function {n.name}"] = None
-                elif isinstance(n, ex.Call) and n.dtype.kind == "complex":
-                    lacks[f"function {n.name} of {n.dtype.scalar}"] = None
-                elif isinstance(n, lp.IntrinsicCall) and n.name not in self.intrinsics:
-                    lacks[f"intrinsic {n.name}"] = None
-                elif not hasattr(self, "emit_" + type(n).__name__):
-                    lacks[f"formula {type(n).__name__}"] = None
+                kind = type(n)
+                if kind is ex.Call or kind is lp.IntrinsicCall:
+                    assert isinstance(n, (ex.Call, lp.IntrinsicCall))
+                    if isinstance(n, lp.IntrinsicCall):
+                        if n.name not in self.intrinsics:
+                            lacks[f"intrinsic {n.name}"] = None
+                    elif n.name not in FUNCTIONS:
+                        lacks[f"function {n.name}"] = None
+                    elif n.dtype.kind == "complex":
+                        lacks[f"function {n.name} of {n.dtype.scalar}"] = None
+                elif kind not in known:
+                    if hasattr(self, "emit_" + kind.__name__):
+                        known.add(kind)
+                    else:
+                        lacks[f"formula {kind.__name__}"] = None
                 if n.dtype.kind == "string":
                     lacks["dtype string"] = None
 
