@@ -25,7 +25,7 @@ from typing import Any
 
 from weft.assemble import Assembly, KernelUse, assemble
 from weft.codegen.base import Codegen, KernelCode, require
-from weft.errors import FrontendError, InputError, LoweringError, TargetError, nearest
+from weft.errors import FrontendError, InputError, LoweringError, ScheduleError, TargetError, nearest
 from weft.expr.nodes import Expr, Var
 from weft.graph.group import Group, kernel_text
 from weft.graph.nodes import Graph, Node
@@ -292,12 +292,22 @@ class Compilation:
     def schedule(self, kernel: Kernel) -> None:
         """Schedules a kernel's naive program by the target's best rule; the kernel keeps the rule, what others declined with, and the result."""
         named = Program(kernel.name, kernel.naive.inputs, kernel.naive.outputs, kernel.naive.dims, kernel.naive.body, kernel.naive.aliases)
+        rules = list(self.target.rules)
+        declines: list[tuple[str, str]] = []
         with self.stage("schedule", kernel.name):
-            rule, declines = select_rule(self.target.rules, named, self.target.machine)
-            schedule = Schedule(named, self.target.machine)
-            rule.apply(schedule)
+            while True:
+                rule, declined = select_rule(rules, named, self.target.machine)
+                schedule = Schedule(named, self.target.machine)
+                declines += [(name, f"{d.code}: {d.reason}") for name, d in declined if (name, f"{d.code}: {d.reason}") not in declines]
+                try:
+                    rule.apply(schedule)
+                    break
+                except ScheduleError as error:
+                    # A rule that offered and then met a step that may not act leaves the program to the next; the record says so.
+                    declines.append((rule.name, f"failed: {error.what}" + (f" ({error.why})" if error.why else "")))
+                    rules.remove(rule)
         kernel.rule, kernel.trace, kernel.scheduled = rule.name, schedule.trace, schedule.program
-        kernel.declines = tuple((name, f"{d.code}: {d.reason}") for name, d in declines)
+        kernel.declines = tuple(declines)
 
     # -- the executable
     def link(self, graph: Graph, assembly: Assembly) -> Executable:

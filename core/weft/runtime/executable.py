@@ -45,6 +45,7 @@ class NativeCode:
     plugin: str = ""
     version: str = ""
     features: tuple[str, ...] = field(default=())
+    architecture: str = ""  # LLVM's name; empty: this machine's
 
 
 def _described_address(array: Array) -> int:
@@ -205,10 +206,14 @@ class Executable:
         self._table = table
         self._constant_table = ctypes.addressof(table)
         step = manifest.steps[0]
-        self._mapped = Code(self._code[step.section], manifest.sections[step.section].entries)
-        self._run = _RUN(self._mapped.address(step.entry))
+        # Code for another machine can be saved and inspected here, not mapped.
+        self.foreign = manifest.machine != cpu_features.machine()
+        self._run: Any = None
         self._pool: threads.Pool | None = None
-        if manifest.pool is not None:
+        if not self.foreign:
+            self._mapped = Code(self._code[step.section], manifest.sections[step.section].entries)
+            self._run = _RUN(self._mapped.address(step.entry))
+        if manifest.pool is not None and not self.foreign:
             self._pool = threads.process_pool(self._code[manifest.pool], manifest.sections[manifest.pool].entries)
         # 0 tells kernels that there is no pool: parallel loops run inline.
         self.threads = (threads_ or manifest.threads or threads.default_threads()) if self._pool else 0
@@ -250,7 +255,7 @@ class Executable:
         manifest = Manifest(
             name=name,
             target=target,
-            machine=machine or cpu_features.machine(),
+            machine=machine or next((c.architecture for c in code.values() if c.architecture), cpu_features.machine()),
             features=tuple(sorted({f for c in code.values() for f in c.features})),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
@@ -318,6 +323,9 @@ class Executable:
         )
 
     def _execute(self, values: Sequence[Any], out: Mapping[str, Any] | None) -> list[Array]:
+        if self._run is None:
+            here = cpu_features.machine()
+            raise ExecutionError(f"'{self.manifest.name}' was compiled for {self.manifest.machine}, this machine is {here}", hint="save it, and run the archive there")
         try:
             call = self._free.pop()
         except IndexError:

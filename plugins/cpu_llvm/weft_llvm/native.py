@@ -23,7 +23,7 @@ def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], cpu: Cpu,
     objects = {"segment": compile_object(emit_segment(spec), cpu)}
     objects.update({name: code.object for name, code in kernels.items()})
     image = link(objects)
-    return {"main": _native(image.bytes, {"run": image.entries["run"]}, features), "pool": pool_code(cpu)}
+    return {"main": _native(image.bytes, {"run": image.entries["run"]}, features, architecture(cpu.triple)), "pool": pool_code(cpu)}
 
 
 @cache
@@ -32,17 +32,17 @@ def pool_code(cpu: Cpu) -> NativeCode:
     from weft_llvm.pool import emit_pool
 
     image = link({"pool": compile_object(emit_pool(architecture(cpu.triple)), cpu)})
-    return _native(image.bytes, image.entries, ())
+    return _native(image.bytes, image.entries, (), architecture(cpu.triple))
 
 
-def _native(image: bytes, entries: Mapping[str, int], features: tuple[str, ...]) -> NativeCode:
+def _native(image: bytes, entries: Mapping[str, int], features: tuple[str, ...], arch: str) -> NativeCode:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         number = version("weft-llvm")
     except PackageNotFoundError:
         number = "?"
-    return NativeCode(bytes(image), dict(entries), "weft-llvm", number, features)
+    return NativeCode(bytes(image), dict(entries), "weft-llvm", number, features, arch)
 
 
 def required_features(isa: Isa) -> tuple[str, ...]:

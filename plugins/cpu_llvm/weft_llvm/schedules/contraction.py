@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.dtypes import DType
-from weft.expr.nodes import FloorDiv, FloorMod, Var, free_vars
-from weft.loop.nodes import Block, Program, int_const
+from weft.expr.nodes import Add, Cast, Expr, FloorDiv, FloorMod, Mul, Var, free_vars
+from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.schedule.rule import Decline, Offer, Rule
 from weft.schedule.schedule import Schedule
@@ -81,9 +81,24 @@ def find_roles(s: Schedule, name: str) -> Roles | None:
 
 
 def anchor_of(program: Program) -> Block | None:
-    """The contraction of a group: its one reduction of a product."""
-    found = [b for b in access.blocks_of(program) if access.is_reduction(b) and b.annotation("op") in ("Conv", "MatMul", "ConvTranspose")]
+    """The contraction of a group: its one sum of products of two operands."""
+    found = [b for b in access.blocks_of(program) if is_contraction(b)]
     return found[0] if len(found) == 1 else None
+
+
+def is_contraction(block: Block) -> bool:
+    """Whether the block adds up products of two different loads (perhaps converted)."""
+    if not access.is_reduction(block) or len(list(access.stores(block))) != 1:
+        return False
+    store = access.target(block)
+    value = store.value
+    if not isinstance(value, Add) or not isinstance(value.a, Load) or value.a.buffer.name != store.buffer.name or not isinstance(value.b, Mul):
+        return False
+
+    def operand(e: Expr) -> bool:
+        return isinstance(e.value if isinstance(e, Cast) else e, Load)
+
+    return operand(value.b.a) and operand(value.b.b)
 
 
 class ContractionRule(Rule):

@@ -1,0 +1,126 @@
+"""ONNX's own conformance cases of single operators, from the installed `onnx` package, and how Weft is held against them.
+
+    python -m tests.onnx_backend.node_cases --update-passing [--only REGEX]      runs every case, writes passing.txt
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+import weft
+from weft_onnx.tensors import to_array
+
+PASSING = Path(__file__).parent / "passing.txt"
+# In CI every operator has its first case by hash, and one of this many others.
+ONE_IN = 24
+
+
+@cache
+def cases() -> dict[str, Any]:
+    """Every case by name. Making them takes seconds: ONNX computes the expected results."""
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {case.name: case for case in load_model_tests(kind="node")}
+
+
+def operator(name: str, model: onnx.ModelProto) -> str:
+    """What a case is counted under: its operator, or for an operator written out as its function, "expanded"."""
+    return "expanded" if "_expanded" in name else model.graph.node[-1].op_type
+
+
+def passing() -> list[tuple[str, str]]:
+    """(operator, case) of every case that is expected to pass."""
+    lines = [line.split() for line in PASSING.read_text().splitlines() if line and not line.startswith("#")]
+    return [(op, case) for op, case in lines]
+
+
+def stratified(listed: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """At least one case of every operator, the same ones every time."""
+    ranked = sorted(listed, key=lambda entry: zlib.crc32(entry[1].encode()))
+    first = {op: (op, case) for op, case in reversed(ranked)}
+    return [entry for entry in listed if first[entry[0]] == entry or zlib.crc32(entry[1].encode()) % ONE_IN == 0]
+
+
+def array(value: Any) -> Any:
+    if isinstance(value, onnx.TensorProto):
+        return to_array(value)
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
+def run(case: Any) -> None:
+    """Compiles a case, runs it, compares with the case's own tolerance.
+
+    Raises:
+        AssertionError: another result, or the model is not one native step.
+    """
+    executable = weft.compile(case.model, target="llvm", cache=False)
+    assert [step.kind for step in executable.manifest.steps] == ["native"], executable.plan
+    for inputs, expected in case.data_sets:
+        named = {info.name: array(value) for info, value in zip(case.model.graph.input, inputs)}
+        results = list(executable.run(named).values())
+        assert len(results) == len(expected)
+        for got, want in zip(results, map(array, expected)):
+            compare(got, want, case.rtol, case.atol)
+
+
+def compare(got: Any, want: Any, rtol: float, atol: float) -> None:
+    assert isinstance(got, np.ndarray) and isinstance(want, np.ndarray), f"got {type(got).__name__}, expected {type(want).__name__}"
+    assert got.dtype == want.dtype, f"got {got.dtype}, expected {want.dtype}"
+    assert got.shape == want.shape, f"got {got.shape}, expected {want.shape}"
+    if got.dtype.kind not in "biufc":
+        got, want = got.astype(np.float32), want.astype(np.float32)
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
+
+
+# -- the list ---------------------------------------------------------------------------------------------------------
+
+
+def outcomes(only: str | None = None) -> Iterator[tuple[str, str, str]]:
+    """(operator, case, what went wrong or "")."""
+    for name, case in cases().items():
+        if only is not None and not re.search(only, name):
+            continue
+        try:
+            run(case)
+            reason = ""
+        except (weft.WeftError, AssertionError) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+        except Exception as error:  # noqa: BLE001 - a case that crashes must not end the run
+            reason = f"crash: {type(error).__name__}: {error}"
+        yield operator(name, case.model), name, reason
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="node_cases")
+    parser.add_argument("--update-passing", action="store_true", help="write passing.txt")
+    parser.add_argument("--only", help="a regular expression: other cases keep their entry")
+    options = parser.parse_args(arguments)
+    kept = set(passing()) if options.only and PASSING.is_file() else set()
+    for op, name, reason in outcomes(options.only):
+        kept.discard((op, name))
+        if not reason:
+            kept.add((op, name))
+        else:
+            print(f"{name}: {reason[:200]}", flush=True)
+    operators = {op for op, _ in kept} - {"expanded"}
+    print(f"{len(kept)} of {len(cases())} cases pass, of {len(operators)} operators")
+    if options.update_passing:
+        head = f"# Node cases of onnx {onnx.__version__} that pass: operator, case. Written by `python -m tests.onnx_backend.node_cases --update-passing`.\n"
+        PASSING.write_text(head + "".join(f"{op} {name}\n" for op, name in sorted(kept)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
