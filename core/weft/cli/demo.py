@@ -76,7 +76,7 @@ def demo(
         ("planning and linking", shown(spent["plan_memory"] + spent["assemble"] + spent["link"])),
         ("compiled in", shown(compiled)),
         ("latency", f"{shown(statistics.median(runs))} (median of {len(runs)} runs, {max(1, executable.threads)} thread{'s' * (executable.threads > 1)})"),
-        ("arena", bytes_shown(int(executable.manifest.arena))),
+        ("arena", bytes_shown(arena_bytes(executable.manifest.arena, executable.threads))),
         ("weights", bytes_shown(sum(math.prod(c.shape) * _itemsize(c.dtype) for c in executable.manifest.constants))),
         ("largest error", f"{error:.1e} of the largest score (limit {LARGEST_ERROR:.0e})"),
     ]
@@ -85,6 +85,17 @@ def demo(
         typer.echo("failed: the compiled model does not compute what the operators mean", err=True)
         raise typer.Exit(1)
     typer.echo("success: the compiled model computes what the operators mean")
+
+
+def arena_bytes(formula: str, threads: int) -> int:
+    """The size of an arena whose formula depends on nothing but the threads of the call."""
+    from weft.codegen.base import TASKS, TASKS_PER_THREAD
+    from weft.expr.nodes import Const, substitute
+    from weft.expr.parser import parse_expr
+
+    value = substitute(parse_expr(formula, {TASKS.name: TASKS}), {TASKS.name: TASKS_PER_THREAD * max(1, threads)})
+    assert isinstance(value, Const)
+    return int(value.value)
 
 
 def _itemsize(name: str) -> int:
