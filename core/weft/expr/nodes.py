@@ -812,6 +812,19 @@ def walk(expr: Expr) -> Iterator[Expr]:
             stack.extend(children[::-1])
 
 
+def has(expr: Expr, kinds: type[Expr] | tuple[type[Expr], ...]) -> bool:
+    """Whether `expr` or anything in it is of these types."""
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, kinds):
+            return True
+        children = node.children()
+        if children:
+            stack.extend(children)
+    return False
+
+
 def free_vars(expr: Expr) -> dict[str, Var]:
     """The variables of `expr` by name, in order of first occurrence."""
     return {n.name: n for n in walk(expr) if isinstance(n, Var)}

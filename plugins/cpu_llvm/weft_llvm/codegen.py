@@ -33,6 +33,7 @@ class LlvmCodegen:
         self.isa = isa
         self._workers = workers
         self._intrinsics = intrinsics
+        self._sound: Program | None = None  # what `check` has last found nothing wrong with
 
     @property
     def cpu(self) -> Cpu:
@@ -41,12 +42,14 @@ class LlvmCodegen:
         return Cpu(self.isa.triple, self.isa.cpu, self.isa.features, self.isa.opt)
 
     def check(self, program: Program) -> list[str]:
-        return Emitter(self.isa, self._intrinsics).check(program)
+        lacks = Emitter(self.isa, self._intrinsics).check(program)
+        self._sound = None if lacks else program
+        return lacks
 
     def emit(self, program: Program) -> Emitted:
         """The LLVM IR of `program`, before any optimisation."""
         # An emitter holds the state of one emission; several threads may share this object.
-        return Emitter(self.isa, self._intrinsics).emit(program)
+        return Emitter(self.isa, self._intrinsics).emit(program, checked=self._sound is program)
 
     def assembly(self, program: Program) -> str:
         from weft_llvm.toolchain import compile_assembly

@@ -191,9 +191,9 @@ class Emitter(Arithmetic):
 
     # -- program --------------------------------------------------------------------------------------------------
 
-    def emit(self, program: Program) -> Emitted:
-        """Raises CodegenError for what `check` lists, a register buffer that is not used as one, and unknown sizes."""
-        lacks = self.check(program)
+    def emit(self, program: Program, checked: bool = False) -> Emitted:
+        """Raises CodegenError for what `check` lists (unless that was `checked` before), a register buffer that is not used as one, and unknown sizes."""
+        lacks = [] if checked else self.check(program)
         if lacks:
             raise CodegenError(f"LLVM code cannot express kernel '{program.name}'", where="\n".join(lacks), hint="run the loop passes first")
         self.program = program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft import dtypes as dt
 from weft.errors import LoopError
-from weft.expr.nodes import Call, Expr, cast_to, transform, walk
+from weft.expr.nodes import Call, Expr, cast_to, has, transform, walk
 from weft.loop.math_tables import FORMULAS, Lets
 from weft.loop.nodes import (
     Allocate,
@@ -36,9 +36,9 @@ def expand_math(program: Program, functions: frozenset[str]) -> Program:
     """
 
     def missing(e: Expr) -> bool:
-        return isinstance(e, Call) and e.name not in functions
+        return has(e, Call) and any(isinstance(n, Call) and n.name not in functions for n in walk(e))
 
-    if not any(missing(n) for s in walk_stmts(program.body) for e in stmt_exprs(s) for n in walk(e)):
+    if not any(missing(e) for s in walk_stmts(program.body) for e in stmt_exprs(s)):
         return program
     names = Names.of(program)
 
@@ -51,7 +51,7 @@ def expand_math(program: Program, functions: frozenset[str]) -> Program:
             new = tuple(visit(c) for c in children)
             if any(n is not c for n, c in zip(new, children)):
                 stmt = with_stmt_children(stmt, new)
-        if not any(missing(n) for e in stmt_exprs(stmt) for n in walk(e)):
+        if not any(missing(e) for e in stmt_exprs(stmt)):
             return stmt
         lets = Lets(functions, names.fresh)
         if isinstance(stmt, While):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.expr.nodes import Const, Expr, Select, and_, not_, walk
+from weft.expr.nodes import Const, Expr, Select, and_, has, not_
 from weft.expr.ranges import Range, range_of
 from weft.loop.nodes import For, Let, Load, Program, Stmt, int_const, map_stmt_exprs, stmt_children, with_stmt_children
 from weft.loop.passes.simplify import Scope, program_scope
@@ -35,7 +35,7 @@ def guard_loads(program: Program) -> Program:
 
 
 def guard_expr(expr: Expr, scope: Scope) -> Expr:
-    if not any(isinstance(n, Select) for n in walk(expr)):
+    if not has(expr, Select):
         return expr
     certain = set(_unconditional(expr))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.expr.nodes import And, Const, Eq, Expr, Le, Lt, Ne, Not, Or, Select, Var, eq, le, lt, ne, select, transform, walk
+from weft.expr.nodes import And, Const, Eq, Expr, Le, Lt, Ne, Not, Or, Select, Var, eq, has, le, lt, ne, select, transform
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify as simplify_expr
 from weft.loop.nodes import Allocate, AtomicUpdate, Evaluate, For, If, IntrinsicCall, Let, Load, Program, Seq, Stmt, Store, While, int_const, seq
@@ -36,7 +36,7 @@ class Scope:
 
     def with_facts(self, facts: tuple[Expr, ...]) -> Scope:
         # A fact about data holds only until the next store: keep those about indices.
-        facts = tuple(f for f in facts if f.dtype.lanes == 1 and not any(isinstance(n, Load) for n in walk(f)))
+        facts = tuple(f for f in facts if f.dtype.lanes == 1 and not has(f, Load))
         return type(self)(self.ranges, (*self.facts, *facts), self.values) if facts else self
 
     def with_value(self, name: str, value: Expr) -> Scope:
@@ -51,7 +51,7 @@ class ConditionScope(Scope):
             return super().simplify(expr)
         if self.values:
             expr = rewrite(expr, self.values, {})
-        if not any(isinstance(n, Select) or (isinstance(n, Load) and n.predicate is not None) for n in walk(expr)):
+        if not _has_condition(expr):
             return expr
 
         def rule(node: Expr) -> Expr | None:
@@ -62,6 +62,18 @@ class ConditionScope(Scope):
             return None
 
         return transform(expr, rule)
+
+
+def _has_condition(expr: Expr) -> bool:
+    stack = [expr]
+    while stack:
+        e = stack.pop()
+        if isinstance(e, Select) or (isinstance(e, Load) and e.predicate is not None):
+            return True
+        children = e.children()
+        if children:
+            stack.extend(children)
+    return False
 
 
 def holds(cond: Expr) -> tuple[Expr, ...]:
@@ -134,7 +146,7 @@ def simplify_stmt(stmt: Stmt, scope: Scope) -> Stmt:
             inner = scope.with_range(stmt.var.name, range_of(value, scope.ranges)) if stmt.var.dtype.is_integer and stmt.var.dtype.lanes == 1 else scope
             body = simplify_stmt(stmt.body, inner)
             # A call for its effect must stay.
-            return body if is_empty(body) and not any(isinstance(n, IntrinsicCall) for n in walk(value)) else replace(stmt, value=value, body=body)
+            return body if is_empty(body) and not has(value, IntrinsicCall) else replace(stmt, value=value, body=body)
         case Allocate():
             body = simplify_stmt(stmt.body, scope)
             return EMPTY if is_empty(body) else replace(stmt, body=body)

@@ -207,14 +207,10 @@ def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
     """The epilogue on the tile: lanes vectorised, the rest unrolled."""
     loops = s.loops(tail)
     inner = loops[loops.index(at) + 1 :]
-    block = s.block(tail)
-    store = access.target(block)
-    contiguous = None
-    for loop in reversed(inner):
-        k = next((k for k, b in enumerate(block.bindings) if loop in free_vars(b)), None)
-        if k is not None and access.stride_of(store, block.iters[k].var.name) == 1:
-            contiguous = loop
-            break
+    view = access.LoopView.of(s, tail)
+    tiles = [x for x in view.loads if x.buffer.scope == "register"]
+    lane_loops = [x for x in inner if view.stride(view.store, x) == 1 and all(view.stride(t, x) in (0, 1) for t in tiles)]
+    contiguous = lane_loops[-1] if lane_loops else None
     for loop in inner:
         n = int_const(s.loop(loop).extent)
         if loop == contiguous:
