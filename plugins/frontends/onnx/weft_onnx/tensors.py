@@ -83,8 +83,8 @@ def _of_bytes(raw: Any, dtype: DType, shape: tuple[int, ...], what: str) -> Arra
     array = np.frombuffer(raw, dtype.numpy).reshape(shape)
     if sys.byteorder == "big":
         array = array.byteswap()
-    # Protobuf aligns nothing; what reads the weights later may want whole elements.
-    return array if array.flags.aligned else array.copy()
+    # Protobuf aligns nothing. numpy reads such arrays all the same, and whoever needs them aligned copies them then: once.
+    return array
 
 
 def _unpacked(packed: Array, dtype: DType, count: int) -> Array:

@@ -173,6 +173,9 @@ def _cast(c: Context, x: Value, to: dt.DType) -> Value:
         return x
     if to.name == "float8_e8m0fnu" and c.string("round_mode", "up") != "nearest":
         return _power_of_two(c, x, c.string("round_mode", "up"), c.flag("saturate", True))
+    if x.dtype.is_float and to.is_integer and to.bits < 8:
+        # What does not fit wraps, as it does from the integers.
+        x = c(ops.Cast(dt.int32), x)
     narrow = to.is_float and to.bits <= 8
     return c(ops.Cast(to, saturate=narrow and c.flag("saturate", True)), x)  # type: ignore[no-any-return]
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
+
+import numpy as np
 
 from weft import dtypes as dt
 from weft import ops
 from weft.graph.nodes import Value
-from weft.ops.shapes import axis_of
-from weft.tensor.language import Dim
+from weft.ops.shapes import axis_of, product, static
+from weft.tensor.language import Dim, as_dim
+from weft_onnx.converters.network import add_bias
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 
@@ -167,3 +171,55 @@ def mel_weight_matrix(c: Context) -> Value:
     up_inside = c(ops.LogicalAnd(), c(ops.LessEqual(), left, frequency), c(ops.LessEqual(), frequency, centre))
     down_inside = c(ops.LogicalAnd(), c(ops.Less(), centre, frequency), c(ops.Less(), frequency, right))
     return c.cast(c(ops.Where(), up_inside, up, c(ops.Where(), down_inside, down, zero)), dtype)
+
+
+@onnx_op("DeformConv")
+def deform_conv(c: Context) -> Value:
+    """x sampled at the moved places of every tap, then a product with the weights."""
+    x, w, offset = c.value(0), c.value(1), c.value(2)
+    if len(x.shape) != 4:
+        raise c.unsupported(f"{len(x.shape) - 2} spatial axes")
+    if not w.tensor.is_static:
+        raise c.unsupported("weights of unknown size")
+    kernel, places = static(w.shape[2:]), offset.shape[2:]
+    strides, dilations = c.integers("strides") or (1, 1), c.integers("dilations") or (1, 1)
+    pads = c.integers("pads") or (0, 0, 0, 0)
+    groups, parts = c.integer("group", 1), c.integer("offset_group", 1)
+    n, channels, *size = x.shape
+    taps = math.prod(kernel)
+    images = as_dim(n * parts)
+    # offset [n, parts · taps · 2, oh, ow]: for every tap how far it is moved down, then right.
+    moved = c.reshape(offset, (images, taps, 2, *places))
+    rows = product([taps, *places])
+    near: list[tuple[Value, Value]] = []
+    for d in range(2):
+        tap = np.arange(taps) // kernel[1] if d == 0 else np.arange(taps) % kernel[1]
+        start = c.builder.constant((tap * dilations[d] - pads[d]).astype(x.dtype.numpy).reshape(taps, 1, 1))
+        line = c.mul(c(ops.Iota(x.dtype, (places[d], *([1] * (1 - d))))), float(strides[d]))
+        at = c.reshape(c.add(c.add(c.pick(moved, 2, d), start), line), (images, rows))
+        low = c(ops.Floor(), at)
+        near.append((c.cast(low, dt.int64), c.sub(at, low)))
+    per_part = as_dim(channels // parts)
+    flat = c.reshape(x, (images, per_part, product(size)))
+    # Per axis the elements below and above: safe index, and weight, which is zero outside.
+    ends: list[list[tuple[Value, Value]]] = []
+    for (low, fraction), extent in zip(near, size):
+        pair = []
+        for index, share in ((low, c.sub(1.0, fraction)), (c.add(low, 1), fraction)):
+            inside = c(ops.LogicalAnd(), c(ops.GreaterEqual(), index, 0), c(ops.Less(), index, c.dim(extent)))
+            safe = c(ops.Maximum(), c(ops.Minimum(), index, c.sub(c.dim(extent), 1)), 0)
+            pair.append((safe, c(ops.Where(), inside, share, 0.0)))
+        ends.append(pair)
+    corners: list[Value] = []
+    for (y, down), (z, right) in itertools.product(*ends):
+        at = c.reshape(c.add(c.mul(y, c.dim(size[1])), z), (images, 1, rows))
+        taken = c(ops.GatherElements(2), flat, c.broadcast(at, (images, per_part, rows)))
+        corners.append(c.mul(taken, c.reshape(c.mul(down, right), (images, 1, rows))))
+    sampled = c.add(c.add(corners[0], corners[1]), c.add(corners[2], corners[3]))
+    if c.given(4):
+        sampled = c.mul(sampled, c.reshape(c.value(4), (images, 1, rows)))
+    width = as_dim(channels // groups * taps)
+    columns = c.reshape(sampled, (n, groups, width, product(places)))
+    weights = c.reshape(w, (groups, as_dim(w.shape[0] // groups), width))
+    result = c.reshape(c(ops.MatMul(), weights, columns), (n, w.shape[0], *places))
+    return add_bias(c, result, c.optional(3))

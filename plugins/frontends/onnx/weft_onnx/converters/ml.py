@@ -95,3 +95,103 @@ def _table(c: Context) -> tuple[Any, Any, Any]:
     elif values is not None:
         default = c.real("default_float", -0.0) if values.dtype.kind == "f" else c.integer("default_int64", -1)
     return keys, values, default
+
+
+@onnx_op("TreeEnsemble", domain=DOMAIN)
+def tree_ensemble(c: Context) -> Value:
+    """All trees walk down in step: a level is one gather of every sample's node in every tree; leaves stay where they are."""
+    x = c.value(0)
+    samples = x.shape[0]
+    nodes, leaves = _nodes(c, x.dtype)
+    count = len(nodes["feature"])
+    roots = np.array(c.integers("tree_roots"), np.int64)
+    at = c.broadcast(c.builder.constant(roots), (samples, len(roots)))
+    table = {key: c.builder.constant(value) for key, value in nodes.items()}
+    for _ in range(_depth(nodes, roots)):
+        value = c(ops.GatherElements(1), x, c.gather(table["feature"], at, 0))
+        split, mode = c.gather(table["split"], at, 0), c.gather(table["mode"], at, 0)
+        taken: Value | None = None
+        for code in sorted(set(nodes["mode"].tolist())):
+            holds = _member(c, value, at) if code == MEMBER else c(COMPARISONS[code], value, split)
+            taken = holds if taken is None else c(ops.Where(), c(ops.Equal(), mode, code), holds, taken)
+        if c.has("nodes_missing_value_tracks_true"):
+            taken = c(ops.LogicalOr(), taken, c(ops.LogicalAnd(), c(ops.IsNan(), value), c.gather(table["missing"], at, 0)))
+        at = c(ops.Where(), taken, c.gather(table["true"], at, 0), c.gather(table["false"], at, 0))
+    # Leaves are counted behind the inner nodes.
+    weights = c.gather(c.builder.constant(leaves), c.sub(at, count - len(leaves)), 0)
+    aggregate = c.integer("aggregate_function", 1)
+    ids = np.array(c.integers("leaf_targetids"), np.int64)
+    which = c.gather(c.builder.constant(ids), c.sub(at, count - len(leaves)), 0)
+    columns = []
+    for t in range(c.integer("n_targets", 1)):
+        here = c(ops.Equal(), which, t)
+        if aggregate in (0, 1):
+            total = c.sum(c(ops.Where(), here, weights, 0.0), (1,))
+            columns.append(c.div(total, float(len(roots))) if aggregate == 0 else total)
+        else:
+            reducer, start = (ops.ReduceMin, np.inf) if aggregate == 2 else (ops.ReduceMax, -np.inf)
+            best = c(reducer((1,), True), c(ops.Where(), here, weights, float(start)))
+            columns.append(c(ops.Where(), c(ops.IsInf(), best), 0.0, best))
+    y = c.concat(columns, 1)
+    transform = c.integer("post_transform", 0)
+    if transform not in (0, 1, 2):
+        raise c.unsupported(f"post_transform {transform}")
+    return y if transform == 0 else c(ops.Softmax(-1) if transform == 1 else ops.Sigmoid(), y)
+
+
+MEMBER = 6
+COMPARISONS: dict[int, Any] = {
+    0: ops.LessEqual(), 1: ops.Less(), 2: ops.GreaterEqual(), 3: ops.Greater(), 4: ops.Equal(), 5: ops.NotEqual(),
+}  # fmt: skip
+
+
+def _nodes(c: Context, dtype: dt.DType) -> tuple[dict[str, Any], Any]:
+    """The inner nodes and, behind them, the leaves, which lead to themselves; the leaves' weights."""
+    weights = c.tensor("leaf_weights")
+    assert weights is not None
+    features = c.integers("nodes_featureids") or ()
+    inner, leaves = len(features), len(weights)
+    own = np.arange(inner, inner + leaves)
+
+    def behind(name: str, fill: Any, of: Any) -> Any:
+        return np.concatenate([np.asarray(of if of is not None else c.integers(name)), np.full(leaves, fill)])
+
+    def children(name: str) -> Any:
+        ids = np.array(c.integers(f"nodes_{name}nodeids"), np.int64)
+        is_leaf = np.array(c.integers(f"nodes_{name}leafs"), bool)
+        return np.concatenate([np.where(is_leaf, ids + inner, ids), own])
+
+    missing = c.integers("nodes_missing_value_tracks_true") or (0,) * inner
+    splits, modes = c.tensor("nodes_splits"), c.tensor("nodes_modes")
+    return {
+        "feature": behind("nodes_featureids", 0, None).astype(np.int64),
+        "split": behind("nodes_splits", 0, splits).astype(dtype.numpy),
+        "mode": behind("nodes_modes", 0, modes).astype(np.int64),
+        "missing": behind("", 0, missing).astype(bool),
+        "true": children("true"),
+        "false": children("false"),
+    }, weights
+
+
+def _depth(nodes: dict[str, Any], roots: Any) -> int:
+    level, depth = set(roots.tolist()), 0
+    while True:
+        below = {int(nodes[side][k]) for k in level for side in ("true", "false")}
+        if below <= level or depth > len(nodes["true"]):
+            return depth
+        level, depth = below, depth + 1
+
+
+def _member(c: Context, value: Value, at: Value) -> Value:
+    """Whether a value is in its node's set. Sets stand in `membership_values` one after another, each ended by a NaN."""
+    values, modes = c.tensor("membership_values"), c.tensor("nodes_modes")
+    assert values is not None and modes is not None
+    ends = np.flatnonzero(np.isnan(values))
+    sets = [part[~np.isnan(part)] for part in np.split(values, ends + 1)][: len(ends)]
+    width = max(map(len, sets))
+    table = np.full((len(modes) + len(c.tensor("leaf_weights")), width), np.nan, value.dtype.numpy)  # type: ignore[arg-type]
+    for k, s in zip(np.flatnonzero(modes == MEMBER), sets):
+        table[k, : len(s)] = s
+    own = c.gather(c.builder.constant(table), at, 0)
+    same = c(ops.Equal(), own, c.reshape(value, (*value.shape, 1)))
+    return c(ops.ReduceMax((2,), False), same)  # type: ignore[no-any-return]

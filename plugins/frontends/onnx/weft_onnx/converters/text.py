@@ -1,0 +1,60 @@
+"""Counts of n-grams, of numbers; strings are not supported."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft import ops
+from weft.graph.nodes import Value
+from weft_onnx.importer import Context
+from weft_onnx.registry import onnx_op
+
+
+@onnx_op("TfIdfVectorizer")
+def tf_idf(c: Context) -> Value:
+    """Every place is compared with every n-gram of the pool; the sum over places is the count."""
+    pool = c.integers("pool_int64s")
+    if pool is None:
+        raise c.unsupported("strings")
+    x = c.value(0)
+    length = x.shape[-1]
+    if not isinstance(length, int):
+        raise c.unsupported("sequences of unknown length")
+    flat = len(x.shape) == 1
+    rows = c.cast(c.reshape(x, (1, length) if flat else x.shape), dt.int64)
+    starts, indexes = (*(c.integers("ngram_counts") or ()), len(pool)), c.integers("ngram_indexes") or ()
+    shortest, longest, skips = c.integer("min_gram_length"), c.integer("max_gram_length"), c.integer("max_skip_count")
+    counts: list[Value] = []
+    for n in range(1, len(starts)):
+        grams = np.array(pool[starts[n - 1] : starts[n]], np.int64).reshape(-1, n)
+        if not len(grams):
+            continue
+        total = c(ops.Fill(dt.int64, (rows.shape[0], len(grams)), 0))
+        # The neighbours of a single word are no matter.
+        for step in range(1, (skips if n > 1 else 0) + 2) if shortest <= n <= longest else ():
+            places = length - (n - 1) * step
+            if places <= 0:
+                continue
+            found: Value | None = None
+            for k in range(n):
+                word = c.reshape(c.slice(rows, 1, k * step, places), (rows.shape[0], places, 1))
+                same = c(ops.Equal(), word, c.builder.constant(np.ascontiguousarray(grams[:, k])))
+                found = same if found is None else c(ops.LogicalAnd(), found, same)
+            assert found is not None
+            total = c.add(total, c.sum(c.cast(found, dt.int64), (1,), False))
+        counts.append(total)
+    counted = c.cast(c.concat([*counts, c(ops.Fill(dt.int64, (rows.shape[0], 1), 0))], 1), dt.float32)
+    weights = np.array([*(c.reals("weights") or [1.0] * len(indexes)), 0.0], np.float32)
+    mode = c.string("mode")
+    if mode == "IDF":
+        counted = c.cast(c(ops.Greater(), counted, 0.0), dt.float32)
+    elif mode not in ("TF", "TFIDF"):
+        raise c.error(f"mode is '{mode}', expected TF, IDF or TFIDF")
+    if mode != "TF":
+        counted = c.mul(counted, c.builder.constant(weights))
+    # Places of the result that no n-gram has are zero, the last of the counts.
+    source = np.full(max(indexes) + 1, len(indexes), np.int64)
+    source[list(indexes)] = np.arange(len(indexes))
+    y = c.gather(counted, c.builder.constant(source), 1)
+    return c.reshape(y, (len(source),)) if flat else y
