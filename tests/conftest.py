@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from weft.runtime.threads import available_threads
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="everything: tests marked 'full' and every case of the big suites")
@@ -29,6 +31,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 _CACHE = pytest.StashKey[str]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    # The whole suite takes every processor; a part of it, named on the command line, starts at once in one process. -n decides where it is given.
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if whole and config.pluginmanager.hasplugin("xdist") and config.option.numprocesses is None and not hasattr(config, "workerinput"):
+        config.option.numprocesses = max(2, min(8, available_threads()))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

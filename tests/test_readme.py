@@ -1,0 +1,45 @@
+"""The README is true: its commands are what CI runs, its links lead somewhere, its commands and names exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import weft
+from weft.cli.main import build_app
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_ci_runs_the_commands_of_the_readme() -> None:
+    install, test = re.findall(r"^    (pip install .*)$", README, re.MULTILINE)
+    assert install == "pip install . && weft demo"
+    ci = (ROOT / ".ci" / "run").read_text()
+    installing, testing = test.split(" && ")
+    assert installing.removeprefix("pip install ") in ci
+    assert ci.rstrip().splitlines()[-1] == testing
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_every_command_has_its_row() -> None:
+    named = set(re.findall(r"`weft (\w+)", README))
+    commands = {command.name for command in build_app().registered_commands} & {"run", "compile", "bench", "inspect", "plugins", "targets"}
+    assert commands <= named
+
+
+def test_public_names_exist() -> None:
+    for name in re.findall(r"\bweft\.(\w+)", README):
+        assert name in weft.__all__ or name == "weft", name
+
+
+def test_the_root_installs_every_member() -> None:
+    import tomllib
+
+    root = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    members = {tomllib.loads(p.read_text())["project"]["name"] for p in [ROOT / "core" / "pyproject.toml", *(ROOT / "plugins").rglob("pyproject.toml")]}
+    assert {d.split(" @ ")[0] for d in root["project"]["dependencies"]} == members
