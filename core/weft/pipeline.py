@@ -432,9 +432,7 @@ def model_key(model: Any, target: ResolvedTarget, input_shapes: Mapping[str, Seq
         path = Path(model)
         if not path.is_file():
             return None
-        from weft.fingerprint import hash_files
-
-        hash_files(path, digest)
+        digest.update(_file_digest(path))
     elif isinstance(model, (bytes, bytearray)):
         digest.update(model)
     else:
@@ -442,6 +440,28 @@ def model_key(model: Any, target: ResolvedTarget, input_shapes: Mapping[str, Seq
     shapes = sorted((k, tuple(v)) for k, v in (input_shapes or {}).items())
     digest.update(repr((str(target.target), target.fingerprint, shapes, frontend, fingerprints())).encode())
     return digest.hexdigest()
+
+
+LARGE = 64 << 20
+SETTLED = 2.0
+"""Seconds after which a file's time tells it from what it was: a write within the clock's tick would not."""
+
+
+def _file_digest(path: Path) -> bytes:
+    """The hash of a model file; that of a large one is remembered by its place, size and time, as reading it takes longer than all the rest."""
+    from weft.fingerprint import hash_files
+
+    stat = path.stat()
+    store = Cache("digests") if stat.st_size >= LARGE and time.time() - stat.st_mtime > SETTLED else None
+    key = f"{path.resolve()}:{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
+    known = store.get(key) if store is not None else None
+    if known is not None:
+        return known
+    digest = hashlib.sha256()
+    hash_files(path, digest)
+    if store is not None:
+        store.put(key, digest.digest())
+    return digest.digest()
 
 
 def fingerprints() -> str:

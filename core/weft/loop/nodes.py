@@ -379,12 +379,14 @@ def replace_buffers(stmt: Stmt, buffers: Mapping[str, Buffer]) -> Stmt:
             return Load(buffers[node.buffer.name], node.indices, node.predicate)
         return None
 
+    def move(regions: tuple[Region, ...] | None) -> tuple[Region, ...] | None:
+        return None if regions is None else tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in regions)
+
     def rule(s: Stmt) -> Stmt | None:
         s = map_stmt_exprs(s, lambda x: transform(x, load))
         if isinstance(s, (Store, AtomicUpdate, Allocate)) and s.buffer.name in buffers:
             return replace(s, buffer=buffers[s.buffer.name])
         if isinstance(s, Block) and (s.reads is not None or s.writes is not None):
-            move = lambda rs: None if rs is None else tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in rs)  # noqa: E731
             return replace(s, reads=move(s.reads), writes=move(s.writes))
         return s
 

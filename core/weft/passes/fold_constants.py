@@ -13,6 +13,8 @@ from weft.graph.rewrite import Replacement, Rewriter, attribute_symbols, rewrite
 from weft.passes.eliminate_common_subexpressions import RANDOM
 
 LIMIT = 64 << 20
+VIEWS = 1 << 20
+"""Bytes from which a folded view is not copied."""
 
 
 def fold_constants(graph: Graph, limit: int = LIMIT) -> Graph:
@@ -44,7 +46,10 @@ def fold_constants(graph: Graph, limit: int = LIMIT) -> Graph:
             array = np.asarray(data)
             if array.shape != old.shape or array.dtype != old.dtype.numpy:
                 return None
-            value = r.constant(np.ascontiguousarray(array) if array.ndim else array, old.name)
+            # A view of weights, as of a transposed matrix, stays one: they are laid out once, when they are packed.
+            if array.ndim and (array.base is None or array.nbytes < VIEWS):
+                array = np.ascontiguousarray(array)
+            value = r.constant(array, old.name)
             value.type = old.type
             folded.append(value)
         return tuple(folded)
