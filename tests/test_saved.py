@@ -33,7 +33,7 @@ print(json.dumps({"y": hashlib.sha256(y.tobytes()).hexdigest(), "modules": sorte
 """
 COMPILER = (
     "llvmlite", "onnx", "weft_llvm", "weft_onnx", "pluggy", "weft.pipeline", "weft.plugins", "weft.graph", "weft.ops", "weft.passes", "weft.lower",
-    "weft.schedule", "weft.codegen", "weft.loop", "weft.tensor", "weft.expr", "weft.target", "weft.cli",
+    "weft.scheduling", "weft.codegen", "weft.loop", "weft.tensor", "weft.expr", "weft.target", "weft.cli",
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.graph.nodes import Graph
     from weft.graph.operator import Operator
     from weft.passes.capabilities import Capabilities
-    from weft.schedule.rule import Rule
+    from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
 
 PROJECT = "weft"

@@ -21,8 +21,8 @@ from weft.pipeline import ResolvedTarget, resolve_target
 from weft.plugins import host
 from weft.runtime.executable import Executable
 from weft.runtime.plan import Native, TensorInfo
-from weft.schedule.rule import select_rule
-from weft.schedule.schedule import Schedule
+from weft.scheduling.rule import select_rule
+from weft.scheduling.schedule import Schedule
 from weft.tensor.language import Placeholder, Scan, Tensor
 
 

@@ -45,8 +45,8 @@ from weft.plugins import KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHos
 from weft.runtime.cache import Cache
 from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.plan import Native, TensorInfo
-from weft.schedule.rule import Rule, select_rule
-from weft.schedule.schedule import Schedule
+from weft.scheduling.rule import Rule, select_rule
+from weft.scheduling.schedule import Schedule
 from weft.target import Target, TargetKind, parse_targets
 
 OnStage = Callable[[StageReport], None]

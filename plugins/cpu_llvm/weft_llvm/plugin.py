@@ -9,7 +9,7 @@ from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
     from weft.passes.capabilities import Capabilities
-    from weft.schedule.rule import Rule
+    from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
 
 

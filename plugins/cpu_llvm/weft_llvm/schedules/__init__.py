@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.schedule.rule import Rule
+from weft.scheduling.rule import Rule
 from weft_llvm.schedules.contraction import ContractionRule
 from weft_llvm.schedules.elementwise import ElementwiseRule
 from weft_llvm.schedules.fallback import FallbackRule

@@ -12,7 +12,7 @@ from weft.expr.simplify import simplify
 from weft.loop.nodes import Block, For, If, Load, Program, Stmt, Store, int_const, stmt_exprs, walk_stmts
 
 if TYPE_CHECKING:
-    from weft.schedule.schedule import Schedule
+    from weft.scheduling.schedule import Schedule
 
 UNKNOWN_EXTENT = 256
 """What a symbolic extent is taken for where a schedule must guess."""

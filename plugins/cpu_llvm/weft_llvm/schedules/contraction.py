@@ -13,8 +13,8 @@ from weft.dtypes import DType
 from weft.expr.nodes import Add, Cast, Expr, FloorDiv, FloorMod, Mul, Var, free_vars
 from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
-from weft.schedule.rule import Decline, Offer, Rule
-from weft.schedule.schedule import Schedule
+from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
 from weft_llvm.schedules.elementwise import schedule_elementwise
 from weft_llvm.schedules.tiles import Tile, choose_tile

@@ -5,8 +5,8 @@ from __future__ import annotations
 from weft.errors import ScheduleError
 from weft.loop.nodes import Program
 from weft.machine import Machine
-from weft.schedule.rule import Decline, Offer, Rule
-from weft.schedule.schedule import Schedule
+from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
 
 

@@ -1,0 +1,12 @@
+"""Schedules: rewrites of loop programs that keep their meaning.
+
+    s = Schedule(program)
+    s.split("i", [None, 16])
+    s.trace                     what was done, as data; `replay(program, trace)` does it again
+"""
+
+from weft.scheduling.rule import Decline, Offer, Rule, select_rule
+from weft.scheduling.schedule import Schedule
+from weft.scheduling.trace import Step, Trace, replay
+
+__all__ = ["Decline", "Offer", "Rule", "Schedule", "Step", "Trace", "replay", "select_rule"]

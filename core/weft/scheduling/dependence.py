@@ -1,0 +1,201 @@
+"""Who depends on whom: blocks by the buffers they share, iterations of a loop by the boxes they touch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weft.expr.nodes import Const, Expr, FloorDiv, FloorMod, Var, free_vars, walk
+from weft.loop.nodes import Allocate, Block, Buffer, For, Stmt, walk_stmts
+from weft.scheduling.region import Access, Poly, accesses, at_least_zero, block_accesses, loops_under, number, poly, union_box
+from weft.scheduling.tree import Path, Tree, blocks_in
+
+
+def reads(block: Block) -> list[str]:
+    """Buffers that the block reads, in order of first use; not those it only accumulates into."""
+    written = set(writes(block))
+    return list(dict.fromkeys(a.buffer.name for a in block_accesses(block) if not a.write and a.buffer.name not in written))
+
+
+def writes(block: Block) -> list[str]:
+    return list(dict.fromkeys(a.buffer.name for a in block_accesses(block) if a.write))
+
+
+def written_buffers(block: Block) -> list[Buffer]:
+    return list({a.buffer.name: a.buffer for a in block_accesses(block) if a.write}.values())
+
+
+def all_blocks(tree: Tree) -> list[Block]:
+    return blocks_in(tree.program.body)
+
+
+def writers(tree: Tree, buffers: Iterable[str], but: str | None = None) -> list[str]:
+    """Names of the blocks that write any of the buffers, in program order."""
+    wanted = set(buffers)
+    return [b.name for b in all_blocks(tree) if b.name != but and wanted & set(writes(b))]
+
+
+def readers(tree: Tree, buffers: Iterable[str], but: str | None = None) -> list[str]:
+    wanted = set(buffers)
+    return [b.name for b in all_blocks(tree) if b.name != but and wanted & {a.buffer.name for a in block_accesses(b) if not a.write}]
+
+
+def producers(tree: Tree, block: str, step: str = "producers") -> list[str]:
+    """Blocks that write what `block` reads or accumulates into, in program order."""
+    b = tree.block(block, step)
+    return writers(tree, {a.buffer.name for a in block_accesses(b)} - _first_written(b), but=block)
+
+
+def _first_written(block: Block) -> set[str]:
+    """Buffers that the block starts itself: nobody's value comes in."""
+    mine = set(writes(block))
+    read = {a.buffer.name for a in block_accesses(block) if not a.write}
+    return {b for b in mine if block.init is not None or b not in read}
+
+
+def consumers(tree: Tree, block: str, step: str = "consumers") -> list[str]:
+    """Blocks that read what `block` writes, in program order."""
+    return readers(tree, writes(tree.block(block, step)), but=block)
+
+
+def free_buffers(stmt: Stmt) -> dict[str, list[Access]]:
+    """Accesses under `stmt` by buffer, of buffers that are allocated outside it."""
+    private = {s.buffer.name for s in walk_stmts(stmt) if isinstance(s, Allocate)}
+    found: dict[str, list[Access]] = {}
+    for a in accesses(stmt):
+        if a.buffer.name not in private:
+            found.setdefault(a.buffer.name, []).append(a)
+    return found
+
+
+# -- iterations of one loop -------------------------------------------------------------------------------------------
+
+
+def carried(tree: Tree, loop: str, step: str, ignore_scopes: Iterable[str] = ()) -> tuple[str, str] | None:
+    """Why iterations of `loop` depend on one another, with the name to mark; None if they certainly do not."""
+    path = tree.loop_path(loop, step)
+    f = path[-1]
+    assert isinstance(f, For)
+    for b in blocks_in(f.body):
+        for it, binding in zip(b.iters, b.bindings):
+            if it.kind != "spatial" and loop in free_vars(binding):
+                return f"it carries the {it.kind} iterator '{it.var.name}' of block '{b.name}'", b.name
+    inner = loops_under(f.body)
+    for name, uses in free_buffers(f.body).items():
+        if uses[0].buffer.scope in tuple(ignore_scopes) or not any(u.write for u in uses):
+            continue
+        if not disjoint(uses, f, inner):
+            block = next((u.block for u in uses if u.write and u.block is not None), None)
+            return f"two iterations may touch the same element of buffer '{name}'", block.name if block is not None else loop
+    return None
+
+
+def disjoint(uses: list[Access], loop: For, inner: dict[str, Expr]) -> bool:
+    """Whether different iterations of `loop` touch different elements by these accesses."""
+    box = union_box([u.box(inner) for u in uses])
+    digits = _digits(box, loop)
+    if not digits:
+        return False
+    apart: set[Expr] = set()
+    for ends in box:
+        if ends is None:
+            continue
+        for digit in digits:
+            # One step of the digit moves the box past its own end, whatever the others are.
+            lo = {m: c for m, c in ends[0].terms.items() if digit in m}
+            if len(lo) != 1:
+                continue
+            ((monomial, factor),) = lo.items()
+            if monomial != (digit,) or any(digit in m and m != (digit,) for m in ends[1].terms) or ends[1].terms.get((digit,), 0) != factor:
+                continue
+            others = [d for d in digits if d != digit and any(d in m for m in (*ends[0].terms, *ends[1].terms))]
+            if others:
+                continue
+            if at_least_zero(number(abs(factor) - 1) - (ends[1] - ends[0])):
+                apart.add(digit)
+    return loop.var in apart or _complete(apart, loop)
+
+
+def _digits(box: list[tuple[Poly, Poly] | None], loop: For) -> list[Expr]:
+    found: dict[Expr, None] = {}
+    for ends in box:
+        if ends is None:
+            continue
+        for p in ends:
+            for m in p.terms:
+                for a in m:
+                    if any(isinstance(n, Var) and n.name == loop.var.name for n in walk(a)):
+                        found[a] = None
+    return list(found)
+
+
+def _complete(digits: set[Expr], loop: For) -> bool:
+    """Whether the digits give back the loop variable: v % a, v//a % b, …, v//(a·b·…)."""
+    parts: list[tuple[Poly, Poly | None]] = []  # (divisor, modulus)
+    for d in digits:
+        divisor, modulus = number(1), None
+        e = d
+        if isinstance(e, FloorMod):
+            modulus, e = poly(e.b), e.a
+            while isinstance(e, FloorDiv):  # v//a//b is v//(a·b)
+                divisor, e = divisor * poly(e.b), e.a
+        elif isinstance(e, FloorDiv) and isinstance(e.a, FloorDiv):
+            while isinstance(e, FloorDiv):
+                divisor, e = divisor * poly(e.b), e.a
+        elif isinstance(e, FloorDiv):
+            divisor, e = poly(e.b), e.a
+            if isinstance(e, FloorMod):  # v % (a·b) // a is v//a % b
+                whole, e = e.b, e.a
+                quotient = poly(whole // divisor.expr()) if divisor.constant != 0 else None
+                if quotient is None or quotient * divisor != poly(whole):
+                    continue
+                modulus = quotient
+        if e != loop.var:
+            continue
+        parts.append((divisor, modulus))
+    reach = number(1)
+    extent = poly(loop.extent)
+    for _ in range(len(parts) + 1):
+        if at_least_zero(reach - extent):
+            return True
+        step = [m for d, m in parts if d == reach]
+        if not step:
+            return False
+        if any(m is None for m in step):
+            return True
+        reach = reach * next(m for m in step if m is not None)
+    return at_least_zero(reach - extent)
+
+
+# -- order of blocks --------------------------------------------------------------------------------------------------
+
+
+def positions(tree: Tree) -> dict[str, int]:
+    """Blocks numbered in program order."""
+    return {b.name: k for k, b in enumerate(all_blocks(tree))}
+
+
+def child_index(children: tuple[Stmt, ...], names: Iterable[str], last: bool = False) -> int | None:
+    """Which of the statements holds the first (or last) of the named blocks."""
+    wanted = set(names)
+    hits = [k for k, c in enumerate(children) if any(b.name in wanted for b in blocks_in(c))]
+    return None if not hits else hits[-1] if last else hits[0]
+
+
+def common_path(paths: list[Path]) -> Path:
+    """The statements around all of the paths' ends, outermost first."""
+    result = []
+    for level in zip(*paths):
+        if any(s is not level[0] for s in level):
+            break
+        result.append(level[0])
+    return tuple(result)
+
+
+def is_true(e: Expr) -> bool:
+    return isinstance(e, Const) and bool(e.value)
+
+
+def out_of_scope(tree: Tree, block: Block, spot: Iterable[Stmt]) -> str | None:
+    """A buffer of `block` that does not exist at the end of the path `spot`."""
+    there = {b.name for b in tree.program.params} | {s.buffer.name for s in (*spot, *walk_stmts(block)) if isinstance(s, Allocate)}
+    return next((a.buffer.name for a in block_accesses(block) if a.buffer.name not in there), None)

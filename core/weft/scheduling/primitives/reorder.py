@@ -1,0 +1,70 @@
+"""reorder: the loops of a nest in another order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from weft.expr.nodes import free_vars
+from weft.loop.nodes import For, Program, Stmt
+from weft.scheduling.dependence import carried
+from weft.scheduling.tree import Tree, blocks_in
+
+
+def reorder(program: Program, *loops: str) -> tuple[Program, None]:
+    """Puts the named loops of one nest into this order, outermost first; unnamed ones between them stay where they are.
+
+        for i in n { for j in m { for k in 8 { block C(bi: n = i, bj: m = j, rk: reduce 8 = k) … } } }
+        → reorder("k", "i")
+        for k in 8 { for j in m { for i in n { block C(bi: n = i, bj: m = j, rk: reduce 8 = k) … } } }
+
+    Spatial and reduce iterators commute; what a scan iterator is bound to keeps its place relative to every other loop.
+    """
+    tree = Tree(program)
+    if len(set(loops)) != len(loops):
+        raise tree.error("reorder", "a loop is named twice", loops)
+    if len(loops) < 2:
+        for x in loops:
+            tree.loop(x, "reorder")
+        return program, None
+    paths = {x: tree.loop_path(x, "reorder") for x in loops}
+    deepest = max(paths.values(), key=len)
+    for x, p in paths.items():
+        if deepest[: len(p)] != p and not all(a is b for a, b in zip(p, deepest)):
+            raise tree.error("reorder", f"loop '{x}' is not around '{deepest[-1].var.name}'", loops, "name loops of one nest")  # type: ignore[attr-defined]
+    start = min(len(p) for p in paths.values()) - 1
+    chain = deepest[start:]
+    for above, below in pairwise(chain):
+        if not isinstance(above, For) or above.body is not below:
+            raise tree.error("reorder", "the loops are not a perfect nest", loops, "move what stands between them with compute_at or reverse_compute_at")
+    nest = [s for s in chain if isinstance(s, For)]
+    wanted = iter(loops)
+    order = [tree.loop(next(wanted), "reorder") if f.var.name in paths else f for f in nest]
+    if all(a is b for a, b in zip(order, nest)):
+        return program, None
+    place = {f.var.name: k for k, f in enumerate(order)}
+    for f in order:
+        for name in free_vars(f.extent).keys() & place.keys():
+            if place[name] > place[f.var.name]:
+                raise tree.error("reorder", f"the extent of '{f.var.name}' needs '{name}' outside it", (f.var.name, name))
+    blocks = blocks_in(nest[-1].body)
+    if len(blocks) == 1:
+        before = {f.var.name: k for k, f in enumerate(nest)}
+        for it, binding in zip(blocks[0].iters, blocks[0].bindings):
+            if it.kind != "scan":
+                continue
+            for v in free_vars(binding).keys() & place.keys():
+                for other in place:
+                    if (place[other] < place[v]) != (before[other] < before[v]):
+                        why = f"'{v}' runs the scan iterator '{it.var.name}', whose steps use one another; '{other}' may not cross it"
+                        raise tree.error("reorder", why, (v, other))
+    else:
+        for f in nest:
+            reason = carried(tree, f.var.name, "reorder")
+            if reason is not None and f.var.name in paths:
+                why = f"{len(blocks)} blocks are under the nest and loop '{f.var.name}' does not commute: {reason[0]}"
+                raise tree.error("reorder", why, (f.var.name, reason[1]), "reorder before moving other blocks into the nest")
+    body: Stmt = nest[-1].body
+    for f in reversed(order):
+        body = replace(f, body=body)
+    return tree.replace(deepest[: start + 1], body), None

@@ -1,0 +1,122 @@
+"""rfactor: a reduction in two levels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from weft import dtypes as dt
+from weft.dtypes import DType
+from weft.expr.nodes import BUILDERS, Add, And, Binary, Const, Expr, Max, Min, Mul, Or, Var, all_of, free_vars, select, substitute, walk
+from weft.loop.nodes import Block, BlockIter, Buffer, Load, Program, Store, seq
+from weft.scheduling.dependence import writers
+from weft.scheduling.primitives.cache_read import allocate
+from weft.scheduling.region import Interval, accesses, interval, loops_under
+from weft.scheduling.rewrite import domain, own_nest, renest, tidy
+from weft.scheduling.tree import Tree, conjuncts, rebuild, rename_iters
+from weft.tensor.language import highest, lowest
+
+IDENTITIES: dict[type[Expr], Callable[[DType], Const]] = {
+    Add: lambda d: Const(0, d), Mul: lambda d: Const(1, d), Min: highest, Max: lowest, And: lambda d: Const(True, d), Or: lambda d: Const(False, d),
+}  # fmt: skip
+
+
+def rfactor(program: Program, block: str, loop: str) -> tuple[Program, str]:
+    """One partial result per iteration of reduction loop `loop`, by a new block in place of `block`, which then combines them. Returns the new block's name.
+
+        for k_0 in 8 { for k_1 in 4 { block S(rk: reduce 32 = k_0*4 + k_1) init { s[0] = 0.0f32 } { s[0] = s[0] + x[rk] } } }
+        → rfactor("S", "k_1") → "S_rf"
+        for k_0 in 8 { for k_1 in 4 { block S_rf(f: 4 = k_1, r: reduce 8 = k_0) init { S_rf[f, 0] = 0.0f32 } { S_rf[f, 0] = S_rf[f, 0] + x[r*4 + f] } } }
+        for k_1_1 in 4 { block S(rf: reduce 4 = k_1_1) init { s[0] = 0.0f32 } { s[0] = s[0] + S_rf[rf, 0] } }
+
+    The loop is spatial from then on: vectorize or parallel it, after reordering it as needed.
+    """
+    step = "rfactor"
+    tree = Tree(program)
+    path = tree.block_path(block, step)
+    b, f = tree.block(block, step), tree.loop(loop, step)
+    store, operation, value = _update(tree, b)
+    if writers(tree, [store.buffer.name]) != [block]:
+        raise tree.error(step, f"'{store.buffer.name}' has other writers", writers(tree, [store.buffer.name]), "rfactor before decompose_reduction")
+    loops = domain(path)
+    reduced = [v for i, x in zip(b.iters, b.bindings) if i.kind == "reduce" for v in free_vars(x) if v in loops]
+    spatial = {v for i, x in zip(b.iters, b.bindings) if i.kind != "reduce" for v in free_vars(x) if v in loops}
+    if not any(s is f for s in path) or loop not in reduced:
+        raise tree.error(step, f"loop '{loop}' is no reduction loop of '{block}'", (block, loop))
+    both = spatial & set(reduced)
+    if both:
+        raise tree.error(step, f"loop '{min(both)}' drives spatial and reduce iterators at once", (min(both),))
+    top = own_nest(path)
+    inside = domain(path[top:-1])
+    outer = domain(path[:top])
+    shared = [v for v in reduced if v in outer]
+    if shared:
+        raise tree.error(step, f"the reduction loop '{shared[0]}' is shared with other blocks", (shared[0], block))
+    boxes: dict[str, Interval] = {}
+    for i, x in zip(b.iters, b.bindings):
+        if i.kind != "reduce":
+            ends = interval(x, inside)
+            if ends is not None:
+                boxes[i.var.name] = ends
+    if not all(a.fills(loops_under(path[top])) for a in accesses(path[top], store.buffer.name) if a.write):
+        raise tree.error(step, f"the nest of '{block}' stores scattered elements of '{store.buffer.name}'", (block,))
+
+    name = tree.fresh(f"{block}_rf")
+    partial = Buffer(name, (f.extent, *store.buffer.shape), store.buffer.dtype)
+    new_iters = {v: Var(tree.fresh(f"{v}_v"), dt.int64) for v in dict.fromkeys(reduced)}
+    mine = Var(tree.fresh(f"{loop}_f"), dt.int64)
+    new_iters[loop] = mine
+    values = {i.var.name: substitute(x, new_iters) for i, x in zip(b.iters, b.bindings) if i.kind == "reduce"}
+    keep = [(i, x) for i, x in zip(b.iters, b.bindings) if i.kind != "reduce"]
+    iters = [*keep, (BlockIter(mine, f.extent), f.var)]
+    iters += [(BlockIter(v, loops[n], "reduce"), Var(n, dt.int64)) for n, v in new_iters.items() if n != loop]
+    if len(iters) == len(keep) + 1:  # nothing is left to reduce, but an init needs a reduction
+        iters.append((BlockIter(Var(tree.fresh(f"{loop}_one"), dt.int64), Const(1, dt.int64), "reduce"), Const(0, dt.int64)))
+    # A step that the condition holds back must still start the partial result, so the condition moves into the value.
+    held = [c for c in conjuncts(b.predicate) if free_vars(c).keys() & set(reduced)]
+    by_iter: dict[str, Expr] = {v: i.var for i, x in keep for v in free_vars(x) if x == Var(v, dt.int64)}
+    if any(free_vars(c).keys() & spatial - by_iter.keys() for c in held):
+        raise tree.error(step, f"a condition of '{block}' mixes spatial and reduce loops", (block,))
+    identity = IDENTITIES[operation](value.dtype)
+    guard = all_of(substitute(c, {**by_iter, **new_iters}) for c in held)
+    extents = {i.var.name: i.extent for i, _ in iters}
+    step_value = tidy(select(guard, substitute(value, values), identity), extents)
+    target = (mine, *store.indices)
+    part = Block(
+        name,
+        tuple(i for i, _ in iters),
+        tuple(x for _, x in iters),
+        Store(partial, target, BUILDERS[operation](Load(partial, target), step_value)),
+        Store(partial, target, identity),
+        predicate=all_of(c for c in conjuncts(b.predicate) if c not in held),
+        annotations=b.annotations,
+    )
+    # The old block, over the partial results.
+    last = Var(tree.fresh(f"{loop}_r"), dt.int64)
+    start = replace(b, iters=tuple(i for i, _ in keep), bindings=tuple(x for _, x in keep), predicate=Const(True, dt.bool_))
+    whole = (last, *store.indices)
+    body = Store(store.buffer, store.indices, BUILDERS[operation](Load(store.buffer, store.indices), Load(partial, whole)))
+    combine = replace(start, iters=(*start.iters, BlockIter(last, f.extent, "reduce")), bindings=(*start.bindings, Var(loop, dt.int64)), body=body)
+    renamed = rename_iters(tree, combine)
+    boxes = {n.var.name: boxes[o.var.name] for n, o in zip(renamed.iters, combine.iters) if o.var.name in boxes}
+    final = renest(tree, renamed, boxes, outer, ())
+    nest = rebuild(path[top:], part)
+    assert nest is not None
+    return allocate(tree.replace(path[: top + 1], seq(nest, final)), partial), name
+
+
+def _update(tree: Tree, block: Block) -> tuple[Store, type[Binary], Expr]:
+    """The store of a reduction, its operation, and the value of one step."""
+    body = block.body
+    if block.init is None or not isinstance(body, Store) or body.predicate is not None:
+        raise tree.error("rfactor", f"'{block.name}' is no reduction by one operation with an init", (block.name,), "rfactor before decompose_reduction")
+    target = Load(body.buffer, body.indices)
+    if isinstance(body.value, tuple(IDENTITIES)):
+        assert isinstance(body.value, Binary)
+        for mine, other in ((body.value.a, body.value.b), (body.value.b, body.value.a)):
+            if mine == target and not any(isinstance(n, Load) and n.buffer.name == body.buffer.name for n in walk(other)):
+                return body, type(body.value), other
+    names = ", ".join(c.__name__.lower() for c in IDENTITIES)
+    raise tree.error("rfactor", f"'{block.name}' does not combine its result and a new value by one of {names}", (block.name,))
+
+

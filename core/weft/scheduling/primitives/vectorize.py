@@ -1,0 +1,18 @@
+"""vectorize: iterations as lanes."""
+
+from __future__ import annotations
+
+from weft.loop.nodes import Program
+from weft.scheduling.loop_kinds import constant_extent, independent, serial_loop, with_kind
+from weft.scheduling.tree import Tree
+
+
+def vectorize(program: Program, loop: str) -> tuple[Program, None]:
+    """The iterations run as lanes of vectors; they must be independent and of a constant number.
+
+    for j in 16 { … }  →  for j in 16 vectorized { … }
+    """
+    tree = Tree(program)
+    constant_extent(tree, serial_loop(tree, loop, "vectorize"), "vectorize")
+    independent(tree, loop, "vectorize")
+    return with_kind(tree, loop, "vectorize", "vectorized"), None

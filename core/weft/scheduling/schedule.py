@@ -1,0 +1,132 @@
+"""Schedule: primitives applied to one Program by name, recorded as they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from weft.errors import ScheduleError, nearest
+from weft.loop.nodes import Block, For, LoopKind, Program
+from weft.scheduling import dependence
+from weft.scheduling.primitives import PRIMITIVES
+from weft.scheduling.trace import CHOOSE, Trace
+from weft.scheduling.tree import Tree, blocks_in
+
+T = TypeVar("T")
+
+
+class Schedule:
+    """A Program being scheduled.
+
+    Args:
+        machine: the target's description, for rules that ask.
+        overrides: choice name → value, from a record or a tuner.
+        checked: verify the Program after every step (slow; tests do).
+
+    Every primitive of `weft.scheduling.primitives` is a method: its arguments without the program, its result returned.
+    """
+
+    def __init__(self, program: Program, machine: Any = None, overrides: Mapping[str, Any] | None = None, checked: bool = False) -> None:
+        self.program, self.machine, self.overrides, self.checked = program, machine, dict(overrides or {}), checked
+        self.trace = Trace()
+        if checked:
+            self._verify("the start")
+
+    # -- looking
+    def blocks(self) -> list[str]:
+        """Names of the blocks in program order."""
+        return [b.name for b in blocks_in(self.program.body)]
+
+    def loops(self, block: str) -> list[str]:
+        """Names of the loops around a block, outermost first."""
+        return [s.var.name for s in Tree(self.program).block_path(block, "loops") if isinstance(s, For)]
+
+    def block(self, name: str) -> Block:
+        return Tree(self.program).block(name, "block")
+
+    def loop(self, name: str) -> For:
+        return Tree(self.program).loop(name, "loop")
+
+    def producers(self, block: str) -> list[str]:
+        """Blocks that write what a block reads, in program order."""
+        return dependence.producers(Tree(self.program), block)
+
+    def consumers(self, block: str) -> list[str]:
+        """Blocks that read what a block writes, in program order."""
+        return dependence.consumers(Tree(self.program), block)
+
+    def buffers(self, block: str) -> list[str]:
+        """Buffers that a block writes."""
+        return dependence.writes(self.block(block))
+
+    # -- acting
+    def apply(self, primitive: str, *args: Any, **kwargs: Any) -> Any:
+        """A primitive by name.
+
+        Raises:
+            ScheduleError: it is unknown, or may not act; the Program is as it was.
+        """
+        if primitive not in PRIMITIVES:
+            close = nearest(primitive, PRIMITIVES)
+            hint = f"did you mean '{close}'?" if close else "one of " + ", ".join(PRIMITIVES)
+            raise ScheduleError(f"there is no schedule primitive '{primitive}'", hint=hint)
+        self.program, result = PRIMITIVES[primitive](self.program, *args, **kwargs)
+        self.trace.add(primitive, args, kwargs, result)
+        if self.checked:
+            self._verify(str(self.trace.steps[-1]))
+        return result
+
+    def choose(self, name: str, candidates: Sequence[T], default: T) -> T:
+        """A free decision of a rule, recorded by name; an override replaces the default.
+
+        Raises:
+            ScheduleError: the override is no candidate.
+        """
+        value: T = self.overrides.get(name, default)
+        if value not in candidates:
+            raise ScheduleError(f"choice '{name}' cannot be {value!r}", why="the candidates are " + ", ".join(map(repr, candidates)))
+        self.trace.add(CHOOSE, (name, list(candidates)), {}, value)
+        return value
+
+    def _verify(self, step: str) -> None:
+        from weft.errors import LoopError
+        from weft.loop.verify import verify
+
+        try:
+            verify(self.program)
+        except LoopError as error:
+            why = "this is a mistake in the primitive, not in the schedule"
+            raise ScheduleError(f"the program is ill-formed after {step}", where=str(error), why=why) from error
+
+    def __str__(self) -> str:
+        return str(self.program)
+
+    __repr__ = __str__
+
+    if TYPE_CHECKING:
+
+        def split(self, loop: str, factors: Sequence[int | None], names: Sequence[str] | None = None) -> list[str]: ...
+        def fuse(self, *loops: str, name: str | None = None) -> str: ...
+        def reorder(self, *loops: str) -> None: ...
+        def unroll(self, loop: str) -> None: ...
+        def vectorize(self, loop: str) -> None: ...
+        def parallel(self, loop: str) -> None: ...
+        def bind(self, loop: str, axis: LoopKind) -> None: ...
+        def annotate(self, name: str, key: str, value: int | str) -> None: ...
+        def compute_at(self, block: str, loop: str) -> None: ...
+        def reverse_compute_at(self, block: str, loop: str) -> None: ...
+        def compute_inline(self, block: str) -> None: ...
+        def reverse_compute_inline(self, block: str) -> None: ...
+        def cache_read(self, block: str, buffer: str, scope: str) -> str: ...
+        def cache_write(self, block: str, scope: str) -> str: ...
+        def set_scope(self, block: str, scope: str) -> None: ...
+        def compact_buffer(self, buffer: str, align: int = 1) -> None: ...
+        def decompose_reduction(self, block: str, loop: str) -> str: ...
+        def rfactor(self, block: str, loop: str) -> str: ...
+    else:
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            if name in PRIMITIVES:
+                return partial(self.apply, name)
+            raise AttributeError(f"a schedule has no '{name}'")

@@ -1,0 +1,394 @@
+"""Each primitive on its own: what it makes, that the meaning stays, and what it refuses in which words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.scheduling.nests import argmax, conv, matmul, same, softmax, stencil
+
+from weft.errors import ScheduleError
+from weft.expr.nodes import const
+from weft.loop.nodes import Allocate, Program, Region, transform_stmts, walk_stmts
+from weft.loop.parser import parse_program
+from weft.scheduling import Schedule
+from weft.scheduling.primitives import PRIMITIVES
+
+SCAN = """program scan(x: float32[4, 3]) -> (y: float32[4, 3]) {
+  allocate s: float32[3]
+  for z in 3 { block zero(vz: 3 = z) { s[vz] = 0.0f32 } }
+  for t in 4 { for i in 3 { block step(vt: scan 4 = t, vi: 3 = i) { s[vi] = s[vi]*0.5f32 + x[vt, vi] y[vt, vi] = s[vi] } } }
+}"""
+
+
+def sched(program: Program, *steps: tuple[Any, ...]) -> Schedule:
+    s = Schedule(program, checked=True)
+    for name, *args in steps:
+        s.apply(name, *args)
+    return s
+
+
+def shape(s: Schedule, buffer: str) -> str:
+    return next(", ".join(map(str, x.buffer.shape)) for x in walk_stmts(s.program.body) if isinstance(x, Allocate) and x.buffer.name == buffer)
+
+
+# -- what they make ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_docstring_shows_before_and_after(name: str) -> None:
+    doc = inspect.getdoc(PRIMITIVES[name]) or ""
+    assert "→" in doc, f"{name} shows no before → after"
+
+
+def test_split_that_divides_has_no_condition() -> None:
+    s = sched(matmul(8, 9, 5), ("split", "i", [None, 4]))
+    assert s.loops("matmul") == ["i_0", "i_1", "j", "k0"]
+    assert "where" not in str(s)
+
+
+def test_split_that_overshoots_guards() -> None:
+    s = sched(matmul(), ("split", "i", [2, None]))
+    assert "where i_0*4 + i_1 < 7" in str(s)
+    assert str(s.loop("i_1").extent) == "4"
+
+
+def test_split_of_a_symbolic_multiple_needs_no_condition() -> None:
+    p = parse_program("program p(x: float32[n*8]) -> (y: float32[n*8]) dims(n) { for i in n*8 { block b(v: n*8 = i) { y[v] = x[v] } } }")
+    s = sched(p, ("split", "i", [None, 4]))
+    assert "where" not in str(s) and str(s.loop("i_0").extent) == "n*2"
+    same(p, s.program)
+
+
+def test_split_twice_and_name() -> None:
+    s = sched(matmul("m", 9, 5), ("split", "i", [None, 4], ["a", "b"]), ("split", "b", [2, 2]))
+    assert s.loops("matmul")[:3] == ["a", "b_0", "b_1"]
+    assert "a*4 + b_0*2 + b_1" in str(s)
+
+
+def test_fuse_undoes_split() -> None:
+    p = matmul(8, 9, 5)
+    s = sched(p, ("split", "i", [None, 4]), ("fuse", "i_0", "i_1"))
+    assert "vi: 8 = i_0_i_1," in str(s)
+    same(p, s.program)
+
+
+def test_reorder_keeps_loops_that_are_not_named_in_place() -> None:
+    s = sched(matmul(), ("reorder", "k0", "i"))
+    assert s.loops("matmul") == ["k0", "j", "i"]
+    same(matmul(), s.program)
+
+
+def test_loop_kinds() -> None:
+    s = sched(matmul(8, 8, 5), ("parallel", "i"), ("split", "j", [None, 4]), ("vectorize", "j_1"), ("unroll", "j_0"), ("bind", "i1", "blockIdx.x"))
+    s.bind("j1", "threadIdx.x")
+    assert [s.loop(x).kind for x in ("i", "j_1", "j_0", "i1", "j1")] == ["parallel", "vectorized", "unrolled", "blockIdx.x", "threadIdx.x"]
+
+
+def test_annotate_block_and_loop() -> None:
+    s = sched(matmul(), ("annotate", "matmul", "role", "main"), ("annotate", "i", "pragma", 3), ("annotate", "i", "pragma", 4))
+    assert s.block("matmul").annotation("role") == "main" and s.block("matmul").annotation("op") == "MatMul"
+    assert s.loop("i").annotations == (("pragma", 4),)
+
+
+def test_compute_at_computes_the_box_with_its_halo() -> None:
+    p = parse_program("""program p(x: float32[10]) -> (y: float32[8]) { allocate a: float32[10]
+      for i in 10 { block A(v: 10 = i) { a[v] = x[v] + 1.0f32 } }
+      for j in 8 { block B(w: 8 = j) { y[w] = a[w] + a[w + 2] } } }""")
+    s = sched(p, ("split", "j", [None, 4]), ("compute_at", "A", "j_0"), ("compact_buffer", "a"))
+    assert str(s.loop("i").extent) == "6" and shape(s, "a") == "6"
+    same(p, s.program)
+
+
+def test_compute_at_guards_what_leaves_the_buffer() -> None:
+    p = matmul(7, 9, 5)
+    s = sched(p, ("split", "j", [None, 6]), ("reorder", "j_0", "i"), ("compute_at", "pack", "j_0"))
+    assert "< (9 + 3)//4" in str(s) or "< 3" in str(s)
+    same(p, s.program)
+
+
+def test_reverse_compute_at_covers_the_tail() -> None:
+    p = matmul("m", 9, 5)
+    s = sched(p, ("split", "i", [None, 4]), ("reverse_compute_at", "add", "i_0"))
+    assert "where i_0*4 + i1 < m" in str(s)
+    same(p, s.program, {"m": 7})
+
+
+def test_compute_inline_and_back() -> None:
+    p = conv()
+    s = sched(p, ("compute_inline", "bias"))
+    assert s.blocks() == ["conv", "relu"] and "biased" not in str(s)
+    same(p, s.program)
+    s = sched(p, ("reverse_compute_inline", "relu"))
+    assert s.blocks() == ["conv", "bias"] and "y[van, vaco" in str(s)
+    same(p, s.program)
+
+
+def test_cache_read_then_compute_at() -> None:
+    p = matmul(8, 9, 5)
+    s = sched(p, ("cache_read", "matmul", "A", "local"))
+    assert s.blocks() == ["pack", "A_local", "matmul", "add"]
+    s.compute_at("A_local", "i")
+    s.compact_buffer("A_local")
+    assert shape(s, "A_local") == "5"
+    same(p, s.program)
+
+
+def test_cache_write_then_reverse_compute_at() -> None:
+    p = softmax()
+    s = sched(p, ("cache_write", "div", "local"))
+    s.reverse_compute_at("div_copy", "i3")
+    s.compact_buffer("div_local")
+    assert shape(s, "div_local") == "6"
+    same(p, s.program)
+
+
+def test_decompose_gives_the_start_value_where_there_is_nothing_to_reduce() -> None:
+    p = softmax("m", "n")
+    s = sched(p, ("decompose_reduction", "sum", "k2"))
+    assert s.blocks() == ["max", "exp", "sum_init", "sum", "div"]
+    same(p, s.program, {"n": 3})
+
+
+def test_decompose_of_a_tuple_reduction() -> None:
+    p = argmax("m", "n")
+    s = sched(p, ("split", "k", [None, 4]), ("decompose_reduction", "best", "k_0"), ("reverse_compute_at", "take", "i"), ("compact_buffer", "V"))
+    same(p, s.program, {"n": 6})
+
+
+def test_set_scope() -> None:
+    assert "allocate C: float32[7, 9] in local" in str(sched(matmul(), ("set_scope", "matmul", "local")))
+
+
+def test_rfactor_with_a_tail() -> None:
+    p = softmax("m", "n")
+    s = sched(p, ("split", "k0", [None, 4]), ("rfactor", "max", "k0_1"))
+    assert "select(" in str(s) and s.blocks()[:2] == ["max_rf", "max"]
+    for n in (1, 3, 6):
+        same(p, s.program, {"n": n})
+
+
+def test_looking() -> None:
+    s = Schedule(conv())
+    assert s.blocks() == ["conv", "bias", "relu"]
+    assert s.consumers("conv") == ["bias"] and s.producers("relu") == ["bias"] and s.producers("conv") == []
+    assert s.buffers("conv") == ["acc"]
+    assert str(s).startswith("program conv(")
+
+
+# -- what they refuse -------------------------------------------------------------------------------------------------
+
+M, C, S, T = matmul, conv, softmax, stencil
+PAIR = "program p(x: float32[8]) -> (y: float32[8]) { for i in 8 { block A(v: 8 = i) { y[v] = x[v] } } }"
+
+
+def scan() -> Program:
+    return parse_program(SCAN)
+
+
+REFUSALS: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
+    (M, [("split", "ii", [None, 2])], "there is no loop 'ii'"),
+    (M, [("compute_inline", "matmu")], "did you mean 'matmul'?"),
+    (M, [("split", "i", [None, None])], "leave the extents open"),
+    (M, [("split", "i", [2, 2])], "cover 4 of 7 iterations"),
+    (lambda: M("m"), [("split", "i", [2, 2])], "nothing says that 4 iterations are enough"),
+    (M, [("split", "i", [None, 0])], "not all positive"),
+    (M, [("split", "i", [None, 2], ["j", "a"])], "the name 'j' is taken"),
+    (M, [("split", "i", [None, 2], ["a"])], "1 names for 2 factors"),
+    (M, [("unroll", "i"), ("split", "i", [None, 2])], "split first, then bind"),
+    (M, [("fuse",)], "no loops are named"),
+    (M, [("fuse", "i", "k0")], "loop 'k0' is not directly inside 'i'"),
+    (M, [("parallel", "i"), ("fuse", "i", "j")], "loop 'i' is parallel already"),
+    (M, [("reorder", "i", "i")], "a loop is named twice"),
+    (M, [("reorder", "i", "i1")], "name loops of one nest"),
+    (M, [("reverse_compute_at", "add", "i"), ("reorder", "j", "i")], "the loops are not a perfect nest"),
+    (scan, [("reorder", "i", "t")], "'t' runs the scan iterator 'vt'"),
+    (lambda: M("m"), [("unroll", "i")], "the extent m of loop 'i' is not a constant"),
+    (lambda: M("m"), [("vectorize", "i")], "split it first: split('i', [None, 8])"),
+    (M, [("vectorize", "k0")], "it carries the reduce iterator 'vk' of block 'matmul'"),
+    (M, [("parallel", "k0")], "rfactor the reduction"),
+    (scan, [("parallel", "t")], "it carries the scan iterator 'vt'"),
+    (M, [("parallel", "i"), ("unroll", "i")], "loop 'i' is parallel already"),
+    (S, [("compute_at", "max", "j1"), ("parallel", "j1")], "two iterations may touch the same element of buffer 'M'"),
+    (M, [("bind", "i", "threadIdx.w")], "there is no axis 'threadIdx.w'"),
+    (M, [("bind", "i", "threadIdx.x"), ("bind", "j", "threadIdx.x")], "threadIdx.x is taken by loop 'i'"),
+    (M, [("annotate", "nobody", "a", 1)], "there is no block or loop 'nobody'"),
+    (M, [("compute_at", "add", "i")], "writes the output 'Y', which is wanted whole"),
+    (M, [("decompose_reduction", "matmul", "k0"), ("compute_at", "matmul", "i1")], "compute_at before decompose_reduction"),
+    (M, [("compute_at", "pack", "i1")], "its consumers ['matmul'] are not under 'i1'"),
+    (M, [("compute_at", "matmul", "j1"), ("compute_at", "matmul", "j1")], "'matmul' is under 'j1' already"),
+    (S, [("parallel", "j1"), ("compute_at", "max", "j1")], "decide about 'j1' last"),
+    (S, [("compute_at", "exp", "i3")], "its consumers ['sum'] are not under 'i3'"),
+    (scan, [("compute_at", "step", "z")], "writes the output 'y'"),
+    (M, [("reverse_compute_at", "add", "po")], "no producer of 'add' is under 'po'"),
+    (M, [("reverse_compute_at", "add", "k0")], "its reduction over 'k0' goes on outside"),
+    (M, [("reorder", "k0", "i"), ("reverse_compute_at", "add", "i")], "'matmul' is not complete there"),
+    (S, [("reverse_compute_at", "sum", "j1")], "'sum' reduces over more than one iteration of 'j1' completes"),
+    (S, [("reverse_compute_at", "div", "i1")], "'sum' also writes what 'div' reads, after 'i1'"),
+    (T, [("reverse_compute_at", "B", "j")], "'B' reads more of 'a' than one iteration of 'j' completes"),
+    (M, [("split", "i", [None, 2]), ("reorder", "i_1", "i_0"), ("reverse_compute_at", "add", "i_1")], "only scattered elements"),
+    (M, [("reverse_compute_at", "add", "i"), ("reverse_compute_at", "add", "i")], "'add' is under 'i' already"),
+    (M, [("split", "i", [None, 2]), ("reverse_compute_at", "add", "i_0"), ("compact_buffer", "C"), ("reverse_compute_at", "add", "i_1")], "depend on"),
+    (M, [("compute_inline", "matmul")], "'matmul' is a reduction"),
+    (M, [("compute_inline", "add")], "'add' writes the output 'Y'"),
+    (scan, [("compute_inline", "step")], "'step' is a step of a scan"),
+    (M, [("reverse_compute_inline", "add")], "reverse_compute_at('add', a loop of 'matmul') keeps the block and moves it"),
+    (T, [("reverse_compute_inline", "B")], "'B' is not elementwise in an intermediate buffer that only it reads"),
+    (M, [("cache_read", "matmul", "B", "local")], "'matmul' does not read a buffer 'B'"),
+    (M, [("cache_read", "matmul", "C", "local")], "'matmul' writes 'C'"),
+    (M, [("compute_at", "pack", "i"), ("cache_read", "matmul", "P", "local")], "'P' is written under the same loop 'i'"),
+    (argmax, [("cache_write", "best", "local")], "'best' writes 2 buffers"),
+    (M, [("decompose_reduction", "matmul", "k0"), ("cache_write", "matmul", "local")], "cache_write before decompose_reduction"),
+    (M, [("compute_at", "pack", "i"), ("compact_buffer", "P"), ("cache_write", "pack", "local")], "'P' is allocated under the loops that the copy comes after"),
+    (M, [("set_scope", "add", "local")], "cache_write('add', 'local')"),
+    (M, [("compact_buffer", "Y")], "'Y' is a parameter"),
+    (M, [("compact_buffer", "Z")], "there is no buffer 'Z'"),
+    (M, [("decompose_reduction", "add", "i1")], "'add' has no init"),
+    (M, [("decompose_reduction", "matmul", "i1")], "loop 'i1' is not around 'matmul'"),
+    (M, [("reorder", "k0", "i"), ("decompose_reduction", "matmul", "i")], "the reduction loop 'k0' is outside 'i'"),
+    (S, [("compute_at", "sum", "i3"), ("compact_buffer", "S"), ("decompose_reduction", "sum", "i3")], "buffer 'S' is allocated inside 'i3'"),
+    (M, [("rfactor", "matmul", "i")], "loop 'i' is no reduction loop of 'matmul'"),
+    (M, [("rfactor", "add", "i1")], "is no reduction by one operation with an init"),
+    (argmax, [("rfactor", "best", "k")], "is no reduction by one operation with an init"),
+]  # fmt: skip
+
+
+def text(body: str, buffers: str = "", more: str = "") -> Callable[[], Program]:
+    """A program over x: float32[8], with y: float32[8] out, allocated buffers a and b: float32[8]."""
+    return lambda: parse_program(f"program p(x: float32[8]{more}) -> (y: float32[8]) {{ allocate a: float32[8] allocate b: float32[8] {buffers} {body} }}")
+
+
+A = "for i in 8 { block A(v: 8 = i) { a[v] = x[v]*2.0f32 } }"
+B = "for j in 8 { block B(w: 8 = j) { y[w] = a[w] + 1.0f32 } }"
+HALF = "for i in 8 { block A(v: 8 = i) where i < 4 { a[v] = x[v] } }"
+SUM = "for i in 2 { for k in 4 { block A(v: 8 = i, r: reduce 4 = k) { init { a[v] = 0.0f32 } a[v] = a[v] + x[v*4 + r] } } }"
+TRIANGLE = "for i in 8 { for k in i + 1 { block A(v: 8 = i, r: reduce 8 = k) { init { y[v] = 0.0f32 } y[v] = y[v] + x[r] } } }"
+DIAGONAL = "for i in 4 { for k in 2 { block A(v: 8 = i + k, r: reduce 2 = k) { init { y[v] = 0.0f32 } y[v] = y[v] + x[v]*2.0f32 } } }"
+STEP = "for t in 8 { block S(u: scan 8 = t) { a[u] = x[u] + 1.0f32 } }"
+OVER_A = "for o in 8 { block O(z: 8 = o) { a[z] = a[z]*2.0f32 } }"
+PROD = "for i in 8 { for k in 8 { block A(v: 8 = i, r: reduce 8 = k) { init { a[v] = 0.0f32 } a[v] = a[v]*0.5f32 - x[r] } } }"
+C_OF_X = "for h in 8 { block C(z: 8 = h) { b[z] = x[z] } }"
+PRIVATE_OUT = """for j in 2 { allocate c: float32[8] for k in 8 { block B(w: 8 = k) { c[w] = a[w] } }
+  for l in 8 { block D(z: 8 = l) { y[z] = c[z] } } }"""
+# Rows whose own buffer c differs: what an earlier row stored cannot be computed again, nor a later row's be taken at once.
+BEFORE = """for i in 8 { allocate c: float32[1] block Q(p: 8 = i) { c[0] = x[p] } block A(v: 8 = i) { a[v] = c[0] }
+  for z in 1 { block B(w: 8 = i, o: 1 = z) { y[w] = select(0 < w, a[w - 1], 0.0f32) } } }"""
+LATER = """for i in 8 { allocate c: float32[1] block Q(p: 8 = i) { c[0] = x[p] } for q in 8 { block A(v: 8 = q) { a[v] = x[v] } }
+  block B(w: 8 = i) { y[w] = a[w] + c[0] } }"""
+MIXED = """for i in 2 { for j in 4 { for k in 4 {
+  block A(v: 8 = i*4 + j, r: reduce 4 = k) where i + k < 4 { init { a[v] = 0.0f32 } a[v] = a[v] + x[r] }
+} } }"""
+PRIVATE = "for i in 2 { allocate c: float32[8] for q in 8 { block Q(p: 8 = q) { c[p] = x[p] } } for k in 8 { block A(v: 8 = k) { a[v] = c[v] } } }"
+PRIVATE_USE = "for j in 8 { allocate c: float32[1] block P(p: 8 = j) { c[0] = x[p] } block B(w: 8 = j) { y[w] = a[w] + c[0] } }"
+
+MORE: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
+    (text(A + B + OVER_A), [("cache_read", "B", "a", "local")], "'O' writes 'a' after 'B' read it"),
+    (text(OVER_A), [("cache_write", "O", "local")], "'O' updates 'a' in place: the new buffer would start empty"),
+    (text(A + B), [("compact_buffer", "b")], "nobody uses 'b'"),
+    (text(HALF + B), [("compute_at", "A", "j")], "'A' runs only where i < 4, which cannot move along"),
+    (text(STEP + B), [("compute_at", "S", "j")], "'S' is a step of a scan"),
+    (text("for i in 8 { block A(v: 8 = i) { a[v] = b[v] } }" + B + "for o in 8 { block O(z: 8 = o) { b[z] = a[z] } }"), [("compute_inline", "A")],
+     "'O' changes what 'A' reads before it would be used"),
+    (text("for i in 8 { block A(v: 8 = i) { a[v] = b[v] } } for o in 8 { block O(z: 8 = o) { b[z] = x[z] } }" + B), [("compute_at", "A", "j")],
+     "'O' changes what 'A' reads before it would run"),
+    (text("for j in 8 { block Q(z: 8 = j) { b[z] = x[z] } block B(w: 8 = j) { y[w] = a[w] + b[w] } }" + A), [("compute_at", "A", "j")],
+     "'B' reads the buffer of 'A' before 'A' writes it"),
+    (text(PRIVATE + B), [("compute_at", "A", "j")], "buffer 'c' of 'A' does not exist under 'j'"),
+    (text(C_OF_X + "for i in 8 { block A(v: 8 = i) { a[v] = b[v] } }" + B),
+     [("split", "i", [None, 4]), ("compute_at", "C", "i_0"), ("reverse_compute_at", "B", "i_0"), ("compact_buffer", "b"), ("compute_at", "A", "j")],
+     "iterators 'v' and 'v_in' of 'A' depend on one another"),
+    (text(PRIVATE + B), [("compute_inline", "A")], "buffer 'c' of 'A' does not exist at 'B'"),
+    (text(A + PRIVATE_OUT), [("reverse_compute_inline", "B")], "buffer 'c' of 'B' does not exist at 'A'"),
+    (text(BEFORE), [("compute_inline", "A")], "'B' may read what 'A' stored in another iteration"),
+    (text(BEFORE), [("compute_at", "A", "z")], "'A' would run over more of 'v' than one iteration's own buffers hold"),
+    (text(LATER), [("reverse_compute_inline", "B")], "'A' stores more per iteration than 'B' takes"),
+    (text(A + PRIVATE_USE), [("reverse_compute_at", "B", "i")], "buffer 'c' of 'B' does not exist under 'i'"),
+    (text("for k in 8 { block A(r: reduce 8 = k) { init { a[0] = 0.0f32 } a[0] = a[0] + x[r] } block C(z: 8 = k) { b[z] = x[z] } }"), [("rfactor", "A", "k")],
+     "the reduction loop 'k' is shared with other blocks"),
+    (text(SUM.replace("v: 8 = i,", "v: 8 = i*2,")), [("rfactor", "A", "k")], "the nest of 'A' stores scattered elements of 'a'"),
+    (text(MIXED),
+     [("rfactor", "A", "k")], "a condition of 'A' mixes spatial and reduce loops"),
+    (text("for i in 8 { block A(v: 8 = i) { a[v] = x[v] b[v] = x[v] } }" + B), [("compute_inline", "A")], "the body of 'A' is more than one store"),
+    (text("for i in 4 { block A(v: 4 = i) { a[v + 4] = x[v] } }" + B), [("compute_inline", "A")], "'A' does not store at its own iterators"),
+    (text(HALF + B), [("compute_inline", "A")], "'A' runs only where i < 4"),
+    (text(A + OVER_A + B), [("compute_inline", "A")], "'a' has other writers, or 'A' updates it in place"),
+    (text(A), [("compute_inline", "A")], "nobody reads 'a'"),
+    (text("for i in 8 { block A(v: 8 = i, r: reduce 8 = i) { init { a[v] = 0.0f32 } a[v] = a[v] + x[r] } }"), [("decompose_reduction", "A", "i")],
+     "loop 'i' drives spatial and reduce iterators at once"),
+    (text("for i in 8 { for k in i + 1 { block A(v: 8 = i, r: 8 = k) { y[r] = x[v] } } }"), [("fuse", "i", "k")], "the extent of 'k' varies in the nest"),
+    (text(TRIANGLE), [("reorder", "k", "i")], "the extent of 'k' needs 'i' outside it"),
+    (text("for i in 4 { for j in 2 { block A(v: 8 = i*2 + j) { a[v] = x[v] } block B(w: 4 = i) { y[w] = a[w] } } }"), [("reorder", "j", "i")],
+     "2 blocks are under the nest and loop"),
+    (text("for q in 8 { block Q(p: 8 = q) { y[p] = x[p] } }" + A + B), [("reverse_compute_at", "B", "i")], "blocks ['Q', 'B'] all write 'B's buffer"),
+    (text(A + "for t in 8 { block S(u: scan 8 = t) { y[u] = a[u] } }"), [("reverse_compute_at", "S", "i")], "'S' is a step of a scan"),
+    (text(A + "for j in 8 { block B(w: 8 = j) where j < 4 { y[w] = a[w] } }"), [("reverse_compute_at", "B", "i")], "'B' runs only where j < 4"),
+    (text(B + A), [("reverse_compute_at", "B", "i")], "'B' comes before the end of 'i'"),
+    (text(A + "for h in 8 { block C(z: 8 = h) { b[z] = y[z] } }" + B), [("reverse_compute_at", "B", "i")], "'C' uses what 'B' writes, before it"),
+    (text("for q in 8 { block Q(p: 8 = q) { b[p] = y[p] } }" + A + B), [("reverse_compute_at", "B", "i")], "'Q' reads what 'B' writes, before it"),
+    (text(A + "for j in 8 { block B(w: 8 = j) { y[w] = y[w] + a[w] } }"), [("reverse_compute_at", "B", "i")], "it may run only once per element"),
+    (text(A + "for j in 8 { block B(w: 8 = j) where j < 4 { y[w] = a[w] } }"), [("reverse_compute_inline", "B")], "'B' runs only where j < 4"),
+    (text(A + OVER_A + B), [("reverse_compute_inline", "B")], "blocks ['A', 'O'] all write 'a'"),
+    (text(A + "for j in 4 { block B(w: 4 = j) { y[w] = a[w] } }"), [("reverse_compute_inline", "B")], "'B' takes 4 of the 8 elements of 'a' in dimension 0"),
+    (text(A + "for o in 8 { block O(z: 8 = o) { b[z] = x[z] } } for j in 8 { block B(w: 8 = j) { y[w] = a[w] + b[0] } }"), [("reverse_compute_inline", "B")],
+     "'O' writes what 'B' reads only after 'A'"),
+    (text(A + "for o in 8 { block O(z: 8 = o) { b[z] = y[z] } }" + B), [("reverse_compute_inline", "B")], "'y' is used before 'B'"),
+    (M, [("decompose_reduction", "matmul", "k0"), ("rfactor", "matmul", "k0")], "rfactor before decompose_reduction"),
+    (text(PROD), [("rfactor", "A", "k")], "'A' does not combine its result and a new value by one of add, mul"),
+    (text(SUM + OVER_A), [("rfactor", "A", "k")], "'a' has other writers"),
+    (text(DIAGONAL), [("rfactor", "A", "k")], "loop 'k' drives spatial and reduce iterators at once"),
+    (S, [("reverse_compute_at", "exp", "k0")], "goes on outside"),
+]
+REFUSALS += MORE
+
+
+def test_compute_inline_leaves_what_opaque_blocks_read() -> None:
+    p = text(A + B)()
+    s = Schedule(p)
+    b = s.block("B")
+    a = next(x.buffer for x in walk_stmts(p.body) if isinstance(x, Allocate) and x.buffer.name == "a")
+    opaque = replace(b, reads=(Region(a, ((b.iters[0].var, const(1)),)),))
+    s.program = p.with_body(transform_stmts(p.body, lambda x: opaque if x == b else None))
+    with pytest.raises(ScheduleError, match="an opaque block reads 'a' as a whole"):
+        s.compute_inline("A")
+
+
+def test_a_broken_primitive_is_caught_when_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(program: Program) -> tuple[Program, None]:
+        return program.with_body(program.body.body), None  # type: ignore[attr-defined]
+
+    monkeypatch.setitem(PRIMITIVES, "broken", broken)
+    with pytest.raises(ScheduleError, match="the program is ill-formed after broken") as caught:
+        Schedule(matmul(), checked=True).apply("broken")
+    assert "this is a mistake in the primitive, not in the schedule" in str(caught.value)
+
+
+@pytest.mark.parametrize(("make", "steps", "words"), REFUSALS, ids=[f"{n}-{s[-1][0]}" for n, (_, s, _) in enumerate(REFUSALS)])
+def test_refusal(make: Callable[[], Program], steps: list[tuple[Any, ...]], words: str) -> None:
+    s = sched(make(), *steps[:-1])
+    before, length = s.program, len(s.trace)
+    with pytest.raises(ScheduleError) as caught:
+        s.apply(steps[-1][0], *steps[-1][1:])
+    text = str(caught.value)
+    assert words in text, text
+    assert f"{steps[-1][0]} may not act on program" in text and "why: " in text and "program " in (caught.value.where or "")
+    assert s.program is before and len(s.trace) == length
+
+
+def test_refusal_marks_the_place() -> None:
+    with pytest.raises(ScheduleError) as caught:
+        Schedule(matmul()).parallel("k0")
+    marked = [line.strip() for line in str(caught.value).splitlines() if "# <-- here" in line]
+    assert any(line.startswith("for k0 in 5") for line in marked) and any(line.startswith("block matmul") for line in marked)
+
+
+def test_unknown_primitive_and_choice() -> None:
+    s = Schedule(matmul(), overrides={"tile": 5})
+    with pytest.raises(ScheduleError, match="there is no schedule primitive 'splitt'"):
+        s.apply("splitt", "i")
+    with pytest.raises(ScheduleError, match="choice 'tile' cannot be 5"):
+        s.choose("tile", [4, 8], default=4)
+    with pytest.raises(AttributeError):
+        _ = s.tensorize_everything

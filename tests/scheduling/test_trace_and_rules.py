@@ -1,0 +1,76 @@
+"""Traces as data, rules by offers."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from tests.scheduling.nests import matmul, softmax
+
+from weft.errors import ScheduleError
+from weft.loop.nodes import Program
+from weft.scheduling import Decline, Offer, Rule, Schedule, Trace, replay, select_rule
+
+
+def test_trace_reads_as_the_calls() -> None:
+    s = Schedule(matmul())
+    s.choose("tile", [2, 4], default=4)
+    s.split("i", [None, 4], names=["a", "b"])
+    assert str(s.trace).splitlines() == ["choose('tile', (2, 4)) → 4", "split('i', (None, 4), names=('a', 'b')) → ('a', 'b')"]
+    assert Trace.from_json(s.trace.to_json()) == s.trace
+    assert str(replay(matmul(), s.trace)) == str(s)
+
+
+def test_trace_of_another_program() -> None:
+    s = Schedule(matmul())
+    s.split("i", [None, 4])
+    with pytest.raises(ScheduleError, match="there is no loop 'i'"):
+        replay(softmax(), s.trace)
+    s = Schedule(matmul())
+    s.cache_write("matmul", "local")
+    steps = s.trace.to_json().replace("matmul_copy", "other")
+    with pytest.raises(ScheduleError, match="step 0 of the trace gives 'matmul_copy'"):
+        replay(matmul(), Trace.from_json(steps))
+
+
+def test_text_that_is_no_trace() -> None:
+    with pytest.raises(ScheduleError, match="the text is no schedule trace"):
+        Trace.from_json('[{"args": []}]')
+    with pytest.raises(ScheduleError, match="step 0 of the trace, 'splt', is no primitive") as caught:
+        replay(matmul(), Trace.from_json('[{"do": "splt", "args": []}]'))
+    assert caught.value.hint == "did you mean 'split'?"
+
+
+def rule(rule_name: str, answer: Offer | Decline, order: int = 0) -> Rule:
+    class Made(Rule):
+        name: ClassVar[str] = rule_name
+        priority: ClassVar[int] = order
+
+        def offer(self, program: Program, machine: Any) -> Offer | Decline:
+            return answer
+
+        def apply(self, schedule: Schedule) -> None:
+            schedule.parallel("i")
+
+    return Made()
+
+
+def test_the_cheapest_offer_of_the_highest_priority_wins() -> None:
+    rules = [
+        rule("any", Offer(1.0)), rule("slow", Offer(9.0), 5), rule("b_fast", Offer(2.0), 5), rule("a_fast", Offer(2.0), 5),
+        rule("special", Decline("dtype", "no int8 here"), 10),
+    ]  # fmt: skip
+    for order in (rules, rules[::-1]):
+        chosen, declines = select_rule(order, matmul(), None)
+        assert chosen.name == "a_fast"
+        assert declines == [("special", Decline("dtype", "no int8 here"))]
+
+
+def test_no_rule_takes_it() -> None:
+    with pytest.raises(ScheduleError) as caught:
+        select_rule([rule("x", Decline("rank", "rank 2 only")), rule("y", Decline("op", "MatMul is not mine"), 3)], matmul(), None)
+    text = str(caught.value)
+    assert "no schedule rule takes program 'matmul'" in text and "operators: MatMul" in text
+    assert "y: MatMul is not mine [op]; x: rank 2 only [rank]" in text
+    with pytest.raises(ScheduleError, match="there are no rules"):
+        select_rule([], softmax(), None)
