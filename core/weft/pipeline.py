@@ -16,38 +16,26 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from weft.assemble import Assembly, KernelUse, assemble
-from weft.codegen.base import Codegen, KernelCode, require
-from weft.errors import FrontendError, InputError, LoweringError, ScheduleError, TargetError, nearest
-from weft.expr.nodes import Expr, Var
-from weft.graph.group import Group, kernel_text
-from weft.graph.nodes import Graph, Node
-from weft.graph.rewrite import substitute_symbols
-from weft.graph.verify import verify
+from weft.errors import ArchiveError, FrontendError, InputError, TargetError, nearest
 from weft.hooks import Frontend, StageReport
-from weft.kernel_cache import KernelCache
-from weft.loop.nodes import Program
-from weft.loop.pipeline import lower_program
-from weft.lower.lower import lower_group
-from weft.machine import Machine
-from weft.passes.capabilities import Capabilities
-from weft.passes.own_outputs import own_outputs
-from weft.passes.pipeline import GraphPass, run_passes
-from weft.passes.plan_memory import MemoryPlan, plan_memory
 from weft.plugins import KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, host
 from weft.runtime.cache import Cache
-from weft.runtime.executable import Executable, NativeCode
-from weft.runtime.plan import Native, TensorInfo
-from weft.scheduling.rule import Rule, select_rule
-from weft.scheduling.schedule import Schedule
+from weft.runtime.executable import Executable
 from weft.target import Target, TargetKind, parse_targets
+
+# What a compilation needs beyond this is imported when there is one: a model from the cache starts without the compiler.
+if TYPE_CHECKING:
+    from weft.graph.nodes import Graph
+    from weft.machine import Machine
+    from weft.passes.capabilities import Capabilities
+    from weft.passes.pipeline import GraphPass
+    from weft.scheduling.rule import Rule
 
 OnStage = Callable[[StageReport], None]
 
@@ -61,11 +49,25 @@ class ResolvedTarget:
 
     target: Target
     kind: TargetKind
-    machine: Machine
-    capabilities: Capabilities
-    rules: tuple[Rule, ...]
     fingerprint: str
     threads: int | None  # that the target string asked for; None: as many as the process may use, wherever it runs
+    plugins: PluginHost
+    owner: str  # the plugin of the kind: its failures are fatal
+
+    @cached_property
+    def machine(self) -> Machine:
+        return self.kind.machine(self.target)
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        from weft.passes.capabilities import Capabilities
+
+        found = self.plugins.call("capabilities", required=self.owner, target=self.target)
+        return found[0].value if found else Capabilities()
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        return tuple(item.value for item in self.plugins.items("schedules", required=self.owner, target=self.target))
 
 
 def target_kinds(plugins: PluginHost | None = None) -> dict[str, TargetKind]:
@@ -105,9 +107,7 @@ def resolve_target(text: str | Target, plugins: PluginHost | None = None) -> Res
     kind, owner = kinds[targets[0].kind], offered[targets[0].kind].plugin.name
     target = kind.resolve(targets[0])
     threads = getattr(targets[0].options, "threads", None)
-    found = plugins.call("capabilities", required=owner, target=target)
-    rules = tuple(item.value for item in plugins.items("schedules", required=owner, target=target))
-    return ResolvedTarget(target, kind, kind.machine(target), found[0].value if found else Capabilities(), rules, kind.fingerprint(target), threads)
+    return ResolvedTarget(target, kind, kind.fingerprint(target), threads, plugins, owner)
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -124,6 +124,9 @@ def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
     Raises:
         FrontendError: no frontend or several take the model, or it cannot be read.
     """
+    from weft.graph.nodes import Graph
+    from weft.graph.verify import verify
+
     if isinstance(model, Graph):
         return model
     chosen = find_frontend(model, frontend)
@@ -169,183 +172,6 @@ def find_frontend(model: Any, name: str | None = None) -> Frontend:
 # -- compilation ------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Kernel:
-    """One distinct kernel of a compilation, with every stage it went through."""
-
-    name: str
-    naive: Program
-    rule: str = ""
-    declines: tuple[tuple[str, str], ...] = ()
-    trace: Any = None
-    scheduled: Program | None = None
-    lowered: Program | None = None
-    code: KernelCode | None = None
-    cached: bool = False
-
-
-@dataclass
-class Compilation:
-    """A compilation in progress and, after `run`, its record for `weft inspect`."""
-
-    target: ResolvedTarget
-    extra: Sequence[GraphPass] = ()
-    on_stage: OnStage | None = None
-    cache: bool = True
-    graphs: dict[str, Graph] = field(default_factory=dict)
-    kernels: dict[str, Kernel] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    plan: MemoryPlan | None = None
-    assembly: Assembly | None = None
-    keep_graphs: bool = False
-    check: bool = False
-
-    @contextmanager
-    def stage(self, name: str, subject: str = "", result: Callable[[], Any] | None = None) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.report(name, subject, time.perf_counter() - started, result() if result else None)
-
-    def report(self, name: str, subject: str, seconds: float, result: Any = None) -> None:
-        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-        report = StageReport(name, subject, seconds, result)
-        if self.on_stage is not None:
-            self.on_stage(report)
-        host().call("stage_done", stage=report)
-
-    def run(self, graph: Graph) -> Executable:
-        """A verified graph through every stage."""
-        grouped = self.optimize(graph)
-        with self.stage("plan_memory", graph.name):
-            self.plan = plan_memory(grouped)
-        uses = self.compile_kernels(grouped)
-        with self.stage("assemble", graph.name):
-            self.assembly = assemble(grouped, self.plan, uses)
-        with self.stage("link", graph.name):
-            return self.link(grouped, self.assembly)
-
-    def optimize(self, graph: Graph) -> Graph:
-        """The graph after all graph passes: groups only."""
-
-        def on_pass(name: str, result: Graph, seconds: float) -> None:
-            if self.keep_graphs:
-                self.graphs[name] = result
-            self.report(name, graph.name, seconds, result)
-
-        plugin_passes = [item.value for item in host().items("graph_passes", target=self.target.target)]
-        grouped = run_passes(graph, self.target.capabilities, [*plugin_passes, *self.extra], on_pass, check=self.check)
-        grouped = own_outputs(grouped)
-        self.graphs["fuse"] = grouped
-        return grouped
-
-    # -- kernels
-    def compile_kernels(self, graph: Graph) -> dict[int, KernelUse]:
-        """Compiles every distinct group once; id(node) → its kernel."""
-        codegen = self.target.kind.codegen(self.target.target)
-        store = KernelCache(self.target.fingerprint, enabled=self.cache)
-        by_text: dict[str, str] = {}
-        by_key: dict[str, Kernel] = {}
-        names: dict[int, str] = {}
-        pending: list[tuple[Kernel, str, Future[KernelCode]]] = []
-        for node in graph.nodes:
-            if not isinstance(node.op, Group):
-                raise LoweringError(f"{type(node.op).__name__} is not compiled for '{self.target.target.kind}'", where=_place(node))
-            if node.op.view:
-                continue
-            # Layers repeat: a body's text is far cheaper to make than its program, and equal texts give equal programs.
-            text = kernel_text(node.op.body)
-            key = by_text.get(text, "")
-            if not key:
-                with self.stage("lower_group", node.op.body.name):
-                    naive = lower_group(node.op.body, "kernel")
-                    key = by_text[text] = store.key(naive)
-            if key not in by_key:
-                kernel = Kernel(kernel_name(node, key), naive)
-                by_key[key] = kernel
-                self.kernels[kernel.name] = kernel
-                code = store.get(key, kernel.name)
-                if code is not None:
-                    kernel.code, kernel.cached = code, True
-                else:
-                    pending.append((kernel, key, self._start(codegen, kernel)))
-            names[id(node)] = by_key[key].name
-        with self.stage("codegen", graph.name):
-            for kernel, key, future in pending:
-                kernel.code = future.result()
-                store.put(key, kernel.code)
-        uses = {}
-        for node in graph.nodes:
-            if id(node) in names:
-                kernel = self.kernels[names[id(node)]]
-                assert kernel.code is not None
-                uses[id(node)] = KernelUse(kernel.name, kernel.naive.dims, kernel.code.scratch)
-        return uses
-
-    def _start(self, codegen: Codegen, kernel: Kernel) -> Future[KernelCode]:
-        self.schedule(kernel)
-        assert kernel.scheduled is not None
-        with self.stage("lower_program", kernel.name):
-            kernel.lowered = lowered = lower_program(kernel.scheduled, codegen.functions)
-        require(codegen, lowered, str(self.target.target))
-        return codegen.submit(lowered)
-
-    def schedule(self, kernel: Kernel) -> None:
-        """Schedules a kernel's naive program by the target's best rule; the kernel keeps the rule, what others declined with, and the result."""
-        named = Program(kernel.name, kernel.naive.inputs, kernel.naive.outputs, kernel.naive.dims, kernel.naive.body, kernel.naive.aliases)
-        rules = list(self.target.rules)
-        declines: list[tuple[str, str]] = []
-        with self.stage("schedule", kernel.name):
-            while True:
-                rule, declined = select_rule(rules, named, self.target.machine)
-                schedule = Schedule(named, self.target.machine)
-                declines += [(name, f"{d.code}: {d.reason}") for name, d in declined if (name, f"{d.code}: {d.reason}") not in declines]
-                try:
-                    rule.apply(schedule)
-                    break
-                except ScheduleError as error:
-                    # A rule that offered and then met a step that may not act leaves the program to the next; the record says so.
-                    declines.append((rule.name, f"failed: {error.what}" + (f" ({error.why})" if error.why else "")))
-                    rules.remove(rule)
-        kernel.rule, kernel.trace, kernel.scheduled = rule.name, schedule.trace, schedule.program
-        kernel.declines = tuple(declines)
-
-    # -- the executable
-    def link(self, graph: Graph, assembly: Assembly) -> Executable:
-        spec = assembly.spec
-        objects = {name: self.kernels[name].code for name in spec.kernels()}
-        sections: Mapping[str, NativeCode] = self.target.kind.link(self.target.target, spec, objects)  # type: ignore[arg-type]
-        items = tuple(str(getattr(i, "kernel", type(i).__name__)) for i in spec.items)
-        return Executable.build(
-            name=graph.name,
-            target=self.target.kind.describe(self.target.target),
-            inputs=[TensorInfo(t.name, t.dtype.name, tuple(_dim(d) for d in t.dims)) for t in spec.inputs],
-            outputs=[TensorInfo(t.name, t.dtype.name, tuple(_dim(d) for d in t.dims)) for t in spec.outputs],
-            code=sections,
-            step=Native("main", "run", items, tuple(t.name for t in spec.inputs), tuple(t.name for t in spec.outputs)),
-            constants=dict(zip(assembly.constant_names, assembly.constants)),
-            pool="pool" if "pool" in sections else None,
-            arena=str(spec.arena_bytes),
-            threads=self.target.threads,
-            weft=host().api_version,
-        )
-
-
-def _dim(d: Expr) -> int | str:
-    value = getattr(d, "value", None)
-    return int(value) if isinstance(value, int) else str(d)
-
-
-def _place(node: Node) -> str:
-    return f"{node}" + (f"  # {', '.join(sorted(node.names))}" if node.names else "")
-
-
-def kernel_name(node: Node, key: str) -> str:
-    """A readable name, distinct by content: operators of the group, then the start of its key."""
-    assert isinstance(node.op, Group)
-    words = [type(n.op).__name__.lower() for n in node.op.body.nodes]
-    return "_".join(dict.fromkeys(words[:4])) + "_" + key[:10]
-
-
 def compile(
     model: Any,
     target: str = "llvm",
@@ -371,17 +197,21 @@ def compile(
         WeftError: of the kind that fits; says what, where, why and what to do.
     """
     resolved = resolve_target(target)
-    own = [p if isinstance(p, GraphPass) else GraphPass(getattr(p, "__name__", "pass"), p, after="fold_scale") for p in passes]
-    key = None if own or not cache else model_key(model, resolved, input_shapes, frontend)
+    key = None if passes or not cache else model_key(model, resolved, input_shapes, frontend)
     store = Cache("models")
-    compilation = Compilation(resolved, own, on_stage, cache)
     if key is not None:
+        started = time.perf_counter()
         path = store.get_path(key)
-        if path is not None:
-            with compilation.stage("cache", key[:12]):
-                found = load_cached(path)
-            if found is not None:
-                return found
+        found = None if path is None else load_cached(path)
+        if found is not None:
+            if on_stage is not None:
+                on_stage(StageReport("cache", key[:12], time.perf_counter() - started, found))
+            return found
+    from weft.compilation import Compilation
+    from weft.passes.pipeline import GraphPass
+
+    own = [p if isinstance(p, GraphPass) else GraphPass(getattr(p, "__name__", "pass"), p, after="fold_scale") for p in passes]
+    compilation = Compilation(resolved, own, on_stage, cache)
     with compilation.stage("load", str(model) if isinstance(model, (str, Path)) else type(model).__name__):
         graph = load(model, frontend=frontend)
     if input_shapes:
@@ -399,6 +229,9 @@ def specialize(graph: Graph, input_shapes: Mapping[str, Sequence[int]]) -> Graph
     Raises:
         InputError: an input that does not exist, of another rank, or whose constant dimension differs.
     """
+    from weft.expr.nodes import Var
+    from weft.graph.rewrite import substitute_symbols
+
     by_name = {v.name: v for v in graph.inputs}
     env: dict[str, int] = {}
     for name, shape in input_shapes.items():
@@ -417,8 +250,6 @@ def specialize(graph: Graph, input_shapes: Mapping[str, Sequence[int]]) -> Graph
 
 def load_cached(path: Path) -> Executable | None:
     """A model from the cache; None if the entry is unusable, so that it is rebuilt."""
-    from weft.errors import ArchiveError
-
     try:
         return Executable.load(path)
     except ArchiveError:

@@ -14,7 +14,8 @@ from weft.assemble import Assembly
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import free_vars
 from weft.graph.nodes import Graph
-from weft.pipeline import Compilation, ResolvedTarget, resolve_target
+from weft.compilation import Compilation
+from weft.pipeline import ResolvedTarget, resolve_target
 from weft.runtime.executable import NativeCode
 
 TARGET = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72"

@@ -38,7 +38,8 @@ def demo(
     from weft.graph.evaluate import evaluate
     from weft.graph.group import Group
     from weft.passes.pipeline import stage_names
-    from weft.pipeline import Compilation, resolve_target
+    from weft.compilation import Compilation
+    from weft.pipeline import resolve_target
     from weft.testing.models import picture, resnet18
 
     with Progress("demo") as progress:

@@ -15,7 +15,8 @@ from weft.errors import InputError, nearest
 if TYPE_CHECKING:
     from weft.graph.nodes import Graph
     from weft.passes.plan_memory import MemoryPlan
-    from weft.pipeline import Compilation, Kernel, OnStage, ResolvedTarget
+    from weft.compilation import Compilation, Kernel
+    from weft.pipeline import OnStage, ResolvedTarget
     from weft.runtime.plan import Manifest
 
 ARCHIVE_STAGES = ("manifest", "sections", "plan")
@@ -74,7 +75,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     from weft.loop.pipeline import STAGES
     from weft.passes.pipeline import stage_names
     from weft.passes.plan_memory import plan_memory
-    from weft.pipeline import Compilation
+    from weft.compilation import Compilation
     from weft.plugins import host
 
     compilation = Compilation(resolved, cache=False, keep_graphs=True, on_stage=on_stage)
@@ -125,7 +126,7 @@ def _kernels(compilation: Compilation, grouped: Graph, uses: Counter[str]) -> li
     from weft.graph.group import Group
     from weft.kernel_cache import KernelCache
     from weft.lower.lower import lower_group
-    from weft.pipeline import Kernel, kernel_name
+    from weft.compilation import Kernel, kernel_name
 
     store = KernelCache(compilation.target.fingerprint, enabled=False)
     for node in grouped.nodes:
