@@ -300,6 +300,14 @@ def test_sequences_inside_the_graph() -> None:
     np.testing.assert_array_equal(run(graph, array(3, 2)), [4, 5])
 
 
+def test_sequences_do_not_leave_the_graph() -> None:
+    with pytest.raises(UnsupportedError, match="output 's' is a sequence, only tensors are supported"):
+        load([node("SequenceConstruct", ["x"], ["s"])], [info("x", [2])], ["s"])
+    with pytest.raises(FrontendError, match=r"SequenceAt: position 5 is not in a sequence of 1\n  node 'at'"):
+        nodes = [node("SequenceConstruct", ["x"], ["s"]), node("SequenceAt", ["s", "k"], ["y"], name="at")]
+        load(nodes, [info("x", [2])], ["y"], [constant("k", 5, np.int64)])
+
+
 # -- conversions with a choice ----------------------------------------------------------------------------------------
 
 

@@ -117,6 +117,8 @@ class Importer:
             operand = scope.find(info.name)
             if operand is None:
                 raise FrontendError(f"output '{info.name}' is computed by no node", where=f"graph '{graph.name}'")
+            if not isinstance(operand, (Value, Content)):
+                raise UnsupportedError(f"output '{info.name}' is {'a sequence' if isinstance(operand, list) else 'absent'}, only tensors are supported")
             self.builder.output(self.as_value(operand, info.name), info.name)
         result = self.builder.build()
         from weft.graph.rewrite import drop_dead

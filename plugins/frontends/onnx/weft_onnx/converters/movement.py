@@ -396,7 +396,8 @@ def space_to_depth(c: Context) -> Value:
     x = c.value(0)
     n, channels, h, w = x.shape
     b = c.integer("blocksize")
-    y = c.transpose(c.reshape(x, (n, channels, as_dim(h // b), b, as_dim(w // b), b)), (0, 3, 5, 1, 2, 4))
+    order = (0, 3, 5, 1, 2, 4) if c.string("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    y = c.transpose(c.reshape(x, (n, channels, as_dim(h // b), b, as_dim(w // b), b)), order)
     return c.reshape(y, (n, as_dim(channels * (b * b)), as_dim(h // b), as_dim(w // b)))
 
 
