@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.assemble import Assembly, KernelUse, assemble
 from weft.codegen.base import Codegen, KernelCode, require
@@ -23,12 +23,14 @@ from weft.lower.lower import lower_group
 from weft.passes.own_outputs import own_outputs
 from weft.passes.pipeline import GraphPass, run_passes
 from weft.passes.plan_memory import MemoryPlan, plan_memory
-from weft.pipeline import OnStage, ResolvedTarget
 from weft.plugins import host
 from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.plan import Native, TensorInfo
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
+
+if TYPE_CHECKING:
+    from weft.pipeline import OnStage, ResolvedTarget
 
 
 @dataclass
