@@ -35,10 +35,10 @@ def demo(
     from weft.cli.terminal import Progress, brief, print_table
     from weft.cli.terminal import seconds as shown
     from weft.cli.terminal import size as bytes_shown
+    from weft.compilation import Compilation
     from weft.graph.evaluate import evaluate
     from weft.graph.group import Group
     from weft.passes.pipeline import stage_names
-    from weft.compilation import Compilation
     from weft.pipeline import resolve_target
     from weft.testing.models import picture, resnet18
 

@@ -13,9 +13,9 @@ from weft.cli.arguments import FrontendOption, Model, ShapeOption, TargetOption,
 from weft.errors import InputError, nearest
 
 if TYPE_CHECKING:
+    from weft.compilation import Compilation, Kernel
     from weft.graph.nodes import Graph
     from weft.passes.plan_memory import MemoryPlan
-    from weft.compilation import Compilation, Kernel
     from weft.pipeline import OnStage, ResolvedTarget
     from weft.runtime.plan import Manifest
 
@@ -72,10 +72,10 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     Raises:
         InputError: no such stage or kernel.
     """
+    from weft.compilation import Compilation
     from weft.loop.pipeline import STAGES
     from weft.passes.pipeline import stage_names
     from weft.passes.plan_memory import plan_memory
-    from weft.compilation import Compilation
     from weft.plugins import host
 
     compilation = Compilation(resolved, cache=False, keep_graphs=True, on_stage=on_stage)
@@ -123,10 +123,10 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
 
 def _kernels(compilation: Compilation, grouped: Graph, uses: Counter[str]) -> list[Kernel]:
     """Every distinct kernel, lowered to its naive program, and how many groups use it."""
+    from weft.compilation import Kernel, kernel_name
     from weft.graph.group import Group
     from weft.kernel_cache import KernelCache
     from weft.lower.lower import lower_group
-    from weft.compilation import Kernel, kernel_name
 
     store = KernelCache(compilation.target.fingerprint, enabled=False)
     for node in grouped.nodes:
