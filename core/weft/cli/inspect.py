@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -124,20 +124,22 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
 def _kernels(compilation: Compilation, grouped: Graph, uses: Counter[str]) -> list[Kernel]:
     """Every distinct kernel, lowered to its naive program, and how many groups use it."""
     from weft.compilation import Kernel, kernel_name
-    from weft.graph.group import Group
+    from weft.graph.group import Group, kernel_text
     from weft.kernel_cache import KernelCache
     from weft.lower.lower import lower_group
 
     store = KernelCache(compilation.target.fingerprint, enabled=False)
+    by_text: dict[str, str] = {}
     for node in grouped.nodes:
         if not isinstance(node.op, Group) or node.op.view:
             continue
-        with compilation.stage("lower_group", node.op.body.name):
-            key = store.key(lower_group(node.op.body, "kernel"))
-        name = kernel_name(node, key)
-        if name not in compilation.kernels:
-            compilation.kernels[name] = Kernel(name, lower_group(node.op.body, name))
-        uses[name] += 1
+        text = kernel_text(node.op.body)
+        if text not in by_text:
+            with compilation.stage("lower_group", node.op.body.name):
+                naive = lower_group(node.op.body, "kernel")
+                by_text[text] = name = kernel_name(node, store.key(naive))
+            compilation.kernels.setdefault(name, Kernel(name, replace(naive, name=name)))
+        uses[by_text[text]] += 1
     return list(compilation.kernels.values())
 
 

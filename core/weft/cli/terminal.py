@@ -92,11 +92,14 @@ class Progress:
     def on_stage(self, report: StageReport) -> None:
         """Shows a stage that is over; counts kernels once fusion has said how many there are."""
         self.seconds[report.stage] = self.seconds.get(report.stage, 0.0) + report.seconds
+        if self.bar.disable:
+            return
         if report.stage == "fuse" and report.result is not None:
-            from weft.graph.group import Group
+            from weft.graph.group import Group, kernel_text
 
-            groups = [n for n in report.result.nodes if isinstance(n.op, Group) and not n.op.view]
-            self.bar.update(self.task, total=len(groups), completed=0)
+            # Equal groups are one kernel.
+            kernels = {kernel_text(n.op.body) for n in report.result.nodes if isinstance(n.op, Group) and not n.op.view}
+            self.bar.update(self.task, total=len(kernels), completed=0)
         if report.stage == "lower_group":
             self.bar.advance(self.task)
         self.show(f"{report.stage} {report.subject}"[:70])
