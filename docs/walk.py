@@ -45,8 +45,8 @@ def model() -> bytes:
 
 def pieces() -> dict[str, str]:
     """The text of every stage, by name."""
-    from weft.loop.pipeline import lower_program
     from weft.compilation import Compilation
+    from weft.loop.pipeline import lower_program
     from weft.pipeline import load, resolve_target
 
     target = resolve_target(TARGET)

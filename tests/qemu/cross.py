@@ -11,10 +11,10 @@ import numpy as np
 from tests.qemu import runner
 
 from weft.assemble import Assembly
+from weft.compilation import Compilation
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import free_vars
 from weft.graph.nodes import Graph
-from weft.compilation import Compilation
 from weft.pipeline import ResolvedTarget, resolve_target
 from weft.runtime.executable import NativeCode
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias
 
 from weft import dtypes as dt
 from weft.dtypes import DType
@@ -24,7 +24,7 @@ from weft.errors import ExprError
 class Expr:
     """A formula with a dtype. Subclasses list their fields in `fields`; `children` are the fields that are formulas."""
 
-    __slots__ = ("dtype", "_hash")
+    __slots__ = ("_hash", "dtype")
     fields: ClassVar[tuple[str, ...]] = ()
     dtype: DType
     _hash: int
@@ -386,7 +386,7 @@ class Not(Expr):
 class Select(Expr):
     """`a` where `cond`, else `b`. Both sides may be evaluated; only a Load or Read on the unchosen side must not fault."""
 
-    __slots__ = ("cond", "a", "b")
+    __slots__ = ("a", "b", "cond")
     fields = ("cond", "a", "b")
 
     def __init__(self, cond: Expr, a: Expr, b: Expr) -> None:
@@ -440,7 +440,7 @@ class Bitcast(Expr):
 class Call(Expr):
     """A pure function of `weft.expr.functions` (exp, sqrt, fma, …) by name."""
 
-    __slots__ = ("name", "args")
+    __slots__ = ("args", "name")
     fields = ("name", "args", "dtype")
 
     def __init__(self, name: str, args: tuple[Expr, ...], dtype: DType) -> None:
@@ -457,7 +457,7 @@ class Call(Expr):
 class Ramp(Expr):
     """The vector base, base + stride, …, base + (lanes - 1) * stride."""
 
-    __slots__ = ("base", "stride", "lanes")
+    __slots__ = ("base", "lanes", "stride")
     fields = ("base", "stride", "lanes")
 
     def __init__(self, base: Expr, stride: Expr, lanes: int) -> None:
@@ -474,7 +474,7 @@ class Ramp(Expr):
 class Broadcast(Expr):
     """A scalar repeated in every lane."""
 
-    __slots__ = ("value", "lanes")
+    __slots__ = ("lanes", "value")
     fields = ("value", "lanes")
 
     def __init__(self, value: Expr, lanes: int) -> None:
@@ -517,7 +517,6 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
         a = wrap(a, b.dtype)
     else:
         a, b = wrap(a), wrap(b)
-    a = cast(Expr, a)
     if a.dtype.lanes != b.dtype.lanes:
         if a.dtype.lanes == 1:
             a = Broadcast(a, b.dtype.lanes)
@@ -532,8 +531,12 @@ def _is(e: Expr, value: int) -> bool:
     return isinstance(e, Const) and not e.dtype.is_float and e.value == value
 
 
+# The narrow float formats round by rules of their own, which the interpreter of a program applies.
+_FOLDED_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+
+
 def _fold(cls: type[Binary], a: Expr, b: Expr, compute: Callable[[Any, Any], Any]) -> Expr:
-    if isinstance(a, Const) and isinstance(b, Const) and (a.dtype.kind in ("int", "uint", "bool") or (a.dtype.name in ("float32", "float64", "float16", "bfloat16"))):
+    if isinstance(a, Const) and isinstance(b, Const) and (a.dtype.kind in ("int", "uint", "bool") or a.dtype.name in _FOLDED_FLOATS):
         try:
             return Const(compute(a.value, b.value), dt.bool_ if cls.result_bool else a.dtype)
         except OverflowError:
@@ -553,7 +556,9 @@ def add(a: ExprLike, b: ExprLike) -> Expr:
         if isinstance(b, Const) and isinstance(a, Add) and isinstance(a.b, Const):
             return add(a.a, add(a.b, b))
         if isinstance(a, Ramp):
-            return Ramp(add(a.base, b.value), a.stride, a.lanes) if isinstance(b, Broadcast) else Ramp(add(a.base, b.base), add(a.stride, b.stride), a.lanes) if isinstance(b, Ramp) else Add(a, b)
+            if isinstance(b, Ramp):
+                return Ramp(add(a.base, b.base), add(a.stride, b.stride), a.lanes)
+            return Ramp(add(a.base, b.value), a.stride, a.lanes) if isinstance(b, Broadcast) else Add(a, b)
         if isinstance(b, Ramp) and isinstance(a, Broadcast):
             return Ramp(add(a.value, b.base), b.stride, b.lanes)
     return _fold(Add, a, b, lambda x, y: x + y)

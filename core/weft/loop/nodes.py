@@ -17,7 +17,7 @@ around it); where `predicate` holds, `init` runs at the first step of the block'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any, Literal
 
@@ -82,7 +82,7 @@ class Load(Expr):
 class IntrinsicCall(Expr):
     """A target's instruction: `name` of `weft.loop.intrinsics`, possibly with effects. dtype handle if it has no value."""
 
-    __slots__ = ("name", "args")
+    __slots__ = ("args", "name")
     fields = ("name", "args", "dtype")
 
     def __init__(self, name: str, args: tuple[Expr, ...], dtype: DType = dt.handle) -> None:

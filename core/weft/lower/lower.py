@@ -366,11 +366,11 @@ class _Lowering:
                 self.expressions.stages.setdefault(id(u.source), Stage(stage.op, stage.node, stage.algorithm, stage.composite))
             inside.append(self._compute(u, inner_order, (source.step, length, binding)))
         for q, update in enumerate(source.updates):
-            state = self.buffers[id(source.states[q])]
+            carried = self.buffers[id(source.states[q])]
             for u in outs:
                 if u.output == q and not source.last:
                     inside.append(self._copy(self.buffers[id(u)], self.buffers[id(update)], "emit", (length, binding), lead=True))
-            inside.append(self._copy(state, self.buffers[id(update)], "carry", (length, binding)))
+            inside.append(self._copy(carried, self.buffers[id(update)], "carry", (length, binding)))
         stmts = [*before, For(loop, length, seq(*inside))]
         for u in outs:
             if source.last:

@@ -325,7 +325,8 @@ class Executable:
     def _execute(self, values: Sequence[Any], out: Mapping[str, Any] | None) -> list[Array]:
         if self._run is None:
             here = cpu_features.machine()
-            raise ExecutionError(f"'{self.manifest.name}' was compiled for {self.manifest.machine}, this machine is {here}", hint="save it, and run the archive there")
+            what = f"'{self.manifest.name}' was compiled for {self.manifest.machine}, this machine is {here}"
+            raise ExecutionError(what, hint="save it, and run the archive there")
         try:
             call = self._free.pop()
         except IndexError:

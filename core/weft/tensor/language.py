@@ -36,7 +36,7 @@ def as_dim(value: object) -> Dim:
 class Read(Expr):
     """One element of a tensor."""
 
-    __slots__ = ("tensor", "indices")
+    __slots__ = ("indices", "tensor")
     fields = ("tensor", "indices")
 
     def __init__(self, tensor: Tensor, indices: tuple[Expr, ...]) -> None:
@@ -77,7 +77,7 @@ class Reducer:
 class Reduce(Expr):
     """The reduction of `values` over `axes`; allowed only as the whole body of a compute. `index` picks one result."""
 
-    __slots__ = ("reducer", "values", "axes", "index", "init")
+    __slots__ = ("axes", "index", "init", "reducer", "values")
     fields = ("reducer", "values", "axes", "index", "init")
 
     def __init__(self, reducer: Reducer, values: tuple[Expr, ...], axes: tuple[ReduceAxis, ...], index: int = 0, init: tuple[Expr, ...] | None = None) -> None:
@@ -108,7 +108,7 @@ class Tensor:
             items = ()
         if len(items) != self.rank:
             raise TensorError(f"tensor '{self.name}' has {self.rank} dimension(s), indexed with {len(items)}")
-        exprs = tuple(i.var if isinstance(i, ReduceAxis) else wrap(i, dt.int64) for i in items)  # type: ignore[arg-type]
+        exprs = tuple(i.var if isinstance(i, ReduceAxis) else wrap(i, dt.int64) for i in items)
         return Read(self, tuple(e.cast_to(x, dt.int64) for x in exprs))
 
     def __call__(self, *indices: object) -> Expr:
@@ -266,7 +266,9 @@ def compute(shape: Sequence[ExprLike], formula: Callable[..., Any], name: str | 
     return outputs if isinstance(body, tuple) else outputs[0]
 
 
-def scan(length: ExprLike, init: Sequence[Tensor], step: Callable[..., Any], name: str | None = None, last: bool = False, reverse: bool = False) -> tuple[Tensor, ...]:
+def scan(
+    length: ExprLike, init: Sequence[Tensor], step: Callable[..., Any], name: str | None = None, last: bool = False, reverse: bool = False
+) -> tuple[Tensor, ...]:
     """A recurrence over `length` steps.
 
     Args:
@@ -295,7 +297,7 @@ def lowest(dtype: DType) -> Const:
     if dtype.is_bool:
         return Const(False, dtype)
     if dtype.is_float:
-        finite = float(ml_dtypes.finfo(dtype.numpy).min)
+        finite = float(ml_dtypes.finfo(dtype.numpy).min)  # type: ignore[no-untyped-call]
         return Const(-float("inf") if dtype.name in ("float16", "bfloat16", "float32", "float64", "float8_e5m2") else finite, dtype)
     return Const(int(np.iinfo(dtype.numpy).min) if dtype.bits >= 8 else (-(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0), dtype)
 
@@ -308,7 +310,7 @@ def highest(dtype: DType) -> Const:
     if dtype.is_bool:
         return Const(True, dtype)
     if dtype.is_float:
-        finite = float(ml_dtypes.finfo(dtype.numpy).max)
+        finite = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
         return Const(float("inf") if dtype.name in ("float16", "bfloat16", "float32", "float64", "float8_e5m2") else finite, dtype)
     return Const(int(np.iinfo(dtype.numpy).max) if dtype.bits >= 8 else (1 << (dtype.bits - (dtype.kind == "int"))) - 1, dtype)
 
@@ -354,6 +356,6 @@ def reduce(reducer: Reducer | str, values: ExprLike | Sequence[ExprLike], axis: 
     return results[0] if r.width == 1 else results
 
 
-def sum(value: ExprLike, axis: ReduceAxis | Sequence[ReduceAxis]) -> Expr:  # noqa: A001 - the public name of the language
+def sum(value: ExprLike, axis: ReduceAxis | Sequence[ReduceAxis]) -> Expr:
     """Σ value over the axes."""
     return reduce("sum", value, axis)  # type: ignore[no-any-return]
