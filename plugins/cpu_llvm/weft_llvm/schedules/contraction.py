@@ -29,6 +29,8 @@ MOST_TAPS = 7
 """Taps along one axis that are unrolled for the sake of borders."""
 TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
+REORDER_GAIN = 0.7
+"""Traffic of the other order, of this one's, below which loops are reordered."""
 UNROLLED_STEPS = 64
 """Most multiply-adds in the innermost body."""
 
@@ -186,6 +188,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
         more_columns, vector_loop = s.split(vector_loop, [None, lanes])
         tile_order.append(more_columns)
     tile_order.append(vector_loop)
+    outer = _block_for_cache(s, name, outer, vector_loop, machine)
     s.reorder(*outer, *reduce, *tile_order)
     init = s.decompose_reduction(name, reduce[0])
     s.reverse_compute_at(tail, outer[-1])
@@ -201,6 +204,47 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
     if not settled:
         _unroll_taps(s, reduce, tile.rows * tile.columns)
     _parallelise(s, outer, name, machine)
+
+
+def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, machine: Machine) -> list[str]:
+    """The outer loops in an order that streams less through the second cache.
+
+    Columns stand outside rows, so every column tile reads all rows again. Where those do not fit in half of the cache, rows are taken in
+    groups that do, groups outside columns, if reading the weights once per group is less than what is saved.
+    """
+    view = access.LoopView.of(s, name)
+    operands = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
+    wide = [x for x in operands if view.stride(x, vector) == 1]
+    narrow = [x for x in operands if view.stride(x, vector) == 0]
+    rows = [x for x in outer if any(view.stride(o, x) != 0 for o in narrow) and all(view.stride(o, x) == 0 for o in wide)]
+    columns = [x for x in outer if x not in rows]
+    if not rows or not narrow or outer[-1] not in rows:
+        return outer
+    row_bytes = sum(_bytes(x) for x in narrow)
+    column_bytes = sum(_bytes(x) for x in wide)
+    repeats = 1
+    for x in columns:
+        repeats *= view.extent(x)
+    trips = view.extents[rows[0]]
+    limit = machine.caches[1] // 2
+    if trips is None or trips < 2 or row_bytes <= limit:
+        return outer
+    group = max(1, limit * trips // row_bytes)
+    groups = -(-trips // group)
+    group = -(-trips // groups)  # of equal size
+    if group >= trips or row_bytes + groups * column_bytes > REORDER_GAIN * (repeats * row_bytes + column_bytes):
+        return outer
+    first, inside = s.split(rows[0], [None, group])
+    return [first, *columns, inside, *rows[1:]]
+
+
+def _bytes(x: Load) -> int:
+    """Bytes of the buffer that is read, symbolic extents guessed."""
+    total = x.buffer.dtype.bytes
+    for d in x.buffer.shape:
+        n = int_const(d)
+        total *= access.UNKNOWN_EXTENT if n is None else n
+    return total
 
 
 def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
