@@ -167,9 +167,9 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
         column_extent = view.extent(roles.column) if roles.column is not None else 1
         candidates = [c * inside for c in range(1, MOST_COLUMNS // inside + 1) if c <= column_extent and (column_extent % c == 0 or column_extent > 16 * c)]
         tile = _choose(s, row_extent, candidates, column_extent * inside, machine, dtype)
-        together = max(1, tile.columns // inside)
-        if roles.column is not None and together > 1:
-            outer_column, column_loop = s.split(roles.column, [None, together])
+        panels = max(1, tile.columns // inside)
+        if roles.column is not None and panels > 1:
+            outer_column, column_loop = s.split(roles.column, [None, panels])
             outer[outer.index(roles.column)] = outer_column
     else:
         vectors = -(-(width or access.UNKNOWN_EXTENT) // lanes)
@@ -188,7 +188,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
         more_columns, vector_loop = s.split(vector_loop, [None, lanes])
         tile_order.append(more_columns)
     tile_order.append(vector_loop)
-    outer = _block_for_cache(s, name, outer, vector_loop, machine)
+    outer, together = _block_for_cache(s, name, outer, vector_loop, machine)
     s.reorder(*outer, *reduce, *tile_order)
     init = s.decompose_reduction(name, reduce[0])
     s.reverse_compute_at(tail, outer[-1])
@@ -203,11 +203,11 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
     settled = _settle_conditions(s, name, reduce, tile_order, outer)
     if not settled:
         _unroll_taps(s, reduce, tile.rows * tile.columns)
-    _parallelise(s, outer, name, machine)
+    _parallelise(s, together, name, machine)
 
 
-def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, machine: Machine) -> list[str]:
-    """The outer loops in an order that streams less through the second cache.
+def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, machine: Machine) -> tuple[list[str], list[str]]:
+    """The outer loops in an order that streams less through the second cache, and those of them that may run in parallel.
 
     Columns stand outside rows, so every column tile reads all rows again. Where those do not fit in half of the cache, rows are taken in
     groups that do, groups outside columns, if reading the weights once per group is less than what is saved.
@@ -219,7 +219,7 @@ def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, mach
     rows = [x for x in outer if any(view.stride(o, x) != 0 for o in narrow) and all(view.stride(o, x) == 0 for o in wide)]
     columns = [x for x in outer if x not in rows]
     if not rows or not narrow or outer[-1] not in rows:
-        return outer
+        return outer, outer
     row_bytes = sum(_bytes(x) for x in narrow)
     column_bytes = sum(_bytes(x) for x in wide)
     repeats = 1
@@ -228,14 +228,14 @@ def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, mach
     trips = view.extents[rows[0]]
     limit = machine.caches[1] // 2
     if trips is None or trips < 2 or row_bytes <= limit:
-        return outer
+        return outer, outer
     group = max(1, limit * trips // row_bytes)
-    groups = -(-trips // group)
+    groups = min(trips, max(-(-trips // group), -(-TASKS_PER_CORE * machine.cores // repeats)))
     group = -(-trips // groups)  # of equal size
     if group >= trips or row_bytes + groups * column_bytes > REORDER_GAIN * (repeats * row_bytes + column_bytes):
-        return outer
+        return outer, outer
     first, inside = s.split(rows[0], [None, group])
-    return [first, *columns, inside, *rows[1:]]
+    return [first, *columns, inside, *rows[1:]], [first, *columns]
 
 
 def _bytes(x: Load) -> int:
