@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from weft import settings
 from weft.assemble import Assembly, KernelUse, assemble
 from weft.codegen.base import Codegen, KernelCode, require
 from weft.errors import LoweringError, ScheduleError
@@ -63,6 +64,7 @@ class Compilation:
     assembly: Assembly | None = None
     keep_graphs: bool = False
     check: bool = False
+    dumped: int = 0
 
     @contextmanager
     def stage(self, name: str, subject: str = "", result: Callable[[], Any] | None = None) -> Iterator[None]:
@@ -72,10 +74,22 @@ class Compilation:
 
     def report(self, name: str, subject: str, seconds: float, result: Any = None) -> None:
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        self.dump(name, subject, result)
         report = StageReport(name, subject, seconds, result)
         if self.on_stage is not None:
             self.on_stage(report)
         host().call("stage_done", stage=report)
+
+    def dump(self, stage: str, subject: str, result: Any) -> None:
+        """Writes the text of a stage's result to WEFT_DUMP_DIR, if WEFT_DUMP names the stage (or is "all")."""
+        wanted = settings.DUMP.get()
+        if result is None or not wanted or (stage not in wanted and "all" not in wanted):
+            return
+        folder = settings.DUMP_DIR.get()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.dumped += 1
+        words = "".join(c if c.isalnum() or c in "-_." else "_" for c in f"{self.dumped:04}-{stage}-{subject}")
+        (folder / f"{words[:120]}.txt").write_text(f"{result}\n", encoding="utf-8")
 
     def run(self, graph: Graph) -> Executable:
         """A verified graph through every stage."""
@@ -120,7 +134,7 @@ class Compilation:
             text = kernel_text(node.op.body)
             key = by_text.get(text, "")
             if not key:
-                with self.stage("lower_group", node.op.body.name):
+                with self.stage("lower_group", node.op.body.name, lambda: naive):
                     naive = lower_group(node.op.body, "kernel")
                     key = by_text[text] = store.key(naive)
             if key not in by_key:
@@ -148,8 +162,9 @@ class Compilation:
     def _start(self, codegen: Codegen, kernel: Kernel) -> Future[KernelCode]:
         self.schedule(kernel)
         assert kernel.scheduled is not None
-        with self.stage("lower_program", kernel.name):
-            kernel.lowered = lowered = lower_program(kernel.scheduled, codegen.functions)
+        with self.stage("lower_program", kernel.name, lambda: kernel.lowered):
+            extra = [item.value for item in host().items("loop_passes", target=self.target.target)]
+            kernel.lowered = lowered = lower_program(kernel.scheduled, codegen.functions, lambda name, p: self.dump(name, kernel.name, p), extra)
         require(codegen, lowered, str(self.target.target))
         return codegen.submit(lowered)
 
@@ -158,7 +173,7 @@ class Compilation:
         named = Program(kernel.name, kernel.naive.inputs, kernel.naive.outputs, kernel.naive.dims, kernel.naive.body, kernel.naive.aliases)
         rules = list(self.target.rules)
         declines: list[tuple[str, str]] = []
-        with self.stage("schedule", kernel.name):
+        with self.stage("schedule", kernel.name, lambda: schedule.program):
             while True:
                 rule, declined = select_rule(rules, named, self.target.machine)
                 schedule = Schedule(named, self.target.machine)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from weft.errors import LoopError, nearest
 from weft.loop.nodes import Program
 from weft.loop.passes.expand_math import expand_math
 from weft.loop.passes.flatten_buffers import flatten_buffers
@@ -13,6 +14,7 @@ from weft.loop.passes.hoist_invariants import hoist_invariants
 from weft.loop.passes.lower_blocks import lower_blocks
 from weft.loop.passes.partition_loops import partition_loops
 from weft.loop.passes.simplify import simplify
+from weft.loop.passes.start_empty_reductions import start_empty_reductions
 from weft.loop.passes.unroll_loops import unroll_loops
 from weft.loop.passes.vectorize_loops import vectorize_loops
 
@@ -31,6 +33,7 @@ def _stage(function: Callable[[Program], Program], after: str) -> Stage:
 
 
 STAGES: tuple[Stage, ...] = (
+    _stage(start_empty_reductions, "a reduction that may have no step has its start value stored"),
     _stage(lower_blocks, "no Block"),
     _stage(simplify, "formulas simplified by ranges and conditions; no empty or single-trip loop"),
     _stage(partition_loops, "the hot part of a loop carries no condition that splits its range"),
@@ -43,10 +46,43 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
-def lower_program(program: Program, functions: frozenset[str], on_stage: Callable[[str, Program], None] | None = None) -> Program:
-    """`program` through all stages. `functions` are the names of `expr.functions` that the target has; `on_stage(name, program)` sees each result."""
-    for stage in STAGES:
+@dataclass(frozen=True)
+class LoopPass:
+    """A pass of a plugin: Program → Program of the same meaning, run after the stage (or other pass) that it names."""
+
+    name: str
+    function: Callable[[Program], Program]
+    after: str
+
+
+def lower_program(
+    program: Program, functions: frozenset[str], on_stage: Callable[[str, Program], None] | None = None, extra: Sequence[LoopPass] = ()
+) -> Program:
+    """`program` through all stages.
+
+    Args:
+        functions: the names of `expr.functions` that the target has.
+        on_stage: called with the name and result of every stage.
+        extra: passes of plugins, in the given order where several follow the same stage.
+
+    Raises:
+        LoopError: a pass follows a stage that does not exist.
+    """
+    for stage in ordered(extra):
         program = stage.run(program, functions)
         if on_stage is not None:
             on_stage(stage.name, program)
     return program
+
+
+def ordered(extra: Sequence[LoopPass]) -> tuple[Stage, ...]:
+    """The stages with the passes of plugins in their places."""
+    order = list(STAGES)
+    for p in reversed(extra):
+        names = [s.name for s in order]
+        if p.after not in names:
+            close = nearest(p.after, names)
+            hint = f"did you mean '{close}'?" if close else "the stages are " + ", ".join(names)
+            raise LoopError(f"the loop pass '{p.name}' runs after '{p.after}', which does not exist", hint=hint)
+        order.insert(names.index(p.after) + 1, Stage(p.name, "", lambda program, functions, run=p.function: run(program)))  # type: ignore[misc]
+    return tuple(order)
