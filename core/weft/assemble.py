@@ -107,7 +107,11 @@ class _Assembler:
         outputs = tuple(sg.Tensor(n, v.dtype, _dims(v)) for n, v in zip(g.output_names, g.outputs))
         arena = add(self.base, wrap(self.plan.arena_bytes, dt.int64))
         if not self._is_static(arena):
-            arena = self.base  # what depends on data grows the arena item by item
+            # What depends on data grows the arena item by item; the rest has its room from the start.
+            arena = self.base
+            for ref in self.buffers:
+                if isinstance(ref, sg.Arena) and self._is_static(ref.offset) and self._is_static(ref.bytes):
+                    arena = maximum(arena, add(ref.offset, ref.bytes))
         spec = sg.SegmentSpec(self.name, inputs, outputs, len(self.constants), tuple(self.symbols), tuple(self.buffers), tuple(self.items), arena)
         return Assembly(spec, self.constants, self.constant_names)
 

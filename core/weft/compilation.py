@@ -134,9 +134,8 @@ class Compilation:
             text = kernel_text(node.op.body)
             key = by_text.get(text, "")
             if not key:
-                with self.stage("lower_group", node.op.body.name, lambda: naive):
-                    naive = lower_group(node.op.body, "kernel")
-                    key = by_text[text] = store.key(naive)
+                naive = self._lower(node.op.body)
+                key = by_text[text] = store.key(naive)
             if key not in by_key:
                 kernel = Kernel(kernel_name(node, key), naive)
                 by_key[key] = kernel
@@ -158,6 +157,12 @@ class Compilation:
                 assert kernel.code is not None
                 uses[id(node)] = KernelUse(kernel.name, kernel.naive.dims, kernel.code.scratch)
         return uses
+
+    def _lower(self, body: Graph) -> Program:
+        started = time.perf_counter()
+        naive = lower_group(body, "kernel")
+        self.report("lower_group", body.name, time.perf_counter() - started, naive)
+        return naive
 
     def _start(self, codegen: Codegen, kernel: Kernel) -> Future[KernelCode]:
         self.schedule(kernel)

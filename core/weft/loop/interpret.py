@@ -40,6 +40,7 @@ from weft.loop.nodes import (
     While,
     walk_stmts,
 )  # fmt: skip
+from weft.loop.passes.start_empty_reductions import start_empty_reductions
 from weft.loop.printer import excerpt
 
 BARRIER = "barrier"
@@ -244,7 +245,9 @@ class _Run:
         shuffle_seed: int | None,
         in_place: bool,
     ) -> None:
-        self.program, self.intrinsics, self.shuffle = program, intrinsics, shuffle_seed is not None
+        # A block's init is what its result starts from, also where there is no step.
+        self.program = program = start_empty_reductions(program)
+        self.intrinsics, self.shuffle = intrinsics, shuffle_seed is not None
         rng = np.random.default_rng(shuffle_seed)
         self.globals: dict[str, Any] = {
             "np": np, "evaluate": evaluate, "_outside": _outside, "_off_iterator": _off_iterator, "_vector_load": _vector_load,

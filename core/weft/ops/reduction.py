@@ -177,16 +177,19 @@ class ReduceProd(Reduction):
 
 @dataclass(frozen=True)
 class ReduceMean(Reduction):
-    """The mean; of integers, truncated."""
+    """The mean; of integers, truncated; of no integers, 0."""
 
     def after(self, total: Expr, length: Dim) -> Expr:
         count = cast_to(wrap(length, dt.int64), total.dtype)
-        return e.truncdiv(total, count) if total.dtype.is_integer else total / count
+        # Floats divide 0 by 0 for NaN; integers must not divide by 0.
+        return e.truncdiv(total, e.maximum(count, const(1, total.dtype))) if total.dtype.is_integer else total / count
 
     def accumulator(self, dtype: DType) -> DType:
         return dt.int64 if dtype.is_integer else compute_dtype(dtype)
 
     def over(self, x: Array, axes: tuple[int, ...]) -> Any:
+        if x.dtype.kind != "f" and not x.size:
+            return x.sum(axis=axes, keepdims=self.keepdims, dtype=x.dtype)
         mean = x.mean(axis=axes, keepdims=self.keepdims, dtype=x.dtype if x.dtype.kind == "f" else np.longdouble)
         return mean if x.dtype.kind == "f" else np.trunc(mean)
 

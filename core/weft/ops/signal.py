@@ -78,9 +78,8 @@ class DFT(Operator):
         half = self.inverse and self.onesided
         scalar = is_one(x.shape[-1])
         # cos and sin of whole fractions of a turn, looked up by k·j modulo the length: the argument stays exact.
-        turn: Callable[..., Any] = lambda name, i: call(name, cast_to(i, wide) * (2 * math.pi) / cast_to(dim_expr(length), wide))
-        cos = compute((length,), lambda i: turn("cos", i), "cosines")
-        sin = compute((length,), lambda i: turn("sin", i), "sines")
+        cos = compute((length,), lambda i: turn(i, dim_expr(length), wide)[0], "cosines")
+        sin = compute((length,), lambda i: turn(i, dim_expr(length), wide)[1], "sines")
         j = reduce_axis(length, "j")
 
         def formula(*index: Expr) -> Expr:
@@ -127,6 +126,23 @@ class DFT(Operator):
         yield Sample(cls(-2, length=4), (floats((6, 1)),), "cut")
         yield Sample(cls(-2, length=8), (floats((6, 2)),), "padded")
         yield Sample(cls(), (floats((6, 1), "float16"),), "float16")
+
+
+def turn(part: Expr, whole: Expr, dtype: DType) -> tuple[Expr, Expr]:
+    """cos and sin of the angle part / whole of a full turn, 0 ≤ part < whole.
+
+    The eighth of the turn is found in integers and the angle taken from its end nearest an axis, below an eighth: so values of opposite points are
+    each other's negative and those on an axis exact, and what should cancel in a sum does.
+    """
+    eighth = part * 8 // whole
+    rest = part * 8 - eighth * whole
+    rest = select(e.eq(eighth % 2, 1), whole - rest, rest)
+    angle = cast_to(rest, dtype) * (math.pi / 4) / cast_to(whole, dtype)
+    swap = e.or_(e.eq(eighth % 4, 1), e.eq(eighth % 4, 2))
+    near, far = call("cos", angle), call("sin", angle)
+    cos, sin = select(swap, far, near), select(swap, near, far)
+    left = e.and_(eighth >= 2, eighth < 6)
+    return select(left, -cos, cos), select(eighth >= 4, -sin, sin)
 
 
 @dataclass(frozen=True)

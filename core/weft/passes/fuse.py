@@ -80,9 +80,10 @@ class _Fusion:
 
     def is_view(self, k: int) -> bool:
         node = self.nodes[k]
+        if type(node.op).__name__ not in VIEWS:
+            return False
         first = node.inputs[0]
-        assert type(node.op).__name__ not in VIEWS or first is not None
-        return type(node.op).__name__ in VIEWS and first is not None and first.tensor.layout is None and node.output.tensor.layout is None
+        return first is not None and first.tensor.layout is None and node.output.tensor.layout is None
 
     def free_elementwise(self, k: int) -> bool:
         return self.group[k] is None and self.nodes[k].op.kind == "elementwise" and self.fusable(k) and len(self.nodes[k].outputs) == 1
@@ -226,7 +227,7 @@ class _Fusion:
     def build(self) -> Graph:
         new = Graph(self.graph.name, list(self.graph.inputs), list(self.graph.outputs), [], dict(self.graph.symbols), list(self.graph.output_names))
         made: set[int] = set()
-        roots: dict[int, int] = {}
+        roots: dict[int, Value] = {}
         fixed = {id(v) for v in self.graph.inputs}
         taken = {id(v) for v in self.graph.outputs}
         for k, node in enumerate(self.nodes):
@@ -242,15 +243,20 @@ class _Fusion:
         sort_nodes(new)
         return new
 
-    def _may_view(self, node: Node, roots: dict[int, int], fixed: set[int], taken: set[int]) -> bool:
-        """Results own their memory: an output is no view of an input, of a constant or of another output."""
+    def _may_view(self, node: Node, roots: dict[int, Value], fixed: set[int], taken: set[int]) -> bool:
+        """Results own their memory: an output is no view of an input, of a constant or of another output.
+
+        What an output looks at is written into the output, so the output's sizes must be known as early: no data symbols of its own.
+        """
         source = node.inputs[0]
         assert source is not None
-        root = roots.get(id(source), id(source))
+        root = roots.get(id(source), source)
         if id(node.output) in taken:
-            if root in fixed or source.constant is not None or root in taken or id(source) in taken:
+            if id(root) in fixed or source.constant is not None or id(root) in taken or id(source) in taken:
                 return False
-            taken.add(root)
+            if (type_symbols(node.output.type).keys() - type_symbols(root.type).keys()) & self.graph.symbols.keys():
+                return False
+            taken.add(id(root))
         if source.constant is not None:
             fixed.add(id(source))
         roots[id(node.output)] = root

@@ -111,7 +111,9 @@ def plan_memory(graph: Graph, in_place: bool = True) -> MemoryPlan:
                 aliases[o.name] = values[key].name
             elif key not in owned:
                 slots.append((o, starts[key], ends[key]))
-    return _place(slots, aliases, frozenset(overwriting), len(graph.nodes))
+    steps = {id(o): k for k, node in enumerate(graph.nodes) for o in node.outputs}
+    known = {name: steps.get(id(source.value), -1) for name, source in graph.symbols.items()}
+    return _place(slots, aliases, frozenset(overwriting), len(graph.nodes), known)
 
 
 def _overwritable(node: Node) -> list[tuple[Value, list[Value]]]:
@@ -153,7 +155,10 @@ def _plus(a: Dim, b: Dim) -> Dim:
     return a + b if isinstance(a, int) and isinstance(b, int) else as_dim(wrap(b, dt.int64) + a)
 
 
-def _place(slots: list[tuple[Value, int, int]], aliases: dict[str, str], overwriting: frozenset[str], steps: int) -> MemoryPlan:
+def _place(
+    slots: list[tuple[Value, int, int]], aliases: dict[str, str], overwriting: frozenset[str], steps: int, known: Mapping[str, int]
+) -> MemoryPlan:
+    """`known`: data symbol → the step that computes it."""
     classes: dict[Class, list[tuple[int, int, int, Value]]] = {}
     for value, start, end in slots:
         number, factors = size_of(value)
@@ -162,8 +167,12 @@ def _place(slots: list[tuple[Value, int, int]], aliases: dict[str, str], overwri
     sizes: dict[str, Dim] = {}
     base: Dim = 0
     bound: Dim = 0
-    # Numbers first: offsets of static values stay numbers.
-    for factors, members in sorted(classes.items(), key=lambda item: (len(item[0]), str(item[0]))):
+
+    def order(factors: Class) -> tuple[int, int, str]:
+        # Numbers first: offsets of static values stay numbers. Then as sizes become known: an offset is needed when its value is computed.
+        return max((known.get(n, -1) for e, _ in factors for n in free_vars(e)), default=-1), len(factors), str(factors)
+
+    for factors, members in sorted(classes.items(), key=lambda item: order(item[0])):
         placed, total = pack([(size, start, end) for size, start, end, _ in members])
         for (size, _, _, value), at in zip(members, placed):
             offsets[value.name] = _plus(base, _times(at, factors))

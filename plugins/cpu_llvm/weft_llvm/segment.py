@@ -243,6 +243,8 @@ class _Emitter:
                     self.constant_table = self.field("constants")
                 self.constants[ref.index] = self.value(f"load ptr, ptr {self.at(self.constant_table, 8 * ref.index)}, align 8")
             return self.constants[ref.index]
+        if isinstance(ref.bytes, ex.Const) and ref.bytes.value == 0:
+            return "null"  # no element, so nobody reads or writes there
         if self.arena is None:
             raise CodegenError(f"buffer {index} of segment '{self.spec.name}' lies in an arena of no bytes", hint="set arena_bytes")
         return self.at(self.arena, self.integer(ref.offset))
