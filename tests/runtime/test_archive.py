@@ -226,6 +226,8 @@ def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
     refuses(r"'steps\[0\].kind' should be one of native, got 'python'", lambda m: m["steps"][0].update(kind="python"))
     refuses(r"'sections\[cpu\].entries\[run\]' should be an integer from 0 to", lambda m: m["sections"]["cpu"]["entries"].update(run=1 << 40))
     refuses(r"'sections\[cpu\].sha256' should be 64 hexadecimal digits", lambda m: m["sections"]["cpu"].update(sha256="zz"))
+    refuses("holds a plan of 0 steps\n  why: this runtime runs plans of one", lambda m: m.update(steps=[]))
+    refuses("has an unreadable manifest\n  why: .*surrogates not allowed", lambda m: m.update(name="\ud800"))
     refuses(r"'checks\[7\]' should be two texts", lambda m: m.update(checks={"7": ["one"]}))
     refuses("'checks' should be an integer", lambda m: m.update(checks={"x": ["a", "b"]}))
     refuses("why: a step names cpu:other, which no section has", lambda m: m["steps"][0].update(entry="other"))

@@ -98,6 +98,11 @@ def test_wrong_inputs(exe: Executable) -> None:
         exe.run({"xx": good})
     with pytest.raises(InputError, match="unknown 'z'"):
         exe.run({"x": good, "z": good})
+    for value in (good, [good], None):
+        with pytest.raises(InputError, match=rf"`run` takes inputs by name, got {type(value).__name__}\n  x: float32\[n, 4\]\n  hint: give a dict"):
+            exe.run(value)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"`out` takes storage by output name, got list\n  hint: give a dict such as \{'y': array\}"):
+        exe.run({"x": good}, out=[good])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="'affine' takes 1 inputs, got 2"):
         exe(good, good)
     np.testing.assert_array_equal(exe(good), expected(good))  # errors leave nothing behind

@@ -154,7 +154,7 @@ def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: M
         os.replace(candidate, path)
         temporary = None
     except OSError as error:
-        raise ExecutionError(f"cannot write {path}", why=str(error)) from error
+        raise ExecutionError(f"cannot write {path}", why=error.strerror or str(error)) from error
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
@@ -286,6 +286,8 @@ def load(path: Path, expect: str | None = None) -> Content:
     if expect is not None:
         _check_whole(reader, expect)
     manifest = reader.manifest()
+    if len(manifest.steps) != 1:
+        raise ArchiveError(f"{path} holds a plan of {len(manifest.steps)} steps", why="this runtime runs plans of one native step", hint="upgrade weft")
     for step in manifest.steps:
         if step.section not in manifest.sections or step.entry not in manifest.sections[step.section].entries:
             raise ArchiveError(f"{path} has a malformed manifest", why=f"a step names {step.section}:{step.entry}, which no section has")

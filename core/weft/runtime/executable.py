@@ -300,14 +300,23 @@ class Executable:
         """
         try:
             values = [inputs[info.name] for info in self.inputs]
-        except KeyError:
-            values = []
-        if len(values) != len(inputs) or len(values) != len(self.inputs):
+            fits = len(values) == len(inputs)
+        except (KeyError, TypeError, IndexError):  # no such name, or no mapping
+            fits = False
+        if not fits:
             raise self._wrong_names(inputs)
+        if out is not None and not isinstance(out, Mapping):
+            raise InputError(f"`out` takes storage by output name, got {type(out).__name__}", hint=f"give a dict such as {{{self._output_names[0]!r}: array}}")
         return dict(zip(self._output_names, self._execute(values, out)))
 
     def _wrong_names(self, inputs: Mapping[str, Any]) -> InputError:
         known = [i.name for i in self.inputs]
+        if not isinstance(inputs, Mapping):
+            return InputError(
+                f"`run` takes inputs by name, got {type(inputs).__name__}",
+                where="\n".join(map(str, self.inputs)) or None,
+                hint="give a dict of name → array, or call the executable itself with arrays in this order",
+            )
         missing = [n for n in known if n not in inputs]
         unknown = [n for n in inputs if n not in known]
         parts = []

@@ -139,6 +139,8 @@ class Manifest:
         """
         try:
             data = json.loads(text)
+            if b"\\ud" in text.lower():
+                json.dumps(data, ensure_ascii=False).encode()  # half of a surrogate pair is no text that could be shown or saved
         except (ValueError, RecursionError) as error:
             raise ArchiveError(f"{where} has an unreadable manifest", why=str(error)) from None
         reader = _Reader(where)
