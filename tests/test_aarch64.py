@@ -54,12 +54,14 @@ def graph_of(sample: Sample) -> tuple[Graph, list[Any]]:
     return builder.build(), [x for x in sample.inputs if x is not None]
 
 
-@pytest.fixture(scope="module")
-def qemu() -> str:
-    """A test that cannot run is a failure: an absent emulator must not look like a passing port."""
+@pytest.fixture(scope="session")
+def qemu(pytestconfig: pytest.Config) -> str:
+    """The emulator. Where it is absent a developer's run says so and goes on; CI's and a full run must not claim what nobody saw."""
     program = runner.qemu()
-    if program is None:
+    if program is None and (pytestconfig.getoption("--full") or os.environ.get("CI")):
         pytest.fail(runner.INSTALL)
+    if program is None:
+        pytest.skip(runner.INSTALL)
     return program
 
 
