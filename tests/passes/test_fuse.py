@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from tests.graph.graphs import keeps_meaning, numbers
 
+import weft
 from weft.expr.nodes import Var
 from weft.graph.group import Group, kernel_text
 from weft.graph.layout import blocked
@@ -19,6 +20,7 @@ from weft.ops.elementwise import Identity
 from weft.ops.movement import BroadcastTo, Concat, Reshape, Transpose
 from weft.ops.normalization import Softmax
 from weft.ops.reduction import ReduceMax, ReduceSum
+from weft.ops.signal import Window
 from weft.ops.transcendental import Exp
 from weft.passes.fuse import at_most, fuse
 
@@ -181,3 +183,22 @@ def test_equal_kernels_have_equal_text() -> None:
 
 def test_sizes_compare() -> None:
     assert at_most((N, 3), (N, 4)) and not at_most((N, 4), (4, 4)) and at_most((), (1,)) and not at_most((N, 2), (N, N))
+
+
+def test_a_window_has_no_inputs() -> None:
+    b = GraphBuilder()
+    b.output(b.add(Window("hann", 8)), "w")
+    assert groups(b.build()) == ["window"]
+
+
+def test_an_output_whose_sizes_are_computed_is_no_view_of_what_comes_before_them() -> None:
+    b = GraphBuilder()
+    x, sizes = b.input("x", tensor_type("float32", (4, 6))), b.input("s", tensor_type("int64", (2,)))
+    y = b.add(Transpose((1, 0)), x)
+    shape = b.add(Add(), sizes, b.constant(np.int64(1)))
+    b.output(b.add(Reshape((b.symbol(shape, 0), b.symbol(shape, 1))), y), "y")
+    graph = b.build()
+    executable = weft.compile(graph, target="llvm", cache=False)
+    data = numbers(4, 6)
+    (got,) = executable.run({"x": data, "s": np.array([2, 7], np.int64)}).values()
+    np.testing.assert_array_equal(got, data.T.reshape(3, 8))

@@ -28,11 +28,16 @@ class ReductionRule(Rule):
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None
         inline_producers(s)
-        for name in s.blocks():
-            if access.is_reduction(s.block(name)):
-                schedule_reduction(s, name, s.machine)
-            else:
-                schedule_elementwise(s, name, s.machine)
+        schedule_apart(s, s.blocks(), s.machine)
+
+
+def schedule_apart(s: Schedule, names: list[str], machine: Machine) -> None:
+    """Schedules each of the blocks on its own."""
+    for name in names:
+        if access.is_reduction(s.block(name)):
+            schedule_reduction(s, name, machine)
+        else:
+            schedule_elementwise(s, name, machine)
 
 
 def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool = True) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.errors import ScheduleError
 from weft.expr.nodes import free_vars
 from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
@@ -9,6 +10,7 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
 from weft_llvm.schedules.elementwise import inline_producers
+from weft_llvm.schedules.reduction import schedule_apart
 
 
 def common_rows(program: Program) -> int:
@@ -50,18 +52,43 @@ class RowwiseRule(Rule):
         inline_producers(s)
         names = s.blocks()
         rows = common_rows(s.program) if len(names) > 1 else _own_rows(s.block(names[0]))
+        if rows == 0:
+            schedule_apart(s, names, s.machine)  # inlining took the blocks that shared rows
+            return
         last = names[-1]
         row = s.loops(last)[rows - 1]
-        for name in reversed(names[:-1]):
-            s.compute_at(name, row)
-        for name in names[:-1]:
-            s.compact_buffer(access.target(s.block(name)).buffer.name)
-        for name in names:
+        moved = {name for name in reversed(names[:-1]) if _moves(s, name, row)}
+        together = [name for name in names if name in moved or name == last]
+        schedule_apart(s, [name for name in names if name not in together], s.machine)
+        # A reduction into several elements of the row moves its combination next to its steps, which it can before the row's buffers shrink.
+        wide = [name for name in together if access.is_reduction(s.block(name)) and _inner_spatial(s, name, row)]
+        for name in wide:
             schedule_row(s, name, row, s.machine)
+        for name in together[:-1]:
+            s.compact_buffer(access.target(s.block(name)).buffer.name)
+        for name in together:
+            if name not in wide:
+                schedule_row(s, name, row, s.machine)
         loops = s.loops(last)
         outer = loops[: loops.index(row) + 1]
-        if sum(access.block_work(s.block(n)) for n in names) >= 1 << 12:
+        if sum(access.block_work(s.block(n)) for n in together) >= 1 << 12:
             s.parallel(outer[0] if len(outer) == 1 else str(s.fuse(*outer)))
+
+
+def _moves(s: Schedule, name: str, row: str) -> bool:
+    """Moves the block into the rows' loop if it may be there; one that writes an output, or more than its row, stays where it is."""
+    try:
+        s.compute_at(name, row)
+    except ScheduleError:
+        return False  # a primitive that may not act changes nothing
+    return True
+
+
+def _inner_spatial(s: Schedule, name: str, row: str) -> list[str]:
+    """The loops inside `row` that drive spatial iterators of the block."""
+    block, loops = s.block(name), s.loops(name)
+    spatial = {v for i, b in zip(block.iters, block.bindings) if i.kind == "spatial" for v in free_vars(b)}
+    return [x for x in loops[loops.index(row) + 1 :] if x in spatial]
 
 
 def _own_rows(block: Block) -> int:
@@ -98,11 +125,15 @@ def schedule_row(s: Schedule, name: str, row: str, machine: Machine) -> None:
 
 def partial_reduction(s: Schedule, name: str, loop: str, width: int, lanes: int) -> None:
     """Reduces along `loop` into `width` partial results side by side, then those into one."""
-    outer, inner = s.split(loop, [None, width])
+    _, inner = s.split(loop, [None, width])
     partial = s.rfactor(name, inner)
     buffer = access.target(s.block(partial)).buffer.name
-    loops = s.loops(partial)
-    at = loops.index(outer) if outer in loops else len(loops) - 2
+    loops, block = s.loops(partial), s.block(partial)
+    reduced = {v for i, b in zip(block.iters, block.bindings) if i.kind == "reduce" for v in free_vars(b)}
+    at = next((k for k, x in enumerate(loops) if x in reduced), loops.index(inner))
+    if at and loops[at - 1] not in s.loops(name):
+        # The partial results of one element at a time, or they would not fit into registers.
+        s.reverse_compute_at(name, loops[at - 1])
     init = s.decompose_reduction(partial, loops[at])
     s.set_scope(partial, "register")
     s.compact_buffer(buffer)
