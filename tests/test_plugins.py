@@ -209,6 +209,14 @@ def test_a_target_whose_plugin_is_quarantined_says_why(site: Site) -> None:
     )
 
 
+def test_an_unknown_target_names_the_plugins_that_are_out_of_use(site: Site) -> None:
+    site.install("acme", "import no_such_driver\n")
+    with pytest.raises(TargetError) as caught:
+        resolve_target("npu", site.host())
+    why = "acme 1.5 is out of use: ModuleNotFoundError: No module named 'no_such_driver'"
+    assert str(caught.value) == f"unknown target 'npu'\n  npu\n  why: {why}\n  hint: available: none"
+
+
 def test_frontends_that_clash_are_both_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     frontend = "from weft.hooks import Frontend, hookimpl\n@hookimpl\ndef frontends():\n"
     frontend += "    return [Frontend('{name}', ('.xyz',), lambda head: True, lambda o: False, lambda source, options: None)]\n"

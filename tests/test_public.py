@@ -47,6 +47,10 @@ def test_a_target_whose_plugin_is_not_installed_names_the_package(target: str, p
     assert message("TargetError", mlp(), target) == f"the plugin of target '{name}' is not in use\n  {target}\n  hint: pip install {package}"
 
 
+def test_a_target_that_is_no_text() -> None:
+    assert message("TargetError", mlp(), None) == 'a target is a text, got NoneType\n  hint: for example "llvm", which is this machine'
+
+
 def test_an_unknown_option_names_the_nearest() -> None:
     text = message("TargetError", mlp(), "llvm -thread=2")
     assert text == "target 'llvm' has no option '-thread'\n  llvm -thread=2\n  hint: did you mean '-threads'?"
@@ -60,12 +64,18 @@ def test_an_unknown_option_names_the_nearest() -> None:
         ("llvm -threads=1 -threads=2", "option '-threads' is given twice"),
         ("llvm threads=2", "expected an option, got 'threads=2'"),
         ("llvm -threads=0", "option '-threads' is at least 1, got 0"),
+        ("llvm -threads=5000", "option '-threads' is at most 4096, got 5000"),
+        ("llvm -mcpu=znver44", "'znver44' is no processor of x86_64"),
+        ("llvm -mattr=+avx3", "'avx3' is no feature of x86_64"),
+        ("llvm -mtriple=vax-dec-vms", "LLVM cannot compile for 'vax-dec-vms' with -mcpu=generic"),
         ("llvm -opt=9", "option '-opt' is 0, 1, 2 or 3, got 9"),
         ("", "no target given"),
         ("llvm -mcpu='", "the target string does not parse"),
     ],
 )
 def test_options_that_do_not_fit(target: str, what: str) -> None:
+    if "x86_64" in what:
+        target += " -mtriple=x86_64-unknown-linux-gnu"
     assert message("TargetError", mlp(), target).splitlines()[0] == what
 
 
@@ -107,10 +117,14 @@ def test_an_unknown_frontend() -> None:
     [
         ({"X": (1, 64)}, "input_shapes names 'X', which is no input"),
         ({"x": (1, 2, 3)}, "input_shapes gives 'x' 3 dimensions, the model has 2"),
+        ({"x": (-1, 64)}, "input_shapes gives 'x' (-1, 64), which is no list of sizes"),
+        ({"x": ("n", 64)}, "input_shapes gives 'x' ('n', 64), which is no list of sizes"),
+        ({"x": 64}, "input_shapes gives 'x' 64, which is no list of sizes"),
+        ([(1, 64)], "input_shapes takes sizes by input name, got list"),
         ({"x": (1, 65)}, "input_shapes gives dimension 1 of 'x' as 65, expected 64"),
     ],
 )
-def test_input_shapes_that_do_not_fit(shapes: dict[str, tuple[int, ...]], what: str) -> None:
+def test_input_shapes_that_do_not_fit(shapes: Any, what: str) -> None:
     assert message("InputError", mlp(), input_shapes=shapes).splitlines()[0] == what
 
 
@@ -119,6 +133,21 @@ def test_a_pass_after_one_that_does_not_exist() -> None:
 
     text = message("GraphError", mlp(), passes=[GraphPass("mine", lambda g: g, after="fold_constant")])
     assert text == "the graph pass 'mine' runs after 'fold_constant', which does not exist\n  hint: did you mean 'fold_constants'?"
+
+
+def test_passes_that_are_none_or_leave_no_graph() -> None:
+    assert message("GraphError", mlp(), passes=[3]).startswith("`passes` holds 3, which is no graph pass\n  hint: give functions from Graph to Graph")
+
+    def forgetful(graph: Any) -> Any:
+        graph.nodes.reverse()
+
+    assert message("GraphError", mlp(), passes=[forgetful]).startswith("the pass 'forgetful' returned None, not a Graph\n  hint: ")
+
+    def breaking(graph: Any) -> Any:
+        graph.nodes.reverse()
+        return graph
+
+    assert message("GraphError", mlp(), passes=[breaking]).startswith("after the pass 'breaking': ")
 
 
 def test_a_plain_function_is_a_pass() -> None:

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import ArchiveError, FrontendError, InputError, TargetError, nearest
+from weft import settings
+from weft.errors import ArchiveError, FrontendError, GraphError, InputError, TargetError, nearest
 from weft.hooks import Frontend, StageReport
 from weft.plugins import KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, host
 from weft.runtime.cache import Cache
@@ -93,15 +95,19 @@ def resolve_target(text: str | Target, plugins: PluginHost | None = None) -> Res
         TargetError: unknown target or option, or one whose plugin is not installed (names the package).
     """
     plugins = plugins or host()
+    if not isinstance(text, (str, Target)):
+        raise TargetError(f"a target is a text, got {type(text).__name__}", hint='for example "llvm", which is this machine')
     name = (text.split() or [""])[0].rstrip(",") if isinstance(text, str) else text.kind
     offered = _offered_kinds(plugins, wanted=name)
     kinds: dict[str, TargetKind] = {n: offer.value for n, offer in offered.items()}
-    if isinstance(text, str):
-        if name not in kinds and (name in KNOWN_TARGETS or any(p.name == name for p in plugins.quarantined())):
-            raise TargetError(f"the plugin of target '{name}' is not in use", where=text, hint=plugins.missing(name, KNOWN_TARGETS.get(name)))
-        targets = parse_targets(text, kinds)
-    else:
-        targets = (text,)
+    if name not in kinds and (name in KNOWN_TARGETS or any(p.name == name for p in plugins.quarantined())):
+        raise TargetError(f"the plugin of target '{name}' is not in use", where=str(text), hint=plugins.missing(name, KNOWN_TARGETS.get(name)))
+    try:
+        targets = (text,) if isinstance(text, Target) and name in kinds else parse_targets(str(text), kinds)
+    except TargetError as error:
+        if name and name not in kinds:
+            error.why = plugins.trouble("targets")  # the kind may be one of a plugin that is out of use, whatever that plugin is called
+        raise
     if len(targets) > 1:
         raise TargetError("several targets in one executable are not supported yet", where=str(text), hint="name one")
     kind, owner = kinds[targets[0].kind], offered[targets[0].kind].plugin.name
@@ -197,7 +203,10 @@ def compile(
         WeftError: of the kind that fits; says what, where, why and what to do.
     """
     resolved = resolve_target(target)
-    key = None if passes or not cache else model_key(model, resolved, input_shapes, frontend)
+    input_shapes = _checked_shapes(input_shapes) if input_shapes else None
+    own = [_as_pass(p) for p in passes]
+    # Who asks for the stages to be written wants them to run.
+    key = None if passes or not cache or settings.DUMP.get() else model_key(model, resolved, input_shapes, frontend)
     store = Cache("models")
     if key is not None:
         started = time.perf_counter()
@@ -208,9 +217,7 @@ def compile(
                 on_stage(StageReport("cache", key[:12], time.perf_counter() - started, found))
             return found
     from weft.compilation import Compilation
-    from weft.passes.pipeline import GraphPass
 
-    own = [p if isinstance(p, GraphPass) else GraphPass(getattr(p, "__name__", "pass"), p, after="fold_scale") for p in passes]
     compilation = Compilation(resolved, own, on_stage, cache)
     with compilation.stage("load", str(model) if isinstance(model, (str, Path)) else type(model).__name__):
         graph = load(model, frontend=frontend)
@@ -221,6 +228,30 @@ def compile(
         with compilation.stage("save", key[:12]):
             store.put(key, executable.save)
     return executable
+
+
+def _as_pass(given: GraphPass | Callable[[Graph], Graph]) -> GraphPass:
+    from weft.passes.pipeline import GraphPass
+
+    if isinstance(given, GraphPass):
+        return given
+    if not callable(given):
+        raise GraphError(f"`passes` holds {given!r}, which is no graph pass", hint="give functions from Graph to Graph, or GraphPass(name, function, after)")
+    return GraphPass(getattr(given, "__name__", "pass"), given, after="fold_scale")
+
+
+def _checked_shapes(input_shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    if not isinstance(input_shapes, Mapping):
+        raise InputError(f"input_shapes takes sizes by input name, got {type(input_shapes).__name__}", hint="for example {'x': (1, 3, 224, 224)}")
+    found = {}
+    for name, shape in input_shapes.items():
+        try:
+            found[name] = tuple(operator.index(size) for size in shape)
+        except TypeError:
+            found[name] = (-1,)
+        if any(size < 0 for size in found[name]):
+            raise InputError(f"input_shapes gives '{name}' {shape!r}, which is no list of sizes", hint="for example {'x': (1, 3, 224, 224)}")
+    return found
 
 
 def specialize(graph: Graph, input_shapes: Mapping[str, Sequence[int]]) -> Graph:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pluggy
 
-from weft.errors import PluginError, nearest
+from weft.errors import PluginError, WeftError, nearest
 from weft.hooks import PROJECT, Specifications
 
 GROUP = "weft.plugins"
@@ -123,6 +123,8 @@ class PluginHost:
                 value = implementation.function(*(arguments[a] for a in implementation.argnames))
             except Exception as error:  # foreign code
                 if required == plugin.name:
+                    if isinstance(error, WeftError):
+                        raise  # it says what is wrong by itself
                     raise PluginError(f"plugin '{plugin.name}' ({plugin.distribution} {plugin.version}) failed in hook '{hook}'", why=str(error)) from error
                 self.failures.append((plugin, hook, error))
                 continue
@@ -151,10 +153,19 @@ class PluginHost:
         for p in self.quarantined():
             if p.distribution == distribution or p.name == wanted:
                 return f"{p.distribution} {p.version} is installed but out of use: {p.failure}"
+        for p, hook, error in self.failures:
+            if p.distribution == distribution:
+                return f"{p.distribution} {p.version} is installed but failed in hook '{hook}': {error}"
         if distribution is not None:
             return f"pip install {distribution}"
         broken = "; ".join(f"{p.distribution}: {p.failure}" for p in self.quarantined())
         return "see `weft plugins`" + (f" ({broken})" if broken else "")
+
+    def trouble(self, hook: str) -> str | None:
+        """Which plugins might have offered something through `hook` and do not, and why; None if all are well."""
+        lines = [f"{p.distribution} {p.version} is out of use: {p.failure}" for p in self.quarantined()]
+        lines += [f"{p.distribution} {p.version} failed in hook '{h}': {error}" for p, h, error in self.failures if h == hook]
+        return "; ".join(dict.fromkeys(lines)) or None
 
 
 def _own_version() -> str:

@@ -68,17 +68,20 @@ def run_passes(
     Args:
         extra: passes of plugins and users, each after the pass it names; in the given order where several name the same.
         on_stage: called with every pass's name, result and seconds.
-        check: verify the graph after every pass.
+        check: verify the graph after every pass; after those of `extra` it always is.
 
     Raises:
         GraphError: a pass names a slot that does not exist, or left an ill-formed graph.
     """
     capabilities = capabilities or Capabilities()
+    foreign = {p.name for p in extra}
     for name, function in _ordered(extra):
         started = time.perf_counter()
         graph = function(graph, capabilities)
         seconds = time.perf_counter() - started
-        if check:
+        if not isinstance(graph, Graph):
+            raise GraphError(f"the pass '{name}' returned {graph!r}, not a Graph", hint="a pass returns the graph that it was given, or another")
+        if check or name in foreign:
             try:
                 verify(graph)
             except GraphError as error:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from weft.machine import Machine
     from weft.runtime.executable import NativeCode
 
+MOST_THREADS = 4096  # what an archive may ask for
+
 
 @dataclass(frozen=True)
 class LlvmOptions:
@@ -126,6 +128,8 @@ class LlvmTarget(TargetKind):
             raise TargetError(f"option '-opt' is 0, 1, 2 or 3, got {o.opt}", where=str(target))
         if o.threads is not None and o.threads < 1:
             raise TargetError(f"option '-threads' is at least 1, got {o.threads}", where=str(target))
+        if o.threads is not None and o.threads > MOST_THREADS:
+            raise TargetError(f"option '-threads' is at most {MOST_THREADS}, got {o.threads}", where=str(target))
         host = toolchain.host_triple()
         triple = o.mtriple or host
         cross = architecture(triple) != architecture(host)

@@ -77,7 +77,7 @@ def refuse_unknown(cpu: Cpu) -> None:
         name, what = found[0]
         known = re.findall(r"^\s+(\S+)\s+- ", _known(cpu.triple), re.M)
         close = nearest(name.lstrip("+-"), known)
-        where = f"-mcpu={cpu.name} -mattr={cpu.features}" if what == "feature" else f"-mcpu={cpu.name}"
+        where = f"-mattr={name}" if what == "feature" else f"-mcpu={cpu.name}"
         raise TargetError(f"'{name.lstrip('+-')}' is no {what} of {cpu.triple.split('-')[0]}", where=where, hint=f"did you mean '{close}'?" if close else None)
 
 
