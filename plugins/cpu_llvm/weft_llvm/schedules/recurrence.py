@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.errors import ScheduleError
+from weft.expr.nodes import free_vars
 from weft.loop.nodes import Program
 from weft.machine import Machine
 from weft.scheduling.rule import Decline, Offer, Rule
@@ -27,14 +28,16 @@ class RecurrenceRule(Rule):
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None
+        # A copy of a step's result is no step itself, but it lies among the steps: its loop runs in order, too.
+        blocks = access.blocks_of(s.program)
+        sequential = {v for b in blocks for i, x in zip(b.iters, b.bindings) if i.kind == "scan" for v in free_vars(x)}
         for name in s.blocks():
             block = s.block(name)
-            steps = sum(i.kind == "scan" for i in block.iters)
             if len(list(access.stores(block))) != 1:
                 continue
             if not access.is_reduction(block):
-                outer = len(s.loops(name)) - sum(i.kind != "scan" for i in block.iters) if steps else 0
-                schedule_elementwise(s, name, s.machine, outer=max(outer, steps), parallel=False)
+                outer = max((k + 1 for k, x in enumerate(s.loops(name)) if x in sequential), default=0)
+                schedule_elementwise(s, name, s.machine, outer=outer, parallel=False)
                 continue
             if len({x.buffer.name for x in access.loads(block)}) == 3:
                 before = s.program
