@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -79,6 +80,9 @@ def main(arguments: list[str] | None = None) -> None:
     Raises:
         SystemExit: always; 0 success, 1 a WeftError (printed on stderr) or a failed check, 2 a misused option.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character of a message still gets the message
     words = list(sys.argv[1:] if arguments is None else arguments)
     traceback = "--traceback" in words
     words = [w for w in words if w != "--traceback"]

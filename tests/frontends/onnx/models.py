@@ -30,7 +30,7 @@ def model(
     opset: int = 20,
     **options: Any,
 ) -> onnx.ModelProto:
-    outs = [info(o, None) if isinstance(o, str) else o for o in outputs]
+    outs = [info(o, None, TensorProto.UNDEFINED) if isinstance(o, str) else o for o in outputs]
     graph = helper.make_graph(list(nodes), "test", list(inputs), outs, list(constants))
     imports = [helper.make_opsetid("", opset), *options.pop("domains", [])]
     return helper.make_model(graph, opset_imports=imports, ir_version=10, **options)

@@ -47,6 +47,11 @@ def test_missing_value() -> None:
         load([node("Add", ["x", "z"], ["y"], name="sum")], [info("x", [2])], ["y"])
 
 
+def test_an_output_of_another_type_than_declared() -> None:
+    with pytest.raises(FrontendError, match="output 'y' is declared as int64 and computed as float32\n  graph 'test'"):
+        load([helper.make_node("Relu", ["x"], ["y"])], [info("x", [2])], [info("y", [2], TensorProto.INT64)])
+
+
 def test_missing_output() -> None:
     with pytest.raises(FrontendError, match="output 'nowhere' is computed by no node"):
         load([node("Neg", ["x"], ["y"])], [info("x", [2])], ["nowhere"])

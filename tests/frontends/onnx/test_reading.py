@@ -73,6 +73,12 @@ def test_other_file(tmp_path: Path) -> None:
         weft.load(path)
 
 
+def test_names_that_are_no_text() -> None:
+    data = model([helper.make_node("Relu", ["x"], ["name_of_y"])], [info("x", [2])], ["name_of_y"]).SerializeToString()
+    with pytest.raises(FrontendError, match=r"these bytes is not an ONNX model\n  why: the text b'\\xffame_of_y' in NodeProto.output is not UTF-8\n  hint: "):
+        weft.load(data.replace(b"name_of_y", b"\xffame_of_y"))
+
+
 def test_a_model_without_operator_sets() -> None:
     proto = add_weights()
     del proto.opset_import[:]
@@ -187,7 +193,7 @@ def test_external_data_is_mapped(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(graph, np.zeros((64, 32), np.float32)), np.arange(64 * 32).reshape(64, 32))
 
 
-@pytest.mark.parametrize("location", ["../w.bin", "/etc/passwd", "a/../../w.bin", "C:\\w.bin", "..\\w.bin", ""])
+@pytest.mark.parametrize("location", ["../w.bin", "w\0.bin", "/etc/passwd", "a/../../w.bin", "C:\\w.bin", "..\\w.bin", ""])
 def test_external_data_outside_of_the_folder(tmp_path: Path, location: str) -> None:
     with pytest.raises(FrontendError, match="outside of the model's folder"):
         weft.load(external(tmp_path, location=location))

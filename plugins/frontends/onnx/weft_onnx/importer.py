@@ -119,7 +119,14 @@ class Importer:
                 raise FrontendError(f"output '{info.name}' is computed by no node", where=f"graph '{graph.name}'")
             if not isinstance(operand, (Value, Content)):
                 raise UnsupportedError(f"output '{info.name}' is {'a sequence' if isinstance(operand, list) else 'absent'}, only tensors are supported")
-            self.builder.output(self.as_value(operand, info.name), info.name)
+            value = self.as_value(operand, info.name)
+            declared = info.type.tensor_type.elem_type
+            # Sizes are often wrong in models that run everywhere; an element type is a promise to the caller.
+            if declared and dtype_of(declared, f"output '{info.name}'") != value.dtype:
+                raise FrontendError(
+                    f"output '{info.name}' is declared as {dtype_of(declared, info.name)} and computed as {value.dtype}", where=f"graph '{graph.name}'"
+                )
+            self.builder.output(value, info.name)
         result = self.builder.build()
         from weft.graph.rewrite import drop_dead
 

@@ -157,7 +157,7 @@ def _inside(folder: Path, location: str, what: str) -> Path:
     """The file of external data, which must lie in the model's folder: a model must not be able to read what its user did not give it."""
     posix = PurePosixPath(location)
     windows = PureWindowsPath(location)
-    if not location or posix.is_absolute() or windows.is_absolute() or windows.drive or ".." in posix.parts or "\\" in location:
+    if not location or posix.is_absolute() or windows.is_absolute() or windows.drive or ".." in posix.parts or "\\" in location or "\0" in location:
         raise FrontendError(f"{what} is in '{location}', outside of the model's folder", hint="external data must be beside the model")
     path = folder
     for part in posix.parts:
