@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import ExprError, nearest
 from weft.expr import nodes as n
@@ -34,11 +35,13 @@ def evaluate(e: Expr, env: Mapping[str, Any], load: Load | None = None) -> Any:
         return _Evaluator(env, load).value(e)
 
 
-def _convert(value: Any, dtype: DType) -> Any:
-    """Numeric conversion as `Cast`: to integers truncates and wraps."""
+def convert(value: Any, dtype: DType) -> Any:
+    """Numeric conversion as `Cast`: integers wrap, floats saturate where a target makes them (int32 and int64 have any value beyond their range)."""
     value = np.asarray(value)
     if np.iscomplexobj(value) and dtype.kind != "complex":
         value = value.real
+    if dtype.is_integer and value.dtype.kind not in "biu" and dtype.name not in ("int32", "int64") and dt.dtype(value.dtype).is_float:
+        return _saturated(value, dtype)
     if dtype.is_integer and dtype.bits < 8:
         wide = value.astype(np.int64) & ((1 << dtype.bits) - 1)
         if dtype.kind == "int":
@@ -46,6 +49,17 @@ def _convert(value: Any, dtype: DType) -> Any:
             wide = (wide ^ half) - half
         return wide.astype(dtype.numpy)[()]
     return value.astype(dtype.numpy)[()]
+
+
+def _saturated(value: Any, dtype: DType) -> Any:
+    """Floats truncated, what is out of range as the nearest integer in it, NaN as 0."""
+    signed = dtype.kind == "int"
+    least, beyond = -float(1 << (dtype.bits - 1)) if signed else 0.0, float(1 << (dtype.bits - signed))
+    whole = np.trunc(value.astype(np.result_type(value.dtype, np.float64) if value.dtype.kind == "f" else np.float64))
+    wide = np.dtype(np.int64 if signed else np.uint64).type
+    inside = np.where((whole >= least) & (whole < beyond), whole, 0).astype(wide)
+    result = np.where(whole >= beyond, wide((1 << (dtype.bits - signed)) - 1), np.where(whole < least, wide(int(least)), inside))
+    return result.astype(dtype.numpy)[()]
 
 
 class _Evaluator:
@@ -81,7 +95,7 @@ class _Evaluator:
         dtype = e.a.dtype
         if dtype.is_integer and dtype.bits < 8 and not e.result_bool:
             # ml_dtypes lacks operators on its small integers; computed wide, wrapped after.
-            return _convert(self.operate(e, np.asarray(a).astype(np.int64), np.asarray(b).astype(np.int64)), dtype)
+            return convert(self.operate(e, np.asarray(a).astype(np.int64), np.asarray(b).astype(np.int64)), dtype)
         result = self.operate(e, a, b)
         return result if e.result_bool or np.asarray(result).dtype == dtype.numpy else np.asarray(result).astype(dtype.numpy)[()]
 
@@ -137,7 +151,7 @@ class _Evaluator:
 
     def cast(self, e: Cast) -> Any:
         value = self.value(e.value)
-        return np.not_equal(value, 0) if e.dtype.is_bool else _convert(value, e.dtype)
+        return np.not_equal(value, 0) if e.dtype.is_bool else convert(value, e.dtype)
 
     def bitcast(self, e: Bitcast) -> Any:
         return np.ascontiguousarray(self.value(e.value)).view(e.dtype.numpy).reshape(np.shape(self.value(e.value)))[()]

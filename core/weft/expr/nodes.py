@@ -404,7 +404,10 @@ class Select(Expr):
 
 
 class Cast(Expr):
-    """Conversion of the value. Float to integer truncates and is undefined out of range; float to narrower float rounds to even."""
+    """Conversion of the value. Float to integer truncates; out of range it saturates and NaN is 0, but int32 and int64 may get any value there.
+
+    Float to narrower float rounds to even.
+    """
 
     __slots__ = ("value",)
     fields = ("value", "dtype")

@@ -112,7 +112,9 @@ def group_expressions(body: Graph, algorithms: Mapping[str, str] | None = None) 
                 continue
             chosen = choose_algorithm(node, overrides)
             if chosen.form == "program":
-                raise LoweringError(f"{op_name} is a loop program and cannot share a group", where=repr(node))
+                why = f"it is part of {composite}, which stands in one group" if composite is not None else "it shares a group with other operators"
+                hint = "run the pass 'decompose' before 'fuse', and claim no composite with such a part"
+                raise LoweringError(f"{op_name} is a loop program and needs a kernel of its own", where=repr(node), why=why, hint=hint)
             if chosen.form == "decompose":
                 builder = GraphBuilder("part")
                 inner = [None if v is None else _shadow(v) for v in node.inputs]

@@ -14,6 +14,7 @@ from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr import nodes as e
+from weft.expr.evaluate import convert
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, cast_to, const, select
 from weft.graph.nodes import TensorType, Type
@@ -338,8 +339,9 @@ class Where(Elementwise):
 class Cast(Elementwise):
     """The value in another dtype.
 
-    Float to integer truncates (out of range: undefined); number to bool is x ≠ 0; to a narrower float rounds to even. With `saturate`, what is beyond
-    the range of a float of 8 bits or fewer becomes its greatest number, else its infinity or NaN. `rounding` is for powers of two (float8_e8m0fnu).
+    Float to integer truncates; out of range, which ONNX leaves open, it saturates and NaN becomes 0, but for int32 and int64, where it is undefined.
+    Number to bool is x ≠ 0; to a narrower float rounds to even. With `saturate`, what is beyond the range of a float of 8 bits or fewer becomes its
+    greatest number, else its infinity or NaN. `rounding` is for powers of two (float8_e8m0fnu).
     """
 
     to: DType
@@ -388,7 +390,7 @@ class Cast(Elementwise):
             if self._clamps(source):
                 greatest = float(ml_dtypes.finfo(self.to.numpy).max)  # type: ignore[no-untyped-call]
                 x = np.clip(x.astype(np.float64 if source.bits == 64 else np.float32), -greatest, greatest)
-            return np.asarray(x != 0) if self.to.is_bool else x.astype(self.to.numpy)
+            return np.asarray(x != 0) if self.to.is_bool else np.asarray(convert(x, self.to))
 
     def _power_reference(self, x: Array) -> Array:
         power = np.log2(np.where((x > 0) & np.isfinite(x), x, 1).astype(np.float64))
@@ -403,6 +405,8 @@ class Cast(Elementwise):
     def samples(cls) -> Iterable[Sample]:
         for to in (dt.float16, dt.bfloat16, dt.float64, dt.int32, dt.int8, dt.bool_):
             yield Sample(cls(to), (floats((3, 4), "float32", -9, 9),), f"float32_{to}")
+        for to in (dt.int2, dt.int4, dt.uint2, dt.uint4, dt.int16, dt.uint64):
+            yield Sample(cls(to), (np.array([0.5, -0.5, 1.5, -3.7, 7.9, 8, 17.3, -9, 300, 1e6, -1e20, 1e20, np.inf, np.nan], np.float32),), f"float32_{to}")
         for to in (dt.float32, dt.int64, dt.bool_, dt.uint8):
             yield Sample(cls(to), (integers((5,), "int32", -9, 9),), f"int32_{to}")
         yield Sample(cls(dt.float32), (booleans((5,)),), "bool_float32")
