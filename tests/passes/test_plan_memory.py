@@ -9,12 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.graph.graphs import convolutional, graphs, numbers
 
-from weft.expr.nodes import Var
+import weft
+from weft import dtypes as dt
+from weft.expr.nodes import Var, free_vars, wrap
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.ops.activation import Relu, Tanh
-from weft.ops.arithmetic import Add
+from weft.ops.arithmetic import Add, Cast, Multiply
 from weft.ops.contraction import MatMul
+from weft.ops.indexing import CountNonZero, NonZero
 from weft.ops.movement import Reshape
+from weft.ops.reduction import ReduceSum
 from weft.passes.capabilities import Capabilities
 from weft.passes.fuse import fuse
 from weft.passes.pipeline import run_passes
@@ -139,3 +143,33 @@ def test_network_is_near_its_bound() -> None:
     check(plan, {"n": 3})
     assert bytes_at(plan.arena_bytes, {"n": 3}) <= 1.2 * bytes_at(plan.lower_bound, {"n": 3})
     simulated(final, plan, [inputs["x"]], {"n": 2})
+
+
+def counted_twice() -> Graph:
+    """Two sizes that depend on data, the name of the later one first in the alphabet."""
+    b = GraphBuilder()
+    x, y = b.input("x", tensor_type("float32", (8,))), b.input("y", tensor_type("float32", (8,)))
+    early = b.symbol(b.add(CountNonZero(), x), prefix="z")
+    first = b.add(Relu(), b.add(Cast(dt.float32), b.add(NonZero(early), x)))
+    total = b.add(ReduceSum((0, 1), True), first)
+    late = b.symbol(b.add(CountNonZero(), b.add(Multiply(), y, b.add(Reshape((1,)), total))), prefix="a")
+    second = b.add(Cast(dt.float32), b.add(NonZero(late), y))
+    b.output(b.add(ReduceSum((0, 1)), b.add(Relu(), second)), "s")
+    b.output(b.add(ReduceSum((0, 1)), first), "t")
+    return b.build()
+
+
+def test_offsets_need_only_sizes_that_are_known_by_then() -> None:
+    graph = fuse(counted_twice())
+    plan = plan_memory(graph)
+    steps = {o.name: k for k, node in enumerate(graph.nodes) for o in node.outputs}
+    for name, offset in plan.offsets.items():
+        for symbol in free_vars(wrap(offset, dt.int64)):
+            assert steps[graph.symbols[symbol].value.name] < plan.lifetimes[name][0]
+
+
+def test_an_arena_that_grows_with_data_has_room_for_the_rest() -> None:
+    executable = weft.compile(counted_twice(), target="llvm", cache=False)
+    x, y = np.array([0, 1, 0, 1, 0, 0, 1, 0], np.float32), np.array([1, 0, 0, 0, 0, 1, 0, 0], np.float32)
+    results = executable.run({"x": x, "y": y})
+    assert float(results["s"]) == 5 and float(results["t"]) == 10
