@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,18 +13,18 @@ if TYPE_CHECKING:
     from weft.plugins import Plugin
 
 
-def hash_files(path: Path, digest: Any) -> None:
-    """Adds a model file to `digest`, and the stamp of every file beside it that may hold its external data."""
+def hash_file(path: Path, digest: Any) -> None:
+    """Adds the bytes of a file to `digest`."""
     with path.open("rb") as file:
         while chunk := file.read(8 << 20):
             digest.update(chunk)
-    if path.stat().st_size < 64 << 20:
-        # A model with external data is small; its data lie in the same folder. Size and time of the neighbours stand for their bytes.
-        head = path.read_bytes()
-        for other in sorted(path.parent.rglob("*")):
-            if other != path and other.is_file() and other.name.encode() in head:
-                stat = other.stat()
-                digest.update(f"{other.relative_to(path.parent)}:{stat.st_size}:{stat.st_mtime_ns}".encode())
+
+
+def stamp_files(paths: Sequence[Path], digest: Any) -> None:
+    """Adds place, size and time of files to `digest`: they stand for the bytes of external data."""
+    for path in sorted(paths):
+        stat = path.stat() if path.is_file() else None
+        digest.update(repr((str(path), stat and (stat.st_size, stat.st_mtime_ns))).encode())
 
 
 def source_fingerprint(plugin: Plugin) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -37,6 +38,7 @@ class Frontend:
         sniff: the first 4096 bytes of a file → whether it looks like this format.
         accepts: a Python object → whether `load` takes it; must not import the framework to answer no.
         load: (source: path, bytes or object, options) → Graph. Raises FrontendError.
+        files: path → the other files that the model refers to, for the cache's key; must be quick. None: a model is one file.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Frontend:
     sniff: Callable[[bytes], bool]
     accepts: Callable[[object], bool]
     load: Callable[[Any, Mapping[str, Any]], Graph]
+    files: Callable[[Path], Sequence[Path]] | None = None
 
 
 @dataclass(frozen=True)

@@ -294,7 +294,11 @@ def model_key(model: Any, target: ResolvedTarget, input_shapes: Mapping[str, Seq
         path = Path(model)
         if not path.is_file():
             return None
+        from weft.fingerprint import stamp_files
+
+        reader = find_frontend(model, frontend)
         digest.update(_file_digest(path))
+        stamp_files([] if reader.files is None else reader.files(path), digest)
     elif isinstance(model, (bytes, bytearray)):
         digest.update(model)
     else:
@@ -311,7 +315,7 @@ SETTLED = 2.0
 
 def _file_digest(path: Path) -> bytes:
     """The hash of a model file; that of a large one is remembered by its place, size and time, as reading it takes longer than all the rest."""
-    from weft.fingerprint import hash_files
+    from weft.fingerprint import hash_file
 
     stat = path.stat()
     store = Cache("digests") if stat.st_size >= LARGE and time.time() - stat.st_mtime > SETTLED else None
@@ -320,7 +324,7 @@ def _file_digest(path: Path) -> bytes:
     if known is not None:
         return known
     digest = hashlib.sha256()
-    hash_files(path, digest)
+    hash_file(path, digest)
     if store is not None:
         store.put(key, digest.digest())
     return digest.digest()

@@ -173,3 +173,24 @@ def _graph_without_weights(data: memoryview, mapped: dict[str, memoryview]) -> l
             mapped[name] = raw
             parts += _message(INITIALIZER, kept)
     return parts
+
+
+def external_files(path: Path) -> list[Path]:
+    """The files that tensors of a model name as the place of their data; none if the model cannot be read (loading it says why)."""
+    try:
+        proto = read_model(path).proto
+    except FrontendError:
+        return []
+    found: dict[str, None] = {}
+
+    def graph(g: onnx.GraphProto) -> None:
+        for t in (*g.initializer, *(a.t for n in g.node for a in n.attribute), *(t for n in g.node for a in n.attribute for t in a.tensors)):
+            if t.data_location == onnx.TensorProto.EXTERNAL:
+                found.update((e.value, None) for e in t.external_data if e.key == "location")
+        for n in g.node:
+            for a in n.attribute:
+                for inner in (*([a.g] if a.HasField("g") else []), *a.graphs):
+                    graph(inner)
+
+    graph(proto.graph)
+    return [path.parent / location for location in found]

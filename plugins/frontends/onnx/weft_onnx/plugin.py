@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.hooks import EngineKind, Frontend, hookimpl
@@ -42,9 +44,19 @@ def load(source: Any, options: Mapping[str, Any]) -> Graph:
     return import_model(read_model(source))
 
 
+def files(path: Path) -> list[Path]:
+    """The files that hold a model's external data, as far as the model can be read."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data.find(b"location") < 0:
+            return []
+    from weft_onnx.model_file import external_files
+
+    return external_files(path)
+
+
 @hookimpl
 def frontends() -> list[Frontend]:
-    return [Frontend("onnx", (".onnx",), sniff=sniff, accepts=accepts, load=load)]
+    return [Frontend("onnx", (".onnx",), sniff=sniff, accepts=accepts, load=load, files=files)]
 
 
 @hookimpl
