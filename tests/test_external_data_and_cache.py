@@ -1,0 +1,57 @@
+"""A model in the cache is found again only while the files that it refers to are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import weft
+
+
+def save_with_external_data(folder: Path, weights: np.ndarray) -> Path:
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "external",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 30])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 40])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    path = folder / "model.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path
+
+
+def test_changed_external_data_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    weights = np.arange(1200, dtype=np.float32).reshape(30, 40)
+    path = save_with_external_data(tmp_path, weights)
+    x = np.ones((2, 30), np.float32)
+
+    def run() -> tuple[np.ndarray, bool]:
+        stages: list[str] = []
+        executable = weft.compile(path, "llvm", on_stage=lambda s: stages.append(s.stage))
+        return executable(x), "cache" in stages
+
+    first, hit = run()
+    np.testing.assert_allclose(first, x @ weights)
+    assert not hit
+    assert run()[1]
+    (weights * 2 + 1).tofile(tmp_path / "weights.bin")
+    second, hit = run()
+    np.testing.assert_allclose(second, x @ (weights * 2 + 1))
+    assert not hit
+
+
+def test_files_beside_a_model_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    path = save_with_external_data(tmp_path, np.ones((30, 40), np.float32))
+    weft.compile(path, "llvm")
+    (tmp_path / "notes.txt").write_text("y")
+    stages: list[str] = []
+    weft.compile(path, "llvm", on_stage=lambda s: stages.append(s.stage))
+    assert stages == ["cache"]
