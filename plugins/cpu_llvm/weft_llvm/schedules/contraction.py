@@ -188,6 +188,11 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
         more_columns, vector_loop = s.split(vector_loop, [None, lanes])
         tile_order.append(more_columns)
     tile_order.append(vector_loop)
+    if not outer:
+        # A single tile: an outer loop of one trip gives the epilogue a place.
+        whole, tile_order[0] = s.split(tile_order[0], [1, None])
+        vector_loop = tile_order[-1]
+        outer = [whole]
     outer, together = _block_for_cache(s, name, outer, vector_loop, machine)
     s.reorder(*outer, *reduce, *tile_order)
     init = s.decompose_reduction(name, reduce[0])
