@@ -17,8 +17,10 @@ from weft.codegen import segment as sg
 from weft.codegen.base import TASKS
 from weft.errors import LoweringError
 from weft.expr.nodes import Const, Expr, Var, add, const, free_vars, maximum, mul, wrap
+from weft.graph.assumptions import Assumption
 from weft.graph.nodes import Graph, Value
 from weft.passes.plan_memory import MemoryPlan
+from weft.runtime.abi import ErrorCode
 from weft.runtime.executable import aligned, aligned_empty
 
 ALIGN = 64
@@ -40,16 +42,19 @@ class Assembly:
     spec: sg.SegmentSpec
     constants: list[np.ndarray[Any, Any]]
     constant_names: list[str]
+    checks: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Error code → (what, hint)."""
 
 
-def assemble(graph: Graph, plan: MemoryPlan, kernels: Mapping[int, KernelUse], name: str = "main") -> Assembly:
+def assemble(graph: Graph, plan: MemoryPlan, kernels: Mapping[int, KernelUse], name: str = "main", assumptions: Sequence[Assumption] = ()) -> Assembly:
     """See the module.
 
     Args:
         graph: groups only, fused and planned.
         kernels: id(node) → its kernel; view nodes have none.
+        assumptions: each is checked as soon as its symbols are bound, before the kernels that follow.
     """
-    return _Assembler(graph, plan, kernels, name).run()
+    return _Assembler(graph, plan, kernels, name, assumptions).run()
 
 
 @dataclass
@@ -58,6 +63,8 @@ class _Assembler:
     plan: MemoryPlan
     kernels: Mapping[int, KernelUse]
     name: str
+    assumptions: Sequence[Assumption] = ()
+    checks: dict[int, tuple[str, str]] = field(default_factory=dict)
     buffers: list[sg.BufferRef] = field(default_factory=list)
     index: dict[int, int] = field(default_factory=dict)  # id(root value) → buffer number
     constants: list[np.ndarray[Any, Any]] = field(default_factory=list)
@@ -79,6 +86,7 @@ class _Assembler:
                 raise LoweringError(f"output '{v.name}' is not computed by a kernel of its own", hint="an Identity must stand before it")
             self._set(root, sg.Output(k))
         self._bind_data()
+        self._check()
         allocated: set[int] = set()
         pending = dict(self._data_symbols())
         for node in g.nodes:
@@ -100,6 +108,7 @@ class _Assembler:
                     self.symbols.append(symbol)
                     self.bound.add(symbol.name)
                     self.items.append(sg.BindData(symbol.name))
+                    self._check()
         for k, v in enumerate(g.outputs):
             if k not in allocated:
                 raise LoweringError(f"output '{v.name}' is never written")
@@ -113,7 +122,19 @@ class _Assembler:
                 if isinstance(ref, sg.Arena) and self._is_static(ref.offset) and self._is_static(ref.bytes):
                     arena = maximum(arena, add(ref.offset, ref.bytes))
         spec = sg.SegmentSpec(self.name, inputs, outputs, len(self.constants), tuple(self.symbols), tuple(self.buffers), tuple(self.items), arena)
-        return Assembly(spec, self.constants, self.constant_names)
+        return Assembly(spec, self.constants, self.constant_names, self.checks)
+
+    def _check(self) -> None:
+        """Checks what can be checked by now. An assumption about a symbol that the passes resolved is never bound, and certain."""
+        later = []
+        for a in self.assumptions:
+            if free_vars(a.holds).keys() <= self.bound:
+                code = ErrorCode.FIRST_CHECK + len(self.checks)
+                self.checks[code] = (a.what, a.hint)
+                self.items.append(sg.Check(a.holds, code, a.args))
+            else:
+                later.append(a)
+        self.assumptions = later
 
     # -- buffers
     def _root(self, value: Value) -> Value:

@@ -14,6 +14,7 @@ from weft.assemble import Assembly, KernelUse, assemble
 from weft.codegen.base import Codegen, KernelCode, require
 from weft.errors import LoweringError, ScheduleError
 from weft.expr.nodes import Expr
+from weft.graph.assumptions import assumptions
 from weft.graph.group import Group, kernel_text
 from weft.graph.nodes import Graph, Node
 from weft.hooks import StageReport
@@ -93,12 +94,13 @@ class Compilation:
 
     def run(self, graph: Graph) -> Executable:
         """A verified graph through every stage."""
+        assumed = assumptions(graph)
         grouped = self.optimize(graph)
         with self.stage("plan_memory", graph.name):
             self.plan = plan_memory(grouped)
         uses = self.compile_kernels(grouped)
         with self.stage("assemble", graph.name):
-            self.assembly = assemble(grouped, self.plan, uses)
+            self.assembly = assemble(grouped, self.plan, uses, assumptions=assumed)
         with self.stage("link", graph.name):
             return self.link(grouped, self.assembly)
 
@@ -207,6 +209,7 @@ class Compilation:
             code=sections,
             step=Native("main", "run", items, tuple(t.name for t in spec.inputs), tuple(t.name for t in spec.outputs)),
             constants=dict(zip(assembly.constant_names, assembly.constants)),
+            checks=assembly.checks,
             pool="pool" if "pool" in sections else None,
             arena=str(spec.arena_bytes),
             threads=self.target.threads,

@@ -154,6 +154,9 @@ def _node(node: Node) -> None:
     for inferred, value in zip(types, node.outputs):
         if not same_type(inferred, value.type, layouts=exact):
             raise GraphError(f"'{value.name}' is typed {value.type}, its operator gives {inferred}", where=_where(node))
+        for axis, d in enumerate(value.type.shape if isinstance(value.type, TensorType) else ()):
+            if isinstance(d, int) and d < 0:
+                raise GraphError(f"'{value.name}' has size {d} on axis {axis}", where=_where(node), hint="the operands are too small")
 
 
 def _row_major(type: Type) -> Type:

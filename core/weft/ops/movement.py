@@ -13,6 +13,7 @@ from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr, all_of, cast_to, const, select
+from weft.graph.assumptions import assume, assume_equal
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Operator, OpKind, Sample, algorithm
 from weft.ops.examples import booleans, floats, integers
@@ -116,8 +117,11 @@ class Reshape(Movement):
             if isinstance(product(others), int) and product(others) == 0:
                 result[k] = 0
         before, after = product(shape), product(result)
-        if same(before, after) is False:
+        equal = same(before, after)
+        if equal is False:
             raise GraphError(f"expected a shape of {before} elements, got {show(self.shape)}", where=f"reshape of {show(shape)}")
+        if equal is None:
+            assume_equal(before, after, "number of elements")
         return tuple(result)
 
     def reference(self, *arrays: Array | None) -> Array:
@@ -338,6 +342,12 @@ class Slice(Movement):
                 last = start + (size - 1) * step
                 if not (0 <= start < n and 0 <= last < n):
                     raise GraphError(f"dimension {d}: expected elements 0 … {n - 1}, got {start} … {last}")
+                continue
+            zero, count, first = dim_expr(0), dim_expr(n), dim_expr(start)
+            end = first + (dim_expr(size) - 1) * step
+            inside = all_of([e.le(zero, first), e.lt(first, count), e.le(zero, end), e.lt(end, count)])
+            what = f"dimension {d}: expected elements below {{0}}, got {{1}} … {{2}}"
+            assume(e.or_(e.le(dim_expr(size), zero), inside), (count, first, end), what, "slice inside the operand")
         return TensorType(x.dtype, self.sizes)
 
     @property

@@ -12,6 +12,7 @@ from weft.errors import GraphError
 from weft.expr.nodes import Const, Expr, Mul, ceildiv, eq, floordiv, free_vars, maximum, minimum, select, wrap
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
+from weft.graph.assumptions import assume_equal
 from weft.graph.nodes import TensorType, Type
 from weft.tensor.language import Dim, as_dim
 
@@ -76,6 +77,8 @@ def unify(a: Dim, b: Dim, what: str) -> Dim:
     equal = same(a, b)
     if equal is False or (equal is None and (isinstance(a, int) or isinstance(b, int))):
         raise GraphError(f"{what}: expected {a}, got {b}", why=None if equal is False else "a symbolic dimension cannot be shown to be this number")
+    if equal is None:
+        assume_equal(a, b, what)
     return b if isinstance(b, int) else a
 
 

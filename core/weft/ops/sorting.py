@@ -12,6 +12,7 @@ from weft import dtypes as dt
 from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, Var, cast_to, const, select, wrap
+from weft.graph.assumptions import assume_at_most
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.loop.nodes import Allocate, Buffer, For, If, Let, Stmt, Store, While, buffer, seq
@@ -138,6 +139,7 @@ class TopK(Operator):
         axis = axis_of(self.axis, x.rank)
         if isinstance(self.k, int) and isinstance(x.shape[axis], int) and not 0 <= self.k <= x.shape[axis]:
             raise GraphError(f"k: expected 0 … {x.shape[axis]}, got {self.k}")
+        assume_at_most(self.k, x.shape[axis], "k")
         shape = (*x.shape[:axis], self.k, *x.shape[axis + 1 :])
         return TensorType(x.dtype, shape), TensorType(dt.int64, shape)
 

@@ -206,8 +206,8 @@ class Executable:
         self._table = table
         self._constant_table = ctypes.addressof(table)
         step = manifest.steps[0]
-        # Code for another machine can be saved and inspected here, not mapped.
-        self.foreign = manifest.machine != cpu_features.machine()
+        # Code for another machine can be saved and inspected here, not mapped; here also means a processor that lacks an instruction.
+        self.foreign = manifest.machine != cpu_features.machine() or bool(cpu_features.missing_features(manifest.features))
         self._run: Any = None
         self._pool: threads.Pool | None = None
         if not self.foreign:
@@ -334,8 +334,12 @@ class Executable:
     def _execute(self, values: Sequence[Any], out: Mapping[str, Any] | None) -> list[Array]:
         if self._run is None:
             here = cpu_features.machine()
-            what = f"'{self.manifest.name}' was compiled for {self.manifest.machine}, this machine is {here}"
-            raise ExecutionError(what, hint="save it, and run the archive there")
+            if self.manifest.machine != here:
+                what = f"'{self.manifest.name}' was compiled for {self.manifest.machine}, this machine is {here}"
+            else:
+                lacking = ", ".join(cpu_features.missing_features(self.manifest.features))
+                what = f"'{self.manifest.name}' was compiled for a processor with {lacking}, which this machine lacks"
+            raise ExecutionError(what, where=self.manifest.target, hint="save it, and run the archive there")
         try:
             call = self._free.pop()
         except IndexError:

@@ -1,0 +1,77 @@
+"""What a graph takes for granted about sizes that only a run knows. Type rules say it as they infer; a compiled segment checks it before it computes.
+
+Add of `a` and `b` elements infers `a` and assumes `a == b`: without the check a kernel would read beyond the shorter operand.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from weft import dtypes as dt
+from weft.expr.nodes import Expr, eq, free_vars, le, wrap
+from weft.expr.ranges import Range
+from weft.expr.simplify import prove, simplify
+from weft.graph.nodes import Graph, Node, TensorType
+from weft.tensor.language import Dim
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """`holds` is a condition over symbols; `what` and `hint` are the error's texts where it does not, with the values of `args` for {0}, {1}."""
+
+    holds: Expr
+    args: tuple[Expr, ...]
+    what: str
+    hint: str
+
+
+_heard: ContextVar[list[Assumption] | None] = ContextVar("heard", default=None)
+
+
+def assume(holds: Expr, args: tuple[Expr, ...], what: str, hint: str) -> None:
+    """For type rules: a condition over sizes that only a run knows; see `Assumption`."""
+    heard = _heard.get()
+    if heard is not None:
+        heard.append(Assumption(holds, args, what, hint))
+
+
+def assume_equal(a: Dim, b: Dim, what: str) -> None:
+    """For type rules: `a` and `b`, which only a run knows, have to be equal."""
+    x, y = wrap(a, dt.int64), wrap(b, dt.int64)
+    assume(eq(x, y), (x, y), f"{what}: expected {{0}}, got {{1}}", f"{a} and {b} must be equal")
+
+
+def assume_at_most(a: Dim, most: Dim, what: str) -> None:
+    """For type rules: `a`, which only a run knows, may not exceed `most`."""
+    x, y = wrap(a, dt.int64), wrap(most, dt.int64)
+    assume(le(x, y), (x, y), f"{what}: expected at most {{1}}, got {{0}}", f"{a} must not exceed {most}")
+
+
+def assumptions(graph: Graph) -> list[Assumption]:
+    """Every assumption of the graph's nodes that is not certain, each once; the nodes' names are in their texts. Sub-graphs have their own."""
+    sizes = {d.name: Range(0, None) for v in graph.inputs if isinstance(v.type, TensorType) for d in v.shape if isinstance(d, Expr) and hasattr(d, "name")}
+    found: dict[Expr, Assumption] = {}
+    for node in graph.nodes:
+        for a in _of_node(node):
+            ranges = {name: sizes.get(name, Range(None, None)) for name in free_vars(a.holds)}
+            if ranges and not prove(a.holds, ranges):
+                found.setdefault(simplify(a.holds, ranges), a)
+    return list(found.values())
+
+
+def _of_node(node: Node) -> list[Assumption]:
+    heard: list[Assumption] = []
+    token = _heard.set(heard)
+    try:
+        node.op.infer_checked(node.inputs)
+    finally:
+        _heard.reset(token)
+    name = type(node.op).__name__ + (f" '{', '.join(sorted(node.names))}'" if node.names else "")
+    result = [Assumption(a.holds, a.args, f"{name}: {a.what}", a.hint) for a in heard]
+    for value in node.outputs:
+        for axis, d in enumerate(value.type.shape if isinstance(value.type, TensorType) else ()):
+            if isinstance(d, Expr):
+                what = f"{name}: its output would have size {{0}} on axis {axis}"
+                result.append(Assumption(le(wrap(0, dt.int64), d), (d,), what, f"{d} must not be negative"))
+    return result

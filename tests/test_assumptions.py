@@ -1,0 +1,64 @@
+"""What type rules take for granted about sizes of a run is checked by the compiled segment, before it computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import dtypes as dt
+from weft.errors import ExecutionError, GraphError
+from weft.expr.nodes import Var
+from weft.graph.assumptions import assumptions
+from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.graph.verify import verify
+from weft.ops import Add, Conv, MatMul, Reshape, Slice, TopK
+
+
+def dim(name: str) -> Var:
+    return Var(name, dt.int64)
+
+
+def graph_of(op: Any, *shapes: tuple[Any, ...]) -> Graph:
+    b = GraphBuilder("g")
+    inputs = [b.input(f"x{k}", tensor_type("float32", tuple(dim(d) if isinstance(d, str) else d for d in shape))) for k, shape in enumerate(shapes)]
+    with b.named("node"):
+        results = b.add(op, *inputs)
+    b.output(results[0] if isinstance(results, (list, tuple)) else results, "y")
+    return b.build()
+
+
+CASES = [
+    (Add(), [("a",), ("b",)], [(3,), (5,)], "Add 'node': broadcast, dimension 0: expected 3, got 5\n  g\n  hint: a and b must be equal"),
+    (MatMul(), [("a", "b"), ("c", "d")], [(2, 3), (2, 3)], "MatMul 'node': length of the products: expected 3, got 2\n  g\n  hint: b and c must be equal"),
+    (Reshape((dim("a"), 50)), [("a", "b")], [(2, 3)], "Reshape 'node': number of elements: expected 6, got 100\n  g\n  hint: b*a and a*50 must be equal"),
+    (TopK(dim("a")), [("a", "b")], [(4, 3)], "TopK 'node': k: expected at most 3, got 4\n  g\n  hint: a must not exceed b"),
+    (Slice((0,), (9,)), [("a",)], [(5,)], "Slice 'node': dimension 0: expected elements below 5, got 0 … 8\n  g\n  hint: slice inside the operand"),
+    (Conv(), [(1, 4, "h", 9), (4, 4, 3, 3)], [(1, 4, 1, 9), (4, 4, 3, 3)], "Conv 'node': its output would have size -1 on axis 2"),
+]
+
+
+@pytest.mark.parametrize(("op", "shapes", "sizes", "message"), CASES, ids=lambda c: type(c).__name__ if not isinstance(c, (str, list)) else "")
+def test_sizes_that_do_not_fit_each_other_are_refused_before_anything_is_read(op: Any, shapes: Any, sizes: Any, message: str) -> None:
+    exe = weft.compile(graph_of(op, *shapes), cache=False)
+    with pytest.raises(ExecutionError) as caught:
+        exe(*(np.ones(s, np.float32) for s in sizes))
+    assert str(caught.value).startswith(message)
+
+
+def test_sizes_that_fit_run() -> None:
+    exe = weft.compile(graph_of(Add(), ("a",), ("b",)), cache=False)
+    np.testing.assert_array_equal(exe(np.ones(3, np.float32), np.ones(3, np.float32)), np.full(3, 2, np.float32))
+
+
+def test_what_is_certain_is_not_checked() -> None:
+    assert assumptions(graph_of(Add(), ("a", 4), ("a", 4))) == []
+    assert assumptions(graph_of(Slice((0,), (dim("a"),)), ("a",))) == []
+    assert [a.hint for a in assumptions(graph_of(Add(), ("a",), ("b",)))] == ["a and b must be equal"]
+
+
+def test_a_size_that_is_certainly_negative_is_no_type() -> None:
+    with pytest.raises(GraphError, match="has size -1 on axis 2\n"):
+        verify(graph_of(Conv(), (1, 4, 1, 9), (4, 4, 3, 3)))
