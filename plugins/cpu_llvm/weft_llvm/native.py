@@ -46,10 +46,9 @@ def _native(image: bytes, entries: Mapping[str, int], features: tuple[str, ...],
 
 
 def required_features(isa: Isa) -> tuple[str, ...]:
-    """Features that code for `isa` may use and a machine can be asked for, by LLVM's names."""
+    """Features that code for `isa` may contain and a machine can be asked for, by LLVM's names."""
     from weft.runtime.cpu_features import known_features
+    from weft_llvm.features import used_features
 
-    implied = {"fma": ("fma",), "f16c": ("f16c",), "avx": ("avx",), "avx2": ("avx", "avx2"), "avx512": ("avx512f",)} if isa.arch == "x86_64" else {}
-    named = {f[1:] for f in isa.features.split(",") if f.startswith("+")}
-    named.update(f for h in isa.has for f in implied.get(h, ()))
-    return tuple(sorted(named & known_features(isa.arch)))
+    used = used_features(Cpu(isa.triple, isa.cpu, isa.features, isa.opt), isa.arch)
+    return tuple(sorted(used & known_features(isa.arch)))
