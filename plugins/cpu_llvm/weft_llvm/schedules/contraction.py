@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.dtypes import DType
-from weft.expr.nodes import Add, Cast, Expr, FloorDiv, FloorMod, Mul, Var
+from weft.expr.nodes import Add, Cast, Expr, FloorDiv, FloorMod, Mul, Var, free_vars
 from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.scheduling.rule import Decline, Offer, Rule
@@ -224,6 +224,9 @@ def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, mach
     rows = [x for x in outer if any(view.stride(o, x) != 0 for o in narrow) and all(view.stride(o, x) == 0 for o in wide)]
     columns = [x for x in outer if x not in rows]
     if not rows or not narrow or outer[-1] not in rows:
+        return outer, outer
+    if free_vars(s.block(name).predicate).keys() & set(columns):
+        # The last column tile is not whole. Its condition leaves the hot loops only where the columns' loop runs in parallel by itself.
         return outer, outer
     row_bytes = sum(_bytes(x) for x in narrow)
     column_bytes = sum(_bytes(x) for x in wide)
