@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weft.errors import GraphError, WeftError
-from weft.expr.nodes import Expr, sub
+from weft.expr.nodes import sub
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, Node, OptionalType, SequenceType, TensorType, Type, Value
 from weft.graph.printer import all_constants, subgraphs
@@ -161,8 +161,3 @@ def _node(node: Node) -> None:
 
 def _row_major(type: Type) -> Type:
     return type.with_layout(None) if isinstance(type, TensorType) else type
-
-
-def has_symbols(dims: Iterable[Dim]) -> bool:
-    """Whether a dimension is a formula."""
-    return any(isinstance(d, Expr) for d in dims)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.errors import LoweringError
-from weft.expr.nodes import Const, Expr, Var, const
-from weft.graph.nodes import Graph, GraphBuilder, Node, TensorType, Value
+from weft.expr.nodes import Const, Expr, const
+from weft.graph.nodes import Graph, GraphBuilder, Node, Value
 from weft.graph.operator import Algorithm, Elementwise
 from weft.tensor import language as T
 from weft.tensor.language import Dim, Tensor
@@ -168,15 +168,3 @@ def _source_inputs(tensor: Tensor) -> tuple[Tensor, ...]:
     if isinstance(tensor.source, T.Scan):
         return (*tensor.source.init, *tensor.source.updates)
     return tensor.inputs
-
-
-def dims_of(types: Sequence[TensorType]) -> dict[str, Var]:
-    """The symbols in shapes."""
-    from weft.expr.nodes import free_vars
-
-    found: dict[str, Var] = {}
-    for t in types:
-        for d in t.shape:
-            if isinstance(d, Expr):
-                found.update(free_vars(d))
-    return found

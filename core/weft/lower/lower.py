@@ -15,7 +15,7 @@ from weft.errors import LoweringError
 from weft.expr.nodes import Const, Expr, FloorDiv, FloorMod, Select, Var, all_of, const, free_vars, lt, select, substitute, transform, walk, wrap
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
-from weft.graph.layout import Layout, Split
+from weft.graph.layout import Layout
 from weft.graph.nodes import Graph
 from weft.loop.nodes import TRUE, Allocate, Block, BlockIter, Buffer, For, If, Let, Load, Program, Stmt, Store, buffer, seq, stmt_exprs, walk_stmts
 from weft.lower.collapse import collapse
@@ -121,7 +121,6 @@ class _Lowering:
     buffers: dict[int, Buffer] = field(default_factory=dict)
     layouts: dict[int, Layout | None] = field(default_factory=dict)
     allocated: list[Buffer] = field(default_factory=list)
-    scope_vars: dict[str, Expr] = field(default_factory=dict)
 
     def run(self) -> Program:
         x = self.expressions
@@ -410,8 +409,3 @@ def _order(outputs: Sequence[Tensor]) -> list[Tensor]:
     for t in outputs:
         visit(t)
     return order
-
-
-def split_layout_factor(layout: Layout) -> int | None:
-    """The factor of the first split of a layout."""
-    return next((s.factor for s in layout.steps if isinstance(s, Split)), None)

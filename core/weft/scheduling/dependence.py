@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weft.expr.nodes import Const, Expr, FloorDiv, FloorMod, Var, free_vars, walk
+from weft.expr.nodes import Expr, FloorDiv, FloorMod, Var, free_vars, walk
 from weft.loop.nodes import Allocate, Block, Buffer, For, Stmt, walk_stmts
 from weft.scheduling.region import Access, Poly, accesses, at_least_zero, block_accesses, loops_under, number, poly, union_box
-from weft.scheduling.tree import Path, Tree, blocks_in
+from weft.scheduling.tree import Tree, blocks_in
 
 
 def reads(block: Block) -> list[str]:
@@ -179,20 +179,6 @@ def child_index(children: tuple[Stmt, ...], names: Iterable[str], last: bool = F
     wanted = set(names)
     hits = [k for k, c in enumerate(children) if any(b.name in wanted for b in blocks_in(c))]
     return None if not hits else hits[-1] if last else hits[0]
-
-
-def common_path(paths: list[Path]) -> Path:
-    """The statements around all of the paths' ends, outermost first."""
-    result = []
-    for level in zip(*paths):
-        if any(s is not level[0] for s in level):
-            break
-        result.append(level[0])
-    return tuple(result)
-
-
-def is_true(e: Expr) -> bool:
-    return isinstance(e, Const) and bool(e.value)
 
 
 def out_of_scope(tree: Tree, block: Block, spot: Iterable[Stmt]) -> str | None:

@@ -170,9 +170,5 @@ def outside_blocks(stmt: Stmt) -> bool:
     return any(outside_blocks(c) for c in stmt_children(stmt))
 
 
-def var_names(block: Block) -> list[str]:
-    return [i.var.name for i in block.iters]
-
-
 def is_plain(e: Expr, var: Var) -> bool:
     return isinstance(e, Var) and e.name == var.name

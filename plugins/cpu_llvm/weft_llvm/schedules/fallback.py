@@ -31,5 +31,5 @@ class FallbackRule(Rule):
                 continue
             try:
                 s.parallel(spatial[0])
-            except ScheduleError:
-                continue  # the step changed nothing; the loop stays serial, which the trace shows
+            except ScheduleError as error:
+                s.annotate(name, "parallel_declined", error.why or error.what)

@@ -40,11 +40,23 @@ class RecurrenceRule(Rule):
                 schedule_elementwise(s, name, s.machine, outer=outer, parallel=False)
                 continue
             if len({x.buffer.name for x in access.loads(block)}) == 3:
-                before = s.program
-                try:
-                    trial = Schedule(s.program, s.machine)
-                    split_panels(trial, name)
-                    if find_roles(trial, name) is not None:
-                        schedule_tile(s, name, s.cache_write(name, "register"), s.machine)
-                except ScheduleError:
-                    s.program = before  # the product stays as it is, which is slow but right
+                # Tried on a copy: the trace of `s` holds only steps that were kept.
+                refusal = _tile(Schedule(s.program, s.machine), name)
+                if refusal is None:
+                    _tile(s, name)
+                else:
+                    s.annotate(name, "tile_declined", refusal)
+
+
+def _tile(s: Schedule, name: str) -> str | None:
+    """Tiles a product of the step; the reason if that is not possible, which leaves `s` half done."""
+    assert s.machine is not None
+    try:
+        tail = s.cache_write(name, "register")
+        split_panels(s, name)
+        if find_roles(s, name) is None:
+            return "no output loop is contiguous in the output and an operand"
+        schedule_tile(s, name, tail, s.machine)
+    except ScheduleError as error:
+        return error.why or error.what
+    return None
