@@ -23,6 +23,7 @@ from weft.ops import (
     sorting,
     transcendental,
     window,
+    winograd,
 )
 from weft.ops.activation import *  # noqa: F403
 from weft.ops.arithmetic import *  # noqa: F403
@@ -45,6 +46,7 @@ from weft.ops.signal import *  # noqa: F403
 from weft.ops.sorting import *  # noqa: F403
 from weft.ops.transcendental import *  # noqa: F403
 from weft.ops.window import *  # noqa: F403
+from weft.ops.winograd import *  # noqa: F403
 
 _FAMILIES = (
     activation,
@@ -68,6 +70,7 @@ _FAMILIES = (
     sorting,
     transcendental,
     window,
+    winograd,
 )
 
 ALL_OPERATORS: tuple[type[Operator], ...] = tuple(
