@@ -13,6 +13,8 @@ from weft.passes.capabilities import Capabilities, LayoutOffer, LayoutRule
 # A convolution that reads rows of one channel reaches about half of what it reaches on blocks of channels; the half it loses, in the
 # bytes that memory could move meanwhile (64 FLOP and 8 bytes a cycle).
 BYTES_PER_FLOP = 1 / 8
+# Rows of one channel with a stride give no vector of neighbours: a convolution per channel or group runs about so many times as long as at stride 1.
+STRIDED_ROWS = 8
 
 
 def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
@@ -44,15 +46,20 @@ def conv_offers(node: Node, lanes: int) -> list[LayoutOffer]:
     groups = node.op.attributes().get("groups", 1)
     oc, ic = w.constant.shape[0], x.shape[1]
     depthwise = groups == oc and ic == oc and w.constant.shape[1] == 1
-    if (groups != 1 and not depthwise) or oc % lanes or not isinstance(ic, int):
+    if oc % lanes or not isinstance(ic, int):
         return []
+    grouped = groups != 1 and not depthwise
+    if grouped and (w.constant.shape[1] % lanes or oc // groups % lanes):
+        return []  # blocks that span groups; merge_groups leaves those where too many would
     rank, rest = x.tensor.rank, (None,) * (len(node.inputs) - 2)
     gain = conv_flops(node.output, w) * BYTES_PER_FLOP
+    if groups != 1 and any(n != 1 for n in node.op.attributes().get("strides", ())[-1:]):
+        gain *= STRIDED_ROWS
     activation = blocked(rank, 1, lanes)
     found = []
     if ic % lanes == 0:
         found.append(LayoutOffer((activation, conv_weight_layout(rank, lanes, True, depthwise), *rest), (activation,), -gain))
-    if not depthwise:
+    if groups == 1:
         # Few input channels (an image's three): rows are read as they are, blocks written.
         loss = gain / 2 if ic % lanes == 0 else 0.0
         found.append(LayoutOffer((None, conv_weight_layout(rank, lanes, False, False), *rest), (activation,), loss - gain))

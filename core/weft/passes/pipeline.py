@@ -18,6 +18,7 @@ from weft.passes.fold_batch_norm import fold_batch_norm
 from weft.passes.fold_constants import fold_constants
 from weft.passes.fold_scale import fold_scale
 from weft.passes.fuse import fuse
+from weft.passes.merge_groups import merge_groups
 from weft.passes.simplify_algebra import simplify_algebra
 
 
@@ -44,6 +45,7 @@ STAGES: tuple[tuple[str, Callable[[Graph, Capabilities], Graph], str], ...] = (
     ("simplify_algebra", lambda g, c: simplify_algebra(g), "no rule of algebra applies"),
     ("fold_constants_2", lambda g, c: fold_constants(g), "as after fold_constants"),
     ("fold_scale", lambda g, c: fold_scale(g), "no constant scale follows a convolution or product with constant weights"),
+    ("merge_groups", merge_groups, "a grouped convolution has whole channel blocks per group where a few groups make them"),
     ("eliminate_common_subexpressions", lambda g, c: eliminate_common_subexpressions(g), "no two nodes compute the same"),
     ("eliminate_dead_code", lambda g, c: eliminate_dead_code(g), "every node contributes to an output"),
     ("choose_layouts", choose_layouts, "values carry layouts; inputs and outputs are row-major"),
