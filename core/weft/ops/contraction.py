@@ -15,7 +15,7 @@ from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.ops.examples import floats, integers
 from weft.ops.precision import compute_dtype, rounded, widen
-from weft.ops.shapes import broadcast, broadcast_indices, dim_floordiv, expect_kind, one_dtype, operands, show, unify
+from weft.ops.shapes import broadcast, broadcast_indices, dim_floordiv, expect_kind, one_dtype, operands, show, unify, widened
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 
@@ -272,7 +272,7 @@ def _bounds(i: Expr, size: Dim, pads: tuple[int, int]) -> list[Expr]:
 class ConvTranspose(Operator):
     """The transpose of Conv: x [n, c, in…], w [c, oc/groups, kernel…] → [n, oc, stride·(in - 1) + extent - pads + output_padding…].
 
-    Negative pads add zeros.
+    Negative pads add zeros. w may be of a narrower float than x.
 
     The tensors algorithm is a convolution of x spread by its strides ("pad": zeros between and around) with the kernel flipped.
     """
@@ -294,7 +294,7 @@ class ConvTranspose(Operator):
     def infer(self, *types: Type | None) -> TensorType:
         """Raises GraphError for ranks, channels or attributes that do not agree."""
         x, w = operands(types, 2)
-        dtype = one_dtype([x, w])
+        dtype = one_dtype([x, widened(w, x)])
         if x.rank < 3 or w.rank != x.rank:
             raise GraphError(f"expected x [n, c, in…] and w [c, oc/groups, kernel…], got {show(x.shape)} and {show(w.shape)}")
         unify(w.shape[0], x.shape[1], "channels")

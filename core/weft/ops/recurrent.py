@@ -24,7 +24,7 @@ from weft.ops.contraction import MatMul, reduction_tolerance
 from weft.ops.examples import floats
 from weft.ops.movement import Fill
 from weft.ops.precision import compute_dtype, rounded, widen
-from weft.ops.shapes import expect_kind, expect_rank, one_dtype, operands, show, unify
+from weft.ops.shapes import expect_kind, expect_rank, one_dtype, operands, show, unify, widened
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis, scan
 from weft.tensor.language import sum as sum_over
 
@@ -122,9 +122,9 @@ def activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[f
 class Recurrence(Operator):
     """One direction of a recurrent network over time, its input already projected.
 
-    Inputs: xw [steps, batch, gates·hidden] (input projection plus every bias that is outside of products with state), r [gates·hidden, hidden],
-    h0 [batch, hidden], then, None if absent: c0 [batch, hidden] (lstm), lengths [batch] int32 or int64, peepholes [3·hidden] (lstm),
-    rb [hidden] (gru with linear_before_reset: the recurrence bias of the hidden gate).
+    Inputs: xw [steps, batch, gates·hidden] (input projection plus every bias that is outside of products with state), r [gates·hidden, hidden]
+    (perhaps of a narrower float than the rest), h0 [batch, hidden], then, None if absent: c0 [batch, hidden] (lstm), lengths [batch] int32 or int64,
+    peepholes [3·hidden] (lstm), rb [hidden] (gru with linear_before_reset: the recurrence bias of the hidden gate).
     Outputs: y [steps, batch, hidden], zero beyond a sequence's length; last h [batch, hidden]; for lstm also last c.
     Gates are in ONNX's order: lstm i, o, f, c; gru z, r, h. `clip` bounds what enters the activations. `reverse` runs from the last step to the first.
     """
@@ -142,7 +142,7 @@ class Recurrence(Operator):
     def infer(self, *types: Type | None) -> tuple[Type, ...]:
         """Raises GraphError for ranks, dtypes or sizes that do not agree."""
         xw, r, h0 = operands(types[:3], 3)
-        dtype = one_dtype([xw, r, h0])
+        dtype = one_dtype([xw, widened(r, xw), h0])
         expect_kind(dtype, ("float",))
         for t, rank, name in ((xw, 3, "xw"), (r, 2, "r"), (h0, 2, "h0")):
             expect_rank(t, rank, name)

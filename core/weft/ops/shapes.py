@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from weft import dtypes as dt
 from weft.dtypes import DType
@@ -205,6 +206,12 @@ def one_dtype(types: Sequence[TensorType]) -> DType:
         if t.dtype != types[0].dtype:
             raise GraphError(f"operand {k}: expected dtype {types[0].dtype}, got {t.dtype}", hint="cast first")
     return types[0].dtype
+
+
+def widened(weights: TensorType, x: TensorType) -> TensorType:
+    """The type that weights have once they are read: those of a narrower float than x are widened to it."""
+    narrower = x.dtype.is_float and weights.dtype.is_float and weights.dtype.bits < x.dtype.bits
+    return replace(weights, dtype=x.dtype) if narrower else weights
 
 
 def expect_kind(dtype: DType, kinds: Sequence[str], what: str = "operand") -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from weft.dtypes import DType
 from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Node
 
@@ -44,6 +45,7 @@ class Capabilities:
         panel: columns of a packed constant matrix; None: not packed.
         layouts: operator class name → its offers, best first; by default those of `layout_offers`.
         max_group: most nodes in a group.
+        precision: the narrower float in which constant weights of contractions are stored; None: as they are.
     """
 
     claims: frozenset[str] = CLAIMED
@@ -51,3 +53,4 @@ class Capabilities:
     panel: int | None = None
     layouts: Mapping[str, LayoutRule] | None = field(default=None, compare=False)
     max_group: int = 64
+    precision: DType | None = None

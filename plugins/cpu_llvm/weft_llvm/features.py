@@ -89,6 +89,8 @@ X86: tuple[Probe, ...] = (
           "%r = call <16 x i32> @llvm.fshl.v16i32(<16 x i32> %a, <16 x i32> %b, <16 x i32> %c)\n ret <16 x i32> %r", r"vpshld",
           "declare <16 x i32> @llvm.fshl.v16i32(<16 x i32>, <16 x i32>, <16 x i32>)"),
     Probe("avx512bf16", "<16 x bfloat> @F(<16 x float> %a)", "%r = fptrunc <16 x float> %a to <16 x bfloat>\n ret <16 x bfloat> %r", r"vcvtneps2bf16.*%zmm"),
+    Probe("avxneconvert", "<4 x bfloat> @F(<4 x float> %a)",
+          "%r = fptrunc <4 x float> %a to <4 x bfloat>\n ret <4 x bfloat> %r", r"\{vex\}\s*vcvtneps2bf16"),
     _binary("avx512fp16", "<32 x half>", "fadd", r"vaddph.*%zmm"),
     _dot("avx512vnni", 64, "zext", "sext", r"vpdpbusd.*%zmm"),
     _dot("avxvnni", 32, "zext", "sext", r"\{vex\}\s*vpdpbusd"),

@@ -24,13 +24,14 @@ def targets() -> Sequence[TargetKind]:
 def capabilities(target: Target) -> Capabilities | None:
     if target.kind != "llvm":
         return None
-    from weft.dtypes import float32
+    from weft.dtypes import bfloat16, float16, float32
     from weft.passes.capabilities import Capabilities
     from weft_llvm.schedules.contraction import PANEL_VECTORS
     from weft_llvm.target import LlvmTarget
 
     lanes = LlvmTarget().machine(target).lanes(float32)
-    return Capabilities(channel_block=lanes, panel=PANEL_VECTORS * lanes)
+    precision = {"fp32": None, "fp16": float16, "bf16": bfloat16}[target.options.precision]
+    return Capabilities(channel_block=lanes, panel=PANEL_VECTORS * lanes, precision=precision)
 
 
 @hookimpl

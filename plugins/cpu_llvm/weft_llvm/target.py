@@ -10,7 +10,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from weft.errors import TargetError
 from weft.target import Target, TargetKind
@@ -25,16 +25,27 @@ if TYPE_CHECKING:
 
 MOST_THREADS = 4096  # what an archive may ask for
 
+Precision = Literal["fp32", "fp16", "bf16"]
+# What a processor needs for a precision: of Isa.has, and what its makers call it.
+CONVERSIONS: dict[str, tuple[str, dict[str, str]]] = {
+    "fp16": ("f16c", {"x86_64": "F16C", "aarch64": "NEON", "arm": "NEON with half precision", "riscv64": "Zvfhmin"}),
+    "bf16": ("bf16", {"x86_64": "AVX512_BF16 or AVX-NE-CONVERT", "aarch64": "BF16", "arm": "BF16", "riscv64": "Zvfbfmin"}),
+}
+
 
 @dataclass(frozen=True)
 class LlvmOptions:
-    """-mcpu, -mattr, -mtriple as LLVM spells them; what is absent means this machine. -threads: size of the pool. -opt: 0 … 3."""
+    """-mcpu, -mattr, -mtriple as LLVM spells them; what is absent means this machine. -threads: size of the pool. -opt: 0 … 3.
+
+    -precision: fp16 and bf16 store the weights of contractions in it, see weft.passes.reduce_precision.
+    """
 
     mcpu: str | None = None
     mattr: tuple[str, ...] = ()
     mtriple: str | None = None
     threads: int | None = None
     opt: int = 3
+    precision: Precision = "fp32"
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,8 @@ class Isa:
     features: str
     data_layout: str
     has: frozenset[str]
-    """Among fma, f16c (fp16 ⇄ fp32 conversion), half (fp16 arithmetic), rounding (floor … in one instruction), avx, avx2, avx512, neon, sve."""
+    """Among fma, f16c (fp16 ⇄ fp32 conversion), bf16 (fp32 → bf16 conversion), half (fp16 arithmetic), rounding (floor … in one instruction),
+    avx, avx2, avx512, neon, sve."""
     opt: int = 3
 
     @property
@@ -78,6 +90,8 @@ define void @f16c(ptr %p, ptr %q) nounwind { %x = load <4 x half>, ptr %p
  %y = fpext <4 x half> %x to <4 x float>
  store <4 x float> %y, ptr %q
  ret void }
+define <4 x bfloat> @bf16(<4 x float> %a) nounwind { %r = fptrunc <4 x float> %a to <4 x bfloat>
+ ret <4 x bfloat> %r }
 define void @half(ptr %p) nounwind { %x = load <8 x half>, ptr %p
  %y = fadd <8 x half> %x, %x
  store <8 x half> %y, ptr %p
@@ -94,7 +108,8 @@ define void @wide(ptr %p, ptr %q) nounwind "prefer-vector-width"="512" { %x = lo
         layout = data_layout(key)
     except CodegenError as error:
         raise TargetError(f"LLVM cannot compile for '{triple}' with -mcpu={cpu}", why=error.why or error.where) from None
-    bodies = dict(re.findall(r"^[_\"]*(fma|rounding|f16c|half|wide)\"?:(.*?)(?=^[_\"]*(?:fma|rounding|f16c|half|wide)\"?:|\Z)", assembly, re.M | re.S))
+    names = "fma|rounding|f16c|bf16|half|wide"
+    bodies = dict(re.findall(rf"^[_\"]*({names})\"?:(.*?)(?=^[_\"]*(?:{names})\"?:|\Z)", assembly, re.M | re.S))
 
     def seen(body: str, pattern: str) -> bool:
         return re.search(pattern, bodies.get(body, "")) is not None
@@ -103,6 +118,7 @@ define void @wide(ptr %p, ptr %q) nounwind "prefer-vector-width"="512" { %x = lo
         "fma": seen("fma", r"\bvfn?m(add|sub)|\bfmla|\bfmadd|\bvfma|relaxed_madd"),
         "rounding": seen("rounding", r"\bv?roundp|\bvrndscale|\bfrintm|\bvrintm|f32x4\.floor"),
         "f16c": seen("f16c", r"\bvcvtph2ps|\bfcvtl|\bvfwcvt|\bvcvt\.f32\.f16"),
+        "bf16": seen("bf16", r"\bvcvtneps2bf16|\bbfcvtn|\bvcvt\.bf16\.f32|\bvfncvtbf16"),
         "half": seen("half", r"\bvaddph|\bfadd\s+v\d+\.8h|\bvadd\.f16"),
         "avx": seen("fma", r"\bv[a-z0-9]+ps|\bvfn?m") and "%xmm" in bodies.get("fma", ""),
         "avx2": seen("wide", r"vpadd.*%ymm|vpadd.*%zmm"),
@@ -141,7 +157,9 @@ class LlvmTarget(TargetKind):
         if o.mcpu == "native":
             return self.resolve(replace(target, options=replace(o, mcpu=None)))
         threads = o.threads or (1 if cross else available_threads())
-        return replace(target, options=LlvmOptions(cpu, mattr, triple, threads, o.opt))
+        if o.precision in CONVERSIONS:
+            refuse_precision(o.precision, isa(triple, cpu, ",".join(mattr), o.opt), str(target))
+        return replace(target, options=replace(o, mcpu=cpu, mattr=mattr, mtriple=triple, threads=threads))
 
     def describe(self, target: Target) -> str:
         """Without the host's list of features, which the manifest has by itself."""
@@ -181,6 +199,20 @@ class LlvmTarget(TargetKind):
         o = self.resolve(target).options
         # The number of threads is an argument of the pool, not of the code.
         return f"llvm{'.'.join(map(str, llvm.llvm_version_info))}/{llvmlite.__version__}/emitter{VERSION}/{o.mtriple}/{o.mcpu}/{','.join(o.mattr)}/{o.opt}"
+
+
+def refuse_precision(precision: Precision, isa: Isa, where: str) -> None:
+    """Raises TargetError if code for `isa` has no instructions for `precision`."""
+    needed, names = CONVERSIONS[precision]
+    if needed in isa.has:
+        return
+    others = [p for p, (feature, _) in CONVERSIONS.items() if feature in isa.has]
+    raise TargetError(
+        f"option '-precision={precision}' needs {names.get(isa.arch, 'conversion instructions')}, which '{isa.cpu}' on {isa.arch} lacks",
+        where=where,
+        why=f"LLVM compiles a conversion between {precision} and fp32 for it to no instruction",
+        hint=", or ".join([*(f"take -precision={p}" for p in others), "leave the option out", "name another processor with -mcpu"]),
+    )
 
 
 def architecture(triple: str) -> str:
