@@ -16,14 +16,12 @@ from weft import dtypes as dt
 from weft.codegen import segment as sg
 from weft.codegen.base import TASKS
 from weft.errors import LoweringError
-from weft.expr.nodes import Const, Expr, Var, add, const, free_vars, maximum, mul, wrap
+from weft.expr.nodes import Expr, Var, add, const, free_vars, maximum, mul, wrap
 from weft.graph.assumptions import Assumption
-from weft.graph.nodes import Graph, Value
+from weft.graph.nodes import Graph, Node, Value
 from weft.passes.plan_memory import MemoryPlan
 from weft.runtime.abi import ErrorCode
 from weft.runtime.executable import aligned, aligned_empty
-
-ALIGN = 64
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,8 @@ class Assembly:
     constant_names: list[str]
     checks: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Error code → (what, hint)."""
+    calls: list[Node] = field(default_factory=list)
+    """The node of each kernel call of the spec, in order."""
 
 
 def assemble(graph: Graph, plan: MemoryPlan, kernels: Mapping[int, KernelUse], name: str = "main", assumptions: Sequence[Assumption] = ()) -> Assembly:
@@ -72,12 +72,12 @@ class _Assembler:
     items: list[sg.Item] = field(default_factory=list)
     symbols: list[sg.Symbol] = field(default_factory=list)
     bound: set[str] = field(default_factory=set)
+    calls: list[Node] = field(default_factory=list)
 
     def run(self) -> Assembly:
         g = self.graph
         self.by_name = {v.name: v for v in g.values()}
         self._bind_inputs()
-        self.base = self._plan_scratch()
         for i, v in enumerate(g.inputs):
             self._set(v, sg.Input(i))
         for k, v in enumerate(g.outputs):
@@ -101,8 +101,9 @@ class _Assembler:
                     elif isinstance(ref, sg.Arena) and not (self._is_static(ref.offset) and self._is_static(ref.bytes)):
                         self.items.append(sg.ReserveArena(add(ref.offset, ref.bytes)))
                 numbers += [self._number(v) for v in node.outputs]
-                numbers += self._scratch(use)
+                numbers += self._scratch(node, use)
                 self.items.append(sg.KernelCall(use.kernel, tuple(numbers), tuple(use.dims)))
+                self.calls.append(node)
             for v in node.outputs:
                 for symbol in pending.pop(id(v), ()):
                     self.symbols.append(symbol)
@@ -114,15 +115,15 @@ class _Assembler:
                 raise LoweringError(f"output '{v.name}' is never written")
         inputs = tuple(sg.Tensor(v.name, v.dtype, _dims(v)) for v in g.inputs)
         outputs = tuple(sg.Tensor(n, v.dtype, _dims(v)) for n, v in zip(g.output_names, g.outputs))
-        arena = add(self.base, wrap(self.plan.arena_bytes, dt.int64))
+        arena = wrap(self.plan.arena_bytes, dt.int64)
         if not self._is_static(arena):
             # What depends on data grows the arena item by item; the rest has its room from the start.
-            arena = self.base
+            arena = const(0)
             for ref in self.buffers:
                 if isinstance(ref, sg.Arena) and self._is_static(ref.offset) and self._is_static(ref.bytes):
                     arena = maximum(arena, add(ref.offset, ref.bytes))
         spec = sg.SegmentSpec(self.name, inputs, outputs, len(self.constants), tuple(self.symbols), tuple(self.buffers), tuple(self.items), arena)
-        return Assembly(spec, self.constants, self.constant_names, self.checks)
+        return Assembly(spec, self.constants, self.constant_names, self.checks, self.calls)
 
     def _check(self) -> None:
         """Checks what can be checked by now. An assumption about a symbol that the passes resolved is never bound, and certain."""
@@ -155,8 +156,7 @@ class _Assembler:
                 self.constants.append(data)
                 self.constant_names.append(root.name)
             else:
-                offset = add(self.base, wrap(self.plan.offsets[root.name], dt.int64))
-                self._set(root, sg.Arena(offset, _bytes(root)))
+                self._set(root, sg.Arena(wrap(self.plan.offsets[root.name], dt.int64), _bytes(root)))
         return self.index[id(root)]
 
     # -- symbols
@@ -181,45 +181,22 @@ class _Assembler:
                 pending.setdefault(id(source.value), []).append(sg.Symbol(name, sg.Data(self._number(source.value), source.value.dtype, source.index)))
         return pending
 
-    # -- scratch: kernels run one after another, so all share one region; it stands first, since its size is known at once
-    def _scratch_sizes(self, use: KernelUse) -> list[Expr]:
-        return [_aligned(size) for size in use.scratch]
-
     def _is_static(self, e: Expr) -> bool:
         return free_vars(e).keys() <= self.static | {TASKS.name}  # the segment binds TASKS itself
 
-    def _plan_scratch(self) -> Expr:
-        best: Expr = const(0)
-        for use in self.kernels.values():
-            total: Expr = const(0)
-            for size in self._scratch_sizes(use):
-                total = add(total, size)
-            if self._is_static(total):
-                best = maximum(best, total)
-        return best
-
-    def _scratch(self, use: KernelUse) -> list[int]:
-        sizes = self._scratch_sizes(use)
-        dynamic = not all(self._is_static(s) for s in sizes)
-        offset: Expr = add(self.base, wrap(self.plan.arena_bytes, dt.int64)) if dynamic else const(0)
+    def _scratch(self, node: Node, use: KernelUse) -> list[int]:
         numbers = []
-        for size in sizes:
+        for at, size in zip(self.plan.scratch.get(node.outputs[0].name, ()), use.scratch, strict=True):
+            offset = wrap(at, dt.int64)
+            if not (self._is_static(offset) and self._is_static(size)):
+                self.items.append(sg.ReserveArena(add(offset, size)))
             self.buffers.append(sg.Arena(offset, size))
             numbers.append(len(self.buffers) - 1)
-            offset = add(offset, size)
-        if dynamic:
-            self.items.append(sg.ReserveArena(offset))
         return numbers
 
 
 def _dims(value: Value) -> tuple[Expr, ...]:
     return tuple(wrap(d, dt.int64) for d in value.shape)
-
-
-def _aligned(size: Expr) -> Expr:
-    if isinstance(size, Const):
-        return const(-(-size.value // ALIGN) * ALIGN)
-    return mul((size + (ALIGN - 1)) // ALIGN, ALIGN)
 
 
 def _bytes(value: Value) -> Expr:

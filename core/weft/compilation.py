@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weft import settings
 from weft.assemble import Assembly, KernelUse, assemble
 from weft.codegen.base import Codegen, KernelCode, require
+from weft.codegen.profile import profiled
 from weft.errors import LoweringError, ScheduleError
 from weft.expr.nodes import Expr
 from weft.graph.assumptions import assumptions
@@ -52,7 +54,10 @@ class Kernel:
 
 @dataclass
 class Compilation:
-    """A compilation in progress and, after `run`, its record for `weft inspect`."""
+    """A compilation in progress and, after `run`, its record for `weft inspect`.
+
+    `profile`: the executable has one more output, `weft.codegen.profile.PROFILE`.
+    """
 
     target: ResolvedTarget
     extra: Sequence[GraphPass] = ()
@@ -65,6 +70,7 @@ class Compilation:
     assembly: Assembly | None = None
     keep_graphs: bool = False
     check: bool = False
+    profile: bool = False
     dumped: int = 0
 
     @contextmanager
@@ -94,13 +100,19 @@ class Compilation:
 
     def run(self, graph: Graph) -> Executable:
         """A verified graph through every stage."""
+        with _without_collector():
+            return self._run(graph)
+
+    def _run(self, graph: Graph) -> Executable:
         assumed = assumptions(graph)
         grouped = self.optimize(graph)
-        with self.stage("plan_memory", graph.name):
-            self.plan = plan_memory(grouped)
         uses = self.compile_kernels(grouped)
+        with self.stage("plan_memory", graph.name):
+            self.plan = plan_memory(grouped, scratch={n.outputs[0].name: uses[id(n)].scratch for n in grouped.nodes if id(n) in uses})
         with self.stage("assemble", graph.name):
             self.assembly = assemble(grouped, self.plan, uses, assumptions=assumed)
+            if self.profile:
+                self.assembly.spec = profiled(self.assembly.spec)
         with self.stage("link", graph.name):
             return self.link(grouped, self.assembly)
 
@@ -215,6 +227,18 @@ class Compilation:
             threads=self.target.threads,
             weft=host().api_version,
         )
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """No search for cyclic garbage meanwhile: immutable trees have no cycles, and going through millions of their nodes takes a fifth of a compilation."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _dim(d: Expr) -> int | str:

@@ -28,6 +28,7 @@ from weft.codegen.segment import (
     Output,
     ReserveArena,
     SegmentSpec,
+    Stamp,
     Symbol,
     Tensor,
 )
@@ -161,3 +162,12 @@ def bad(*items: Item, symbols: tuple[Symbol, ...] = (), buffers: tuple[object, .
 def test_messages(spec: SegmentSpec, message: str) -> None:
     with pytest.raises(CodegenError, match=message):
         emit_segment(spec)
+
+
+def test_a_stamp_needs_a_clock() -> None:
+    spec = SegmentSpec("s", (), (Tensor("t", dt.int64, ()),), 0, (), (Output(0),), (AllocateOutput(0, ()), Stamp(0, 0)))
+    assert "@llvm.readcyclecounter()" in emit_segment(spec)
+    assert "@llvm.readsteadycounter()" in emit_segment(spec, architecture="aarch64")
+    with pytest.raises(CodegenError) as error:
+        emit_segment(spec, architecture="riscv64")
+    assert str(error.value) == "there is no clock to read on riscv64\n  s\n  hint: known: x86_64, aarch64"

@@ -55,6 +55,9 @@ def bench(
     time_limit: Annotated[float, typer.Option("--seconds", min=0.0, help="How long to measure, all engines together.")] = 10.0,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="How many turns each engine takes, instead of --seconds.")] = None,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Where to write every number.")] = None,
+    roofline: Annotated[bool, typer.Option("--roofline", help="Weft alone: every kernel's time, and its share of what the processor can do.")] = False,
+    html_file: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Where to draw the roofline.")] = None,
+    trace_file: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Where to write one run as a trace for Chrome or Perfetto.")] = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
     seed: SeedOption = 0,
@@ -62,7 +65,11 @@ def bench(
     """Measures Weft beside its peers.
 
     All run in one process on the same inputs, in turns, so that a machine's moods hit all alike; medians and ratios are printed.
+    With --roofline or --trace Weft runs alone, with clocks around its kernels.
     """
+    if roofline or html_file or trace_file:
+        examine(model, target, threads, time_limit, rounds, json_file, html_file, trace_file, roofline, input_shape, frontend, seed)
+        return
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import is_archive, open_executable
     from weft.cli.terminal import Progress
@@ -101,10 +108,69 @@ def bench(
     report = as_data(model, contestants, inputs, count)
     print_report(report)
     if json_file is not None:
-        try:
-            Path(json_file).write_text(json.dumps(report, indent=1) + "\n")
-        except OSError as error:
-            raise InputError(f"cannot write '{json_file}'", why=str(error)) from None
+        write(json_file, json.dumps(report, indent=1) + "\n")
+
+
+def examine(
+    model: str,
+    targets: Sequence[str] | None,
+    threads: int | None,
+    seconds: float,
+    runs: int | None,
+    json_file: str | None,
+    html_file: str | None,
+    trace_file: str | None,
+    roofline: bool,
+    input_shape: Sequence[str] | None,
+    frontend: str | None,
+    seed: int,
+) -> None:
+    """Weft alone, kernel by kernel.
+
+    Raises:
+        InputError: several targets, or an archive.
+    """
+    from weft.cli.inputs import make_inputs
+    from weft.cli.limits import measure_limits
+    from weft.cli.opening import is_archive
+    from weft.cli.profile import compile_profiled, measure
+    from weft.cli.roofline import as_data as roofline_data
+    from weft.cli.roofline import print_roofline
+    from weft.cli.roofline import roofline as roofline_rows
+    from weft.pipeline import resolve_target
+    from weft.runtime.threads import available_threads
+
+    if is_archive(model):
+        raise InputError(f"{model} is compiled already, without clocks around its kernels", hint="give the model that it was compiled from")
+    if len(targets or ()) > 1:
+        raise InputError(f"--roofline and --trace take one target, got {len(targets or ())}")
+    count = threads or available_threads()
+    resolved = resolve_target(with_threads((targets or ["llvm"])[0], count))
+    sizes = shapes(input_shape)
+    profiled = compile_profiled(model, resolved, count, frontend=frontend, input_shapes=sizes)
+    inputs, _ = make_inputs(profiled.executable.inputs, {}, sizes, seed)
+    profile = measure(profiled, inputs, min(seconds, 2.0), runs)
+    if trace_file is not None:
+        from weft.cli.trace import as_trace
+
+        write(trace_file, json.dumps(as_trace(profile), indent=1) + "\n")
+    if roofline or html_file is not None:
+        limits = measure_limits(resolved, count)
+        report = roofline_data(profile, limits, roofline_rows(profile, limits))
+        print_roofline(report)
+        if json_file is not None:
+            write(json_file, json.dumps(report, indent=1) + "\n")
+        if html_file is not None:
+            from weft.cli.roofline_page import page
+
+            write(html_file, page(report))
+
+
+def write(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write '{file}'", why=str(error)) from None
 
 
 def choose_engines(known: Sequence[EngineKind], against: str) -> list[EngineKind]:
@@ -204,7 +270,7 @@ def as_data(model: str, contestants: Sequence[Contestant], inputs: Mapping[str, 
     first = contestants[0].median
     return {
         "model": Path(model).name,
-        "machine": {"processor": processor_name(), "system": platform.platform(), "python": platform.python_version()},
+        "machine": machine(),
         "threads": threads,
         "inputs": {name: {"dtype": str(a.dtype), "shape": list(a.shape)} for name, a in inputs.items()},
         "engines": [
@@ -222,6 +288,10 @@ def as_data(model: str, contestants: Sequence[Contestant], inputs: Mapping[str, 
             for c in contestants
         ],
     }
+
+
+def machine() -> dict[str, str]:
+    return {"processor": processor_name(), "system": platform.platform(), "python": platform.python_version()}
 
 
 def processor_name() -> str:

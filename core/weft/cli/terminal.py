@@ -36,7 +36,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     for k, name in enumerate(columns):
         table.add_column(Text(name), justify="right" if k in numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     console().print(table)
 
 

@@ -4,7 +4,7 @@
     Symbol      := name, InputDim(input, axis) | Data(buffer, dtype, index)
     BufferRef   := Input(i) | Output(i) | Constant(k) | Arena(offset, bytes)
     Item        := KernelCall(kernel, buffers, dims) | BindSymbol(name, value) | BindData(symbol) | Check(cond, code, args)
-                 | AllocateOutput(index, shape) | ReserveArena(bytes)
+                 | AllocateOutput(index, shape) | ReserveArena(bytes) | Stamp(buffer, index)
 
 Order of a run:
 1. rank and dtype of every input are checked, InputDim symbols are bound, then Data symbols that read an Input or a Constant;
@@ -133,7 +133,15 @@ class ReserveArena:
     bytes: Expr
 
 
-Item: TypeAlias = KernelCall | BindSymbol | BindData | Check | AllocateOutput | ReserveArena
+@dataclass(frozen=True)
+class Stamp:
+    """The processor's clock, in ticks of its own, goes to element `index` (flat) of the int64 buffer number `buffer`."""
+
+    buffer: int
+    index: int
+
+
+Item: TypeAlias = KernelCall | BindSymbol | BindData | Check | AllocateOutput | ReserveArena | Stamp
 
 
 @dataclass(frozen=True)

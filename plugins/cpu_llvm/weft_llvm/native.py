@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], cpu: Cpu, features: tuple[str, ...]) -> dict[str, NativeCode]:
     """The sections "main" (entry "run") and "pool"."""
-    objects = {"segment": compile_object(emit_segment(spec), cpu)}
+    objects = {"segment": compile_object(emit_segment(spec, architecture=architecture(cpu.triple)), cpu)}
     objects.update({name: code.object for name, code in kernels.items()})
     image = link(objects)
     return {"main": _native(image.bytes, {"run": image.entries["run"]}, features, architecture(cpu.triple)), "pool": pool_code(cpu)}

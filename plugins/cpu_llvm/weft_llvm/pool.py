@@ -39,7 +39,7 @@ _PAUSE = {
     "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
 }
 # The aarch64 cycle counter is closed to programs; its steady counter is open.
-_COUNTER = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
+COUNTERS = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
 # Until the runtime has measured it: 50 µs at 3 GHz, or at the 24 MHz … 1 GHz of an ARM timer.
 _TICKS = {"x86_64": 150_000, "aarch64": 5_000}
 
@@ -59,7 +59,7 @@ def emit_pool(architecture: str) -> str:
     declare_pause, pause = _PAUSE[architecture]
     text = _SOURCE
     for key, value in {
-        "DECLARE_PAUSE": declare_pause, "PAUSE": pause, "COUNTER": _COUNTER[architecture], "DEFAULT_TICKS": _TICKS[architecture], "FUTEX": _FUTEX[architecture],
+        "DECLARE_PAUSE": declare_pause, "PAUSE": pause, "COUNTER": COUNTERS[architecture], "DEFAULT_TICKS": _TICKS[architecture], "FUTEX": _FUTEX[architecture],
         "WORD": _WORD, "EPOCH": _EPOCH, "TASKS": _TASKS, "TASK": _TASK, "CLOSURE": _CLOSURE, "JOBCTX": _CTX, "REMAINING": _REMAINING, "WAITING": _WAITING,
         "SLEEPERS": _SLEEPERS, "BUSY": _BUSY, "WORKERS": _WORKERS, "FULL": _FULL, "SPIN": _SPIN,
         "CALLERCPU": _CALLER_CPU, "STATEIMPORTS": _IMPORTS, "ARGS": _ARGS,

@@ -22,21 +22,23 @@ from weft.codegen.segment import (
     KernelCall,
     Output,
     SegmentSpec,
+    Stamp,
     Tensor,
 )
 from weft.dtypes import DType
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.runtime.abi import ERROR_ARGS, OFFSETS, TENSOR_OFFSETS, ErrorCode, type_word
+from weft_llvm.pool import COUNTERS
 
 
-def emit_segment(spec: SegmentSpec, entry: str = "run") -> str:
+def emit_segment(spec: SegmentSpec, entry: str = "run", architecture: str = "x86_64") -> str:
     """LLVM IR text of the segment, without target triple; kernels are declared, not defined.
 
     Raises:
         CodegenError: for a spec that uses a symbol, buffer or output before it exists, or a formula that has no integer form.
     """
-    return _Emitter(spec).emit(entry)
+    return _Emitter(spec, architecture).emit(entry)
 
 
 def _quote(name: str) -> str:
@@ -48,8 +50,9 @@ _COMPARE = {ex.Lt: "lt", ex.Le: "le", ex.Eq: "eq", ex.Ne: "ne"}
 
 
 class _Emitter:
-    def __init__(self, spec: SegmentSpec) -> None:
+    def __init__(self, spec: SegmentSpec, architecture: str) -> None:
         self.spec = spec
+        self.architecture = architecture
         self.lines: list[str] = []
         self.tail: list[str] = []
         self.count = 0
@@ -66,6 +69,7 @@ class _Emitter:
         self.pending: list[tuple[int, int, ex.Expr]] = []
         self.kernel_failures: list[tuple[str, str, int]] = []
         self.block = "entry"
+        self.counter = ""
 
     # -- text
     def value(self, text: str) -> str:
@@ -358,6 +362,14 @@ class _Emitter:
         self.kernel_failures.append((code, self.block, number))
         self.start(on)
 
+    def stamp(self, item: Stamp) -> None:
+        counter = COUNTERS.get(self.architecture)
+        if counter is None:
+            raise CodegenError(f"there is no clock to read on {self.architecture}", where=self.spec.name, hint="known: " + ", ".join(COUNTERS))
+        ticks = self.value(f"call i64 @{counter}()")
+        self.do(f"store i64 {ticks}, ptr {self.at(self.pointer(item.buffer), 8 * item.index)}, align 8")
+        self.counter = counter
+
     def item(self, item: Item, number: int) -> None:
         if isinstance(item, KernelCall):
             self.call_kernel(item, number)
@@ -372,6 +384,8 @@ class _Emitter:
             self.fail_unless(cond, item.code, [self.integer(a) for a in item.args])
         elif isinstance(item, AllocateOutput):
             self.allocate_output(item)
+        elif isinstance(item, Stamp):
+            self.stamp(item)
         else:
             self.reserve(item.bytes)
 
@@ -419,6 +433,8 @@ class _Emitter:
         self.do("ret i32 0")
         text = [f"; segment {spec.name}"]
         text += [f"declare hidden i32 {_quote(k)}(ptr, ptr, ptr) nounwind" for k in spec.kernels()]
+        if self.counter:
+            text.append(f"declare i64 @{self.counter}()")
         text.append(f"define i32 {_quote(entry)}(ptr %ctx, ptr %in, ptr %out) nounwind {{")
         text.append("entry:")
         text.append(f"  %buffers = alloca [{slots} x ptr], align 16")

@@ -1,0 +1,173 @@
+"""Times of every kernel inside real runs of a model, on the buffers that it really has, beside what each has to do."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from weft.compilation import Compilation
+    from weft.graph.nodes import Node
+    from weft.pipeline import ResolvedTarget
+    from weft.runtime.executable import Executable
+
+    Array = np.ndarray[Any, Any]
+
+WARM_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel call of a run.
+
+    Attributes:
+        kernel: its name; equal kernels are one.
+        rule: the schedule rule that made it.
+        nodes: the framework's names of what it computes.
+        flop: floating-point operations, None where a size depends on data.
+        constants, others: bytes of constants, and of other values, that it reads or writes; see `count_work`.
+        start, end: seconds since the first kernel began, in every run.
+    """
+
+    kernel: str
+    rule: str
+    nodes: tuple[str, ...]
+    flop: float | None
+    constants: float
+    others: float
+    start: tuple[float, ...]
+    end: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(e - s for s, e in zip(self.start, self.end))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Of a model on a target: its calls in order of execution, `runs` times each; `all_constants` bytes of constants a run reads."""
+
+    model: str
+    target: str
+    threads: int
+    runs: int
+    calls: tuple[Call, ...]
+    all_constants: float
+
+    def totals(self) -> list[float]:
+        """Seconds from the first kernel's beginning to the last one's end, for every run."""
+        return [max(c.end[k] for c in self.calls) for k in range(self.runs)] if self.calls else [0.0] * self.runs
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.totals())
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A model compiled with clocks around its kernels."""
+
+    model: str
+    compilation: Compilation
+    executable: Executable
+    threads: int
+
+
+def compile_profiled(
+    model: str, target: ResolvedTarget, threads: int, *, frontend: str | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None
+) -> Profiled:
+    """Compiles a model; its kernels come from the cache if they are there, and are those of an ordinary compilation."""
+    from weft.cli.terminal import Progress
+    from weft.compilation import Compilation
+    from weft.pipeline import load, specialize
+
+    name = Path(model).name
+    with Progress(f"compiling {name}") as progress:
+        compilation = Compilation(target, on_stage=progress.on_stage, profile=True)
+        graph = load(model, frontend=frontend)
+        executable = compilation.run(specialize(graph, input_shapes) if input_shapes else graph)
+    return Profiled(name, compilation, executable, threads)
+
+
+def measure(profiled: Profiled, inputs: Mapping[str, Array], seconds: float = 2.0, runs: int | None = None) -> Profile:
+    """Runs the model for so many seconds (at least three times), or exactly so often."""
+    import numpy as np
+
+    from weft.codegen.profile import PROFILE
+
+    executable = profiled.executable
+    for _ in range(WARM_RUNS):
+        executable.run(inputs)
+    stamps: list[Array] = []
+    returned: list[float] = []
+    ends = time.perf_counter() + seconds
+    while len(stamps) < runs if runs is not None else len(stamps) < 3 or time.perf_counter() < ends:
+        stamps.append(executable.run(inputs)[PROFILE])
+        returned.append(time.perf_counter())
+    ticks = np.stack(stamps)  # run, call, begin or end
+    if ticks.shape[1]:
+        tick = seconds_per_tick(executable, inputs, int(ticks[0, -1, 1]), returned[0])
+        times = (ticks - ticks[:, :1, :1]) * tick
+    else:
+        times = ticks.astype(np.float64)
+    return Profile(profiled.model, executable.manifest.target, profiled.threads, len(stamps), *_calls(profiled, inputs, times))
+
+
+def seconds_per_tick(executable: Executable, inputs: Mapping[str, Array], stamp: int, returned: float) -> float:
+    """What a tick of the kernels' clock lasts: between two ends of runs that lie a quarter of a second apart or more."""
+    from weft.codegen.profile import PROFILE
+
+    while True:
+        last = int(executable.run(inputs)[PROFILE][-1, 1])
+        now = time.perf_counter()
+        if now - returned >= 0.25:
+            return (now - returned) / max(1, last - stamp)
+
+
+def _calls(profiled: Profiled, inputs: Mapping[str, Array], times: Array) -> tuple[tuple[Call, ...], float]:
+    from weft.cli.work import Work, count_work
+    from weft.codegen.segment import KernelCall
+    from weft.scheduling.rule import select_rule
+
+    compilation = profiled.compilation
+    assert compilation.assembly is not None
+    target = compilation.target
+    functions = target.kind.codegen(target.target).functions
+    sizes = input_sizes(profiled.executable, inputs)
+    works: dict[str, Work | None] = {}
+    rules: dict[str, str] = {}
+    names = [item.kernel for item in compilation.assembly.spec.items if isinstance(item, KernelCall)]
+    calls = []
+    held: dict[str, float] = {}
+    for k, node in enumerate(compilation.assembly.calls):
+        kernel = compilation.kernels[names[k]]
+        if kernel.name not in works:
+            works[kernel.name] = count_work(kernel.naive, functions, sizes)
+        work = works[kernel.name]
+        constants, others = (0.0, 0.0) if work is None else split_bytes(node, work.bytes)
+        for value in node.inputs:
+            if value is not None and value.constant is not None:
+                held[value.name] = value.constant.nbytes
+        # A kernel from the cache was not scheduled now; the same rule would take it again.
+        rule = rules[kernel.name] = rules.get(kernel.name) or kernel.rule or select_rule(target.rules, kernel.naive, target.machine)[0].name
+        start, end = (tuple(times[:, k, side].tolist()) for side in (0, 1))
+        calls.append(Call(kernel.name, rule, tuple(sorted(node.names)), None if work is None else work.flop, constants, others, start, end))
+    return tuple(calls), sum(held.values())
+
+
+def split_bytes(node: Node, moved: Sequence[float]) -> tuple[float, float]:
+    """(constants, others) of the bytes of a node's inputs and outputs, in that order."""
+    values = [v for v in node.inputs if v is not None] + list(node.outputs)
+    constants = sum(b for v, b in zip(values, moved) if v.constant is not None)
+    return constants, sum(moved) - constants
+
+
+def input_sizes(executable: Executable, inputs: Mapping[str, Array]) -> dict[str, int]:
+    """What the symbols of input dimensions are for these inputs."""
+    return {d: size for info in executable.inputs for d, size in zip(info.shape, inputs[info.name].shape) if isinstance(d, str)}
