@@ -3,11 +3,11 @@
     load                 a frontend reads the model                       Graph, verified
     specialize           `input_shapes` replace symbols                   Graph
     run_passes           optimise, lay out, fuse                          every node is a Group
-    plan_memory          offsets in one arena                             MemoryPlan
     lower_group          per distinct group: a naive Program              verified Program
     schedule             the target's best rule rewrites it               same meaning
     lower_program        loop passes                                      what codegen takes
     codegen              compiled in worker processes, cached on disk     KernelCode
+    plan_memory          values and scratch in one arena                  MemoryPlan
     assemble, link       one native segment                               Executable
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,26 +12,31 @@ from tests.graph.graphs import convolutional, graphs, numbers
 
 import weft
 from weft import dtypes as dt
-from weft.expr.nodes import Var, free_vars, wrap
+from weft.codegen.base import TASKS
+from weft.expr.nodes import Expr, Var, add, const, free_vars, mul, wrap
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.ops.activation import Relu, Tanh
 from weft.ops.arithmetic import Add, Cast, Multiply
 from weft.ops.contraction import MatMul
 from weft.ops.indexing import CountNonZero, NonZero
-from weft.ops.movement import Reshape
+from weft.ops.movement import Reshape, Transpose
 from weft.ops.reduction import ReduceSum
 from weft.passes.capabilities import Capabilities
 from weft.passes.fuse import fuse
 from weft.passes.pipeline import run_passes
-from weft.passes.plan_memory import ALIGNMENT, MemoryPlan, bytes_at, pack, plan_memory
+from weft.passes.plan_memory import ALIGNMENT, MemoryPlan, bytes_at, most_live, pack, plan_memory
+from weft.tensor.language import as_dim
 
 N = Var("n")
 
 
-def check(plan: MemoryPlan, env: dict[str, int]) -> None:
+def check(plan: MemoryPlan, env: dict[str, int], scratch: Sequence[tuple[int, Sequence[Expr]]] = ()) -> None:
+    """`scratch`: step and sizes, in the plan's order."""
     total = bytes_at(plan.arena_bytes, env)
     assert bytes_at(plan.lower_bound, env) <= total
     blocks = [(bytes_at(plan.offsets[v], env), bytes_at(plan.sizes[v], env), *plan.lifetimes[v]) for v in plan.offsets]
+    for (first, sizes), offsets in zip(scratch, plan.scratch.values(), strict=True):
+        blocks += [(bytes_at(at, env), bytes_at(as_dim(size), env), first, first) for at, size in zip(offsets, sizes, strict=True)]
     for k, (at, size, first, last) in enumerate(blocks):
         assert at % ALIGNMENT == 0 and at >= 0 and at + size <= total
         for other, other_size, start, end in blocks[:k]:
@@ -92,11 +98,49 @@ def test_random_graphs(case: tuple[Graph, list[Any]]) -> None:
 def test_packing(raw: list[tuple[int, int, int]]) -> None:
     blocks = [(size * 64, start, start + length) for size, start, length in raw]
     offsets, total = pack(blocks)
+    live = [sum(size for size, first, last in blocks if first <= step <= last) for step in range(20)]
+    assert most_live(blocks) == max(live) <= total
     for k, (size, start, end) in enumerate(blocks):
         assert offsets[k] + size <= total
         for m in range(k):
             if start <= blocks[m][2] and blocks[m][1] <= end:
                 assert offsets[k] + size <= offsets[m] or offsets[m] + blocks[m][0] <= offsets[k]
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs(), st.data())
+def test_scratch_of_a_step_lies_beside_what_lives_then(case: tuple[Graph, list[Any]], data: st.DataObject) -> None:
+    graph = run_passes(case[0], Capabilities(channel_block=4, panel=4), check=False)
+    sizes = st.sampled_from([const(100), const(4096), mul(TASKS, 64), mul(N, 20), mul(mul(N, TASKS), 4), add(mul(N, 4), 12)])
+    wanted = {node.outputs[0].name: data.draw(st.lists(sizes, max_size=3)) for node in graph.nodes}
+    plan = plan_memory(graph, scratch=wanted)
+    used = [(k, wanted[node.outputs[0].name]) for k, node in enumerate(graph.nodes) if wanted[node.outputs[0].name]]
+    for n in (2, 1, 7):
+        check(plan, {"n": n, TASKS.name: 8}, used)
+    simulated(graph, plan, case[1], {"n": 2, TASKS.name: 8})
+
+
+def test_scratch_lies_where_values_of_other_steps_lie() -> None:
+    b = GraphBuilder()
+    y = b.input("x", tensor_type("float32", (16, 16)))
+    for k, width in enumerate((64, 64, 16, 16)):
+        y = b.add(MatMul(), y, b.constant(numbers(y.shape[1], width, seed=k)), name=f"y{k}")  # type: ignore[arg-type]
+    b.output(y)
+    graph = fuse(b.build())
+    live = 2 * 16 * 64 * 4  # y0 and y1
+    assert plan_memory(graph).arena_bytes == live
+    plan = plan_memory(graph, scratch={"y3": [const(live - 16 * 16 * 4)]})
+    assert plan.arena_bytes == plan.lower_bound == live and len(plan.scratch["y3"]) == 1
+
+
+def test_small_elements_of_unknown_count_are_not_blown_up_to_cache_lines() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("bool", (N, N)))
+    b.output(b.add(ReduceSum((0, 1)), b.add(Cast(dt.int64), b.add(Transpose((1, 0)), x, name="t"))))
+    plan = plan_memory(b.build())
+    sizes = {name: bytes_at(size, {"n": 1000}) for name, size in plan.sizes.items()}
+    assert sizes["t"] == 1_000_000
+    assert bytes_at(plan.sizes["t"], {"n": 3}) == ALIGNMENT
 
 
 def test_a_chain_uses_two_slots() -> None:
@@ -141,7 +185,7 @@ def test_network_is_near_its_bound() -> None:
     final = run_passes(graph, Capabilities(channel_block=4, panel=4))
     plan = plan_memory(final)
     check(plan, {"n": 3})
-    assert bytes_at(plan.arena_bytes, {"n": 3}) <= 1.2 * bytes_at(plan.lower_bound, {"n": 3})
+    assert bytes_at(plan.arena_bytes, {"n": 3}) <= 1.05 * bytes_at(plan.lower_bound, {"n": 3})
     simulated(final, plan, [inputs["x"]], {"n": 2})
 
 

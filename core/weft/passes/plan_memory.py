@@ -1,13 +1,14 @@
-"""Gives every intermediate value of a grouped graph its place in one arena.
+"""Gives every intermediate value of a grouped graph, and the scratch of its kernels, a place in one arena.
 
-Sizes are bytes of the stored shape: a number times a product of symbols. Values whose sizes have the same symbols are packed among
-themselves, exactly as numbers; the packs stand one after another. Two values share bytes only if their lifetimes are disjoint.
+Sizes are bytes of the stored shape: a number times a product of symbols. Slots whose sizes have the same symbols are packed among
+themselves, exactly as numbers; the packs stand one after another. Two slots share bytes only if their lifetimes are disjoint; that of scratch
+is the step of its kernel, so that it lies where values of other steps lie.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -32,8 +33,9 @@ class MemoryPlan:
         arena_bytes: of the whole arena.
         aliases: value name → the value (input, constant, output or one with an offset) whose memory it is.
         in_place: those of `aliases` that overwrite it, as opposed to views.
-        lower_bound: the most bytes that are live at once, for the arena's quality.
+        lower_bound: the most bytes that are live at once, scratch included, for the arena's quality.
         lifetimes: value name → first and last step (node index) at which its slot is in use.
+        scratch: name of a kernel's first output → byte offsets of its scratch.
     """
 
     offsets: Mapping[str, Dim]
@@ -43,10 +45,16 @@ class MemoryPlan:
     in_place: frozenset[str] = frozenset()
     lower_bound: Dim = 0
     lifetimes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    scratch: Mapping[str, tuple[Dim, ...]] = field(default_factory=dict)
 
 
-def plan_memory(graph: Graph, in_place: bool = True) -> MemoryPlan:
-    """The plan of a graph after `fuse` (of any graph; one without groups shares less)."""
+def plan_memory(graph: Graph, in_place: bool = True, scratch: Mapping[str, Sequence[Expr]] | None = None) -> MemoryPlan:
+    """The plan of a graph after `fuse` (of any graph; one without groups shares less).
+
+    Args:
+        in_place: elementwise groups may overwrite an input.
+        scratch: name of a node's first output → bytes of each scratch buffer of its kernel.
+    """
     last: dict[int, int] = {}
     for k, node in enumerate(graph.nodes):
         for v in (*node.outputs, *node.inputs):
@@ -100,9 +108,10 @@ def plan_memory(graph: Graph, in_place: bool = True) -> MemoryPlan:
                     ends[theirs] = max(ends[theirs], ends[mine])
                     break
 
-    slots: list[tuple[Value, int, int]] = []
+    slots: list[_Slot] = []
     aliases: dict[str, str] = {}
-    for node in graph.nodes:
+    rooms: dict[str, list[_Slot]] = {}
+    for k, node in enumerate(graph.nodes):
         for o in node.outputs:
             if not isinstance(o.type, TensorType) or o.type.dtype.kind == "string":
                 continue
@@ -110,10 +119,35 @@ def plan_memory(graph: Graph, in_place: bool = True) -> MemoryPlan:
             if key != id(o):
                 aliases[o.name] = values[key].name
             elif key not in owned:
-                slots.append((o, starts[key], ends[key]))
+                slots.append(_Slot(*size_of(o), starts[key], ends[key], o.name))
+        for size in (scratch or {}).get(node.outputs[0].name, ()):
+            rooms.setdefault(node.outputs[0].name, []).append(_Slot(*_factors([as_dim(size)], 1), k, k))
     steps = {id(o): k for k, node in enumerate(graph.nodes) for o in node.outputs}
     known = {name: steps.get(id(source.value), -1) for name, source in graph.symbols.items()}
-    return _place(slots, aliases, frozenset(overwriting), len(graph.nodes), known)
+    arena, bound = _place([*slots, *(room for found in rooms.values() for room in found)], known)
+    return MemoryPlan(
+        offsets={s.name: s.offset for s in slots},
+        sizes={s.name: s.bytes for s in slots},
+        arena_bytes=arena,
+        aliases=aliases,
+        in_place=frozenset(overwriting),
+        lower_bound=bound,
+        lifetimes={s.name: (s.first, s.last) for s in slots},
+        scratch={name: tuple(s.offset for s in found) for name, found in rooms.items()},
+    )
+
+
+@dataclass(eq=False)
+class _Slot:
+    """`number` × `factors` bytes in use from step `first` to `last`; `_place` gives it an offset."""
+
+    number: int
+    factors: Class
+    first: int
+    last: int
+    name: str = ""
+    offset: Dim = 0
+    bytes: Dim = 0
 
 
 def _overwritable(node: Node) -> list[tuple[Value, list[Value]]]:
@@ -129,9 +163,13 @@ def _overwritable(node: Node) -> list[tuple[Value, list[Value]]]:
 def size_of(value: Value) -> tuple[int, Class]:
     """Bytes of the stored value: a number and the symbolic factors."""
     type = value.tensor
-    shape = type.shape if type.layout is None else type.layout.stored_shape(type.shape)
-    number, symbolic = type.dtype.bytes, Counter[Expr]()
-    stack = list(shape)
+    return _factors(type.shape if type.layout is None else type.layout.stored_shape(type.shape), type.dtype.bytes)
+
+
+def _factors(dims: Sequence[Dim], number: int) -> tuple[int, Class]:
+    """The product of `dims` and `number`."""
+    symbolic = Counter[Expr]()
+    stack = list(dims)
     while stack:
         d = as_dim(stack.pop())
         if isinstance(d, int):
@@ -155,16 +193,23 @@ def _plus(a: Dim, b: Dim) -> Dim:
     return a + b if isinstance(a, int) and isinstance(b, int) else as_dim(wrap(b, dt.int64) + a)
 
 
-def _place(
-    slots: list[tuple[Value, int, int]], aliases: dict[str, str], overwriting: frozenset[str], steps: int, known: Mapping[str, int]
-) -> MemoryPlan:
-    """`known`: data symbol → the step that computes it."""
-    classes: dict[Class, list[tuple[int, int, int, Value]]] = {}
-    for value, start, end in slots:
-        number, factors = size_of(value)
-        classes.setdefault(factors, []).append((-(-number // ALIGNMENT) * ALIGNMENT, start, end, value))
-    offsets: dict[str, Dim] = {}
-    sizes: dict[str, Dim] = {}
+def _rounded(slot: _Slot) -> None:
+    """Makes a size a multiple of the alignment whatever its symbols are, by its number, or by its symbols where that would waste a lot."""
+    number = -(-slot.number // ALIGNMENT) * ALIGNMENT
+    if not slot.factors or number <= slot.number * 5 // 4:
+        slot.number = number
+        return
+    product = wrap(_times(1, slot.factors), dt.int64)
+    slot.factors = (((product + (ALIGNMENT - 1)) // ALIGNMENT, 1),)
+    slot.number *= ALIGNMENT
+
+
+def _place(slots: Sequence[_Slot], known: Mapping[str, int]) -> tuple[Dim, Dim]:
+    """Sets offsets and sizes; bytes of the arena, and the most that is live at once. `known`: data symbol → the step that computes it."""
+    classes: dict[Class, list[_Slot]] = {}
+    for slot in slots:
+        _rounded(slot)
+        classes.setdefault(slot.factors, []).append(slot)
     base: Dim = 0
     bound: Dim = 0
 
@@ -173,23 +218,58 @@ def _place(
         return max((known.get(n, -1) for e, _ in factors for n in free_vars(e)), default=-1), len(factors), str(factors)
 
     for factors, members in sorted(classes.items(), key=lambda item: order(item[0])):
-        placed, total = pack([(size, start, end) for size, start, end, _ in members])
-        for (size, _, _, value), at in zip(members, placed):
-            offsets[value.name] = _plus(base, _times(at, factors))
-            sizes[value.name] = _times(size, factors)
-        live = [0] * (steps + 1)
-        for size, start, end, _ in members:
-            for k in range(start, end + 1):
-                live[k] += size
-        bound = _plus(bound, _times(max(live), factors))
+        blocks = [(s.number, s.first, s.last) for s in members]
+        placed, total = pack(blocks)
+        for slot, at in zip(members, placed):
+            slot.offset = _plus(base, _times(at, factors))
+            slot.bytes = _times(slot.number, factors)
+        bound = _plus(bound, _times(most_live(blocks), factors))
         base = _plus(base, _times(total, factors))
-    return MemoryPlan(offsets, sizes, base, aliases, overwriting, bound, {v.name: (s, e) for v, s, e in slots})
+    return base, bound
 
 
-def pack(blocks: list[tuple[int, int, int]]) -> tuple[list[int], int]:
-    """Offsets of blocks (size, first, last) such that no two that live at once overlap, and the total: the largest first, each into
-    the smallest gap that holds it."""
-    order = sorted(range(len(blocks)), key=lambda k: (-blocks[k][0], blocks[k][1]))
+Block: TypeAlias = "tuple[int, int, int]"
+"""Size, first and last step."""
+
+_ORDERS: tuple[Callable[[Block], tuple[int, ...]], ...] = (
+    lambda b: (-b[0], b[1]),
+    lambda b: (-b[0] * (b[2] - b[1] + 1), b[1]),
+    lambda b: (b[1] - b[2], -b[0]),
+    lambda b: (b[1], -b[0]),
+    lambda b: (-b[2], -b[0]),
+)
+"""What to place first: the large, the large and long-lived, the long-lived, the early, the late."""
+
+
+def most_live(blocks: Sequence[Block]) -> int:
+    """The most bytes that are live in one step: no packing needs less."""
+    change = Counter[int]()
+    for size, first, last in blocks:
+        change[first] += size
+        change[last + 1] -= size
+    most = now = 0
+    for step in sorted(change):
+        now += change[step]
+        most = max(most, now)
+    return most
+
+
+def pack(blocks: Sequence[Block]) -> tuple[list[int], int]:
+    """Offsets of blocks such that no two that live at once overlap, and the total: the best of several orders, as far as they are needed."""
+    bound = most_live(blocks)
+    best: list[int] = []
+    least: int | None = None
+    for order in _ORDERS:
+        offsets, total = _pack_in_order(blocks, sorted(range(len(blocks)), key=lambda k: order(blocks[k])))
+        if least is None or total < least:
+            best, least = offsets, total
+        if least == bound:
+            break
+    return best, least or 0
+
+
+def _pack_in_order(blocks: Sequence[Block], order: Sequence[int]) -> tuple[list[int], int]:
+    """Each block into the smallest gap that holds it."""
     offsets = [0] * len(blocks)
     placed: list[int] = []
     total = 0
