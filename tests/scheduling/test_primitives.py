@@ -137,6 +137,34 @@ def test_cache_read_then_compute_at() -> None:
     same(p, s.program)
 
 
+def test_cache_read_in_another_order() -> None:
+    p = matmul(8, 9, 5)
+    s = sched(p, ("cache_read", "matmul", "A", "local", [1, 0]))
+    assert shape(s, "A_local") == "5, 8" and "A_local[vk, vi]" in str(s)
+    same(p, s.program)
+
+
+def test_pad_loop_makes_tiles_whole() -> None:
+    p = matmul(7, 9, 5)
+    s = sched(p, ("pad_loop", "matmul", "j", 4))
+    assert shape(s, "C") == "7, 12" and str(s.loop("j").extent) == "12" and str(s.loop("j1").extent) == "9"
+    s.split("j", [None, 4])
+    assert "where" not in str(s)
+    same(p, s.program)
+
+
+def test_pad_loop_of_a_copy_writes_zeros_where_its_operand_ends() -> None:
+    p = matmul(7, 9, 5)
+    s = sched(p, ("cache_read", "matmul", "A", "local"), ("pad_loop", "A_local", "A_local_i0", 4), ("pad_loop", "matmul", "i", 4))
+    assert shape(s, "A_local") == "8, 5" and "select(A_local_v0 < 7, A[A_local_v0, A_local_v1], 0.0f32)" in str(s)
+    same(p, s.program)
+
+
+def test_pad_loop_leaves_a_multiple_alone() -> None:
+    p = matmul(8, 9, 5)
+    assert str(sched(p, ("pad_loop", "matmul", "i", 4)).program) == str(p)
+
+
 def test_cache_write_then_reverse_compute_at() -> None:
     p = softmax()
     s = sched(p, ("cache_write", "div", "local"))
@@ -240,6 +268,12 @@ REFUSALS: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (M, [("cache_read", "matmul", "B", "local")], "'matmul' does not read a buffer 'B'"),
     (M, [("cache_read", "matmul", "C", "local")], "'matmul' writes 'C'"),
     (M, [("compute_at", "pack", "i"), ("cache_read", "matmul", "P", "local")], "'P' is written under the same loop 'i'"),
+    (M, [("cache_read", "matmul", "A", "local", [0, 2])], "the order (0, 2) does not name each of the 2 dimensions of 'A' once"),
+    (M, [("pad_loop", "matmul", "i", 4)], "'A' has no elements for so many steps of 'i'"),
+    (M, [("pad_loop", "matmul", "k0", 4)], "'k0' does not run over one spatial iterator of 'matmul'"),
+    (M, [("pad_loop", "add", "j1", 4)], "'add' does not alone write one intermediate buffer"),
+    (M, [("pad_loop", "matmul", "i1", 4)], "'i1' is not a loop of 'matmul' alone"),
+    (lambda: matmul("m"), [("pad_loop", "matmul", "i", 4)], "the extent m of 'i' is not constant"),
     (argmax, [("cache_write", "best", "local")], "'best' writes 2 buffers"),
     (M, [("decompose_reduction", "matmul", "k0"), ("cache_write", "matmul", "local")], "cache_write before decompose_reduction"),
     (M, [("compute_at", "pack", "i"), ("compact_buffer", "P"), ("cache_write", "pack", "local")], "'P' is allocated under the loops that the copy comes after"),

@@ -149,18 +149,19 @@ def clean_extents(block: Block) -> dict[str, Expr]:
     return {i.var.name: i.extent for i in block.iters}
 
 
-def copy_block(tree: Tree, name: str, to: Buffer, source: Buffer) -> Stmt:
-    """A block called `name` (and its nest) that copies `source` to `to`, of one shape."""
+def copy_block(tree: Tree, name: str, to: Buffer, source: Buffer, order: Sequence[int] | None = None) -> Stmt:
+    """A block called `name` (and its nest) that copies `source` to `to`, of one shape or with the dimensions in `order`."""
     loops: list[For] = []
     iters: list[BlockIter] = []
     bindings: list[Expr] = []
-    for k, extent in enumerate(source.shape):
+    for k, extent in enumerate(to.shape):
         iters.append(BlockIter(Var(tree.fresh(f"{name}_v{k}"), dt.int64), extent))
         v = Var(tree.fresh(f"{name}_i{k}"), dt.int64)
         bindings.append(v)
         loops.append(For(v, extent, Seq(())))
     index = tuple(i.var for i in iters)
-    block = Block(name, tuple(iters), tuple(bindings), Store(to, index, Load(source, index)), annotations=(("op", "copy"),))
+    place = index if order is None else tuple(index[list(order).index(d)] for d in range(len(index)))
+    block = Block(name, tuple(iters), tuple(bindings), Store(to, index, Load(source, place)), annotations=(("op", "copy"),))
     return nest(loops, block)
 
 

@@ -15,6 +15,7 @@ from weft.scheduling.primitives.compute_at import compute_at
 from weft.scheduling.primitives.compute_inline import compute_inline
 from weft.scheduling.primitives.decompose_reduction import decompose_reduction
 from weft.scheduling.primitives.fuse import fuse
+from weft.scheduling.primitives.pad_loop import pad_loop
 from weft.scheduling.primitives.parallel import parallel
 from weft.scheduling.primitives.reorder import reorder
 from weft.scheduling.primitives.reverse_compute_at import reverse_compute_at
@@ -30,7 +31,7 @@ Primitive: TypeAlias = Callable[..., tuple[Program, Any]]
 PRIMITIVES: dict[str, Primitive] = {
     f.__name__: f
     for f in (
-        split, fuse, reorder, unroll, vectorize, parallel, bind, annotate,
+        split, pad_loop, fuse, reorder, unroll, vectorize, parallel, bind, annotate,
         compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
         cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor,
     )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from weft.loop.nodes import Allocate, Buffer, For, Program, Stmt, replace_buffers, seq
+from collections.abc import Sequence
+from dataclasses import replace
+
+from weft.expr.nodes import Expr, transform
+from weft.loop.nodes import Allocate, Block, Buffer, For, Load, Program, Region, Stmt, map_stmt_exprs, replace_buffers, seq, transform_stmts
 from weft.scheduling.dependence import writers
 from weft.scheduling.region import block_accesses
 from weft.scheduling.rewrite import copy_block
 from weft.scheduling.tree import Tree, contains
 
 
-def cache_read(program: Program, block: str, buffer: str, scope: str) -> tuple[Program, str]:
+def cache_read(program: Program, block: str, buffer: str, scope: str, order: Sequence[int] | None = None) -> tuple[Program, str]:
     """`block` reads `buffer` from a copy in memory `scope`, made by a new block before it. Returns the new block's name.
+
+    `order`: the buffer's dimensions in the order in which the copy has them, and the copying loops; None: the buffer's own.
 
         block C(…) { y[bi] = x[bi]*2.0f32 }
         → cache_read("C", "x", "shared") → "x_shared"
@@ -29,8 +35,11 @@ def cache_read(program: Program, block: str, buffer: str, scope: str) -> tuple[P
         known = sorted({a.buffer.name for a in block_accesses(b) if not a.write})
         raise tree.error(step, why, (block,), "it reads " + (", ".join(known) or "nothing"))
     source = uses[0].buffer
+    dims = tuple(range(len(source.shape))) if order is None else tuple(order)
+    if sorted(dims) != list(range(len(source.shape))):
+        raise tree.error(step, f"the order {dims} does not name each of the {len(source.shape)} dimensions of '{buffer}' once", (block,))
     name = tree.fresh(f"{buffer}_{scope}")
-    cached = Buffer(name, source.shape, source.dtype, scope)
+    cached = Buffer(name, tuple(source.shape[d] for d in dims), source.dtype, scope)
     suppliers = set(writers(tree, [buffer]))
     spot = next((k for k, s in enumerate(path) if isinstance(s, For)), len(path) - 1)
     if contains(path[spot], lambda s: getattr(s, "name", None) in suppliers):
@@ -40,13 +49,27 @@ def cache_read(program: Program, block: str, buffer: str, scope: str) -> tuple[P
     late = [w for w in suppliers if list(tree.block_paths).index(w) > list(tree.block_paths).index(block)]
     if late:
         raise tree.error(step, f"'{late[0]}' writes '{buffer}' after '{block}' read it", (block, late[0]))
-    new_block = replace_buffers(b, {buffer: cached})
-    copy = copy_block(tree, name, cached, source)
+    new_block = replace_buffers(b, {buffer: cached}) if order is None else _permuted(b, buffer, cached, dims)
+    copy = copy_block(tree, name, cached, source, dims)
     changed = tree.replace(path, new_block)
     again = Tree(changed)
     anchor = again.block_path(block, step)[: spot + 1]
     result = again.replace(anchor, seq(copy, anchor[-1]))
     return allocate(result, cached), name
+
+
+def _permuted(block: Block, buffer: str, cached: Buffer, order: tuple[int, ...]) -> Stmt:
+    """The block reading `cached` in place of `buffer`, its indices in `order`."""
+
+    def load(e: Expr) -> Expr | None:
+        return Load(cached, tuple(e.indices[d] for d in order), e.predicate) if isinstance(e, Load) and e.buffer.name == buffer else None
+
+    def region(r: Region) -> Region:
+        return Region(cached, tuple(r.ranges[d] for d in order)) if r.buffer.name == buffer else r
+
+    changed = transform_stmts(block, lambda s: map_stmt_exprs(s, lambda e: transform(e, load)))
+    assert isinstance(changed, Block)
+    return changed if changed.reads is None else replace(changed, reads=tuple(map(region, changed.reads)))
 
 
 def allocate(program: Program, buffer: Buffer) -> Program:
