@@ -271,6 +271,17 @@ def test_tail_is_masked(n: int) -> None:
     assert not any(f.kind == "vectorized" for f in fors(after))
 
 
+def test_loads_within_padding_need_no_mask() -> None:
+    # 13 elements in panels of 8: x is padded to whole panels, z is not.
+    x, z, y = buffer("x", (2, 8), F32), buffer("z", (13,), F32), buffer("y", (13,), F32)
+    at = I * 8 + L
+    p = Program("p", (x, z), (y,), (), loop(I, 2, loop(L, 8, If(at < 13, Store(y, (at,), x[I, L] * z[at])), "vectorized")))
+    after = lowered(p)
+    same(p, after)
+    loads = {n.buffer.name: n.predicate for s in walk_stmts(after.body) for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Load)}
+    assert loads["x"] is None and loads["z"] is not None
+
+
 def test_masked_statement_with_scalar_loads_runs_only_if_a_lane_is_active() -> None:
     # z[i*8 .. ] is out of range for tiles that have no active lane at all.
     x, z, y = buffer("x", (10,), F32), buffer("z", (2,), F32), buffer("y", (10,), F32)

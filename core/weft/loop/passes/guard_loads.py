@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weft.expr.nodes import Const, Expr, Select, and_, has, not_
 from weft.expr.ranges import Range, range_of
 from weft.loop.nodes import For, Let, Load, Program, Stmt, int_const, map_stmt_exprs, stmt_children, with_stmt_children
@@ -39,13 +41,6 @@ def guard_expr(expr: Expr, scope: Scope) -> Expr:
         return expr
     certain = set(_unconditional(expr))
 
-    def in_bounds(load: Load) -> bool:
-        for index, size in zip(load.indices, load.buffer.shape):
-            known, count = range_of(index, scope.ranges), int_const(size)
-            if known.lo is None or known.lo < 0 or known.hi is None or count is None or known.hi >= count:
-                return False
-        return True
-
     def rule(e: Expr, cond: Expr | None) -> Expr:
         if isinstance(e, Select):
             c = rule(e.cond, cond)
@@ -59,11 +54,20 @@ def guard_expr(expr: Expr, scope: Scope) -> Expr:
             new = tuple(rule(x, cond) for x in children)
             if any(n is not x for n, x in zip(new, children)):
                 e = e.with_children(new)
-        if isinstance(e, Load) and cond is not None and e not in certain and not in_bounds(e):
+        if isinstance(e, Load) and cond is not None and e not in certain and not in_bounds(e, scope.ranges):
             return Load(e.buffer, e.indices, cond if e.predicate is None else and_(e.predicate, cond))
         return e
 
     return rule(expr, None)
+
+
+def in_bounds(load: Load, ranges: Mapping[str, Range]) -> bool:
+    """Whether the load is certain to read an element of its buffer."""
+    for index, size in zip(load.indices, load.buffer.shape):
+        known, count = range_of(index, ranges), int_const(size)
+        if known.lo is None or known.lo < 0 or known.hi is None or count is None or known.hi >= count:
+            return False
+    return True
 
 
 def _unconditional(expr: Expr) -> list[Load]:

@@ -34,6 +34,7 @@ from weft.expr.nodes import (
     sub,
     walk,
 )  # fmt: skip
+from weft.expr.ranges import Range, range_of
 from weft.loop.nodes import (
     TRUE,
     Allocate,
@@ -59,11 +60,21 @@ from weft.loop.nodes import (
     with_stmt_children,
 )  # fmt: skip
 from weft.loop.passes.copies import Names, if_stmt
+from weft.loop.passes.guard_loads import in_bounds
 from weft.loop.passes.simplify import holds
 
 
 class _Declined(Exception):
     """The loop cannot be made of vectors; the text says why."""
+
+
+def _note_range(stmt: Stmt, ranges: dict[str, Range]) -> None:
+    """Adds what values the variable of a loop or a definition has; names are unique in a Program."""
+    if isinstance(stmt, For):
+        last = range_of(stmt.extent, ranges).hi
+        ranges[stmt.var.name] = Range(0, None if last is None else last - 1)
+    elif isinstance(stmt, Let) and stmt.var.dtype.is_integer and stmt.var.dtype.lanes == 1:
+        ranges[stmt.var.name] = range_of(stmt.value, ranges)
 
 
 @dataclass
@@ -87,7 +98,10 @@ def vectorize_loops(program: Program) -> Program:
         return program
     names = Names.of(program)
 
+    ranges: dict[str, Range] = {d.name: Range(0, None) for d in program.dims}
+
     def visit(stmt: Stmt) -> Stmt:
+        _note_range(stmt, ranges)
         if isinstance(stmt, For) and stmt.kind == "vectorized":
             lanes = int_const(stmt.extent)
             if any(isinstance(s, For) and s.kind == "vectorized" for s in walk_stmts(stmt.body)):
@@ -97,7 +111,7 @@ def vectorize_loops(program: Program) -> Program:
                     raise _Declined(f"the extent {stmt.extent} is not constant")
                 if lanes == 1:
                     raise _Declined("one lane is no vector")
-                return _Lanes(stmt.var, lanes, names).stmt(stmt.body, None)
+                return _Lanes(stmt.var, lanes, names, ranges).stmt(stmt.body, None)
             except _Declined as reason:
                 return replace(stmt, kind="serial", annotations=(*stmt.annotations, ("vectorize_declined", str(reason))))
         children = stmt_children(stmt)
@@ -112,8 +126,8 @@ def vectorize_loops(program: Program) -> Program:
 class _Lanes:
     """Turns the body of one loop into statements on vectors. A formula that is the same in all lanes stays scalar."""
 
-    def __init__(self, var: Var, lanes: int, names: Names) -> None:
-        self.var, self.lanes, self.names = var, lanes, names
+    def __init__(self, var: Var, lanes: int, names: Names, ranges: dict[str, Range]) -> None:
+        self.var, self.lanes, self.names, self.ranges = var, lanes, names, ranges
         self.values: dict[str, Expr] = {var.name: Ramp(Const(0, var.dtype), Const(1, var.dtype), lanes)}
         self.buffers: dict[str, Buffer] = {}
 
@@ -155,6 +169,8 @@ class _Lanes:
         return base if int_const(stride) == 0 else Ramp(base, stride, self.lanes)
 
     def load(self, e: Load, mask: _Mask | None) -> Expr:
+        if mask is not None and in_bounds(e, self.ranges):
+            mask = None  # such as padding: what the other lanes read is not used
         indices = self.indices(e.buffer, tuple(self.expr(i, mask) for i in e.indices))
         predicate = None if e.predicate is None else self.expr(e.predicate, mask)
         buffer = self.buffers.get(e.buffer.name, e.buffer)
@@ -184,6 +200,7 @@ class _Lanes:
 
     # -- statements
     def stmt(self, s: Stmt, mask: _Mask | None) -> Stmt:
+        _note_range(s, self.ranges)
         match s:
             case Seq():
                 return seq(*(self.stmt(c, mask) for c in s.stmts))
