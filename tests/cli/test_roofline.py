@@ -72,6 +72,22 @@ def test_a_function_counts_as_what_it_expands_to() -> None:
     assert expanded.flop > 8 * 8
 
 
+def test_taps_in_the_padding_do_not_count() -> None:
+    text = """
+program window(x: float32[6]) -> (y: float32[6]) {
+  for i in 6 { for k in 3 {
+    block W(b: 6 = i, r: reduce 3 = k) {
+      init { y[b] = 0.0f32 }
+      if 1 <= b + r and b + r < 7 { y[b] = y[b] + x[b + r - 1] }
+    }
+  } }
+}
+"""
+    work = count_work(parse_program(text), frozenset(), {})
+    assert work is not None
+    assert work.flop == pytest.approx(6 * 3 - 2)
+
+
 def test_a_profiled_segment_stamps_around_every_kernel() -> None:
     kernels = [KernelCall("a", (0,)), KernelCall("b", (0,))]
     bind = BindSymbol("n", const(3))

@@ -1,4 +1,4 @@
-"""What the processor can do at most, measured by generated code: arithmetic in registers, and reading memory.
+"""What the processor can do at most, measured by generated code: arithmetic in registers, and moving memory.
 
 The two axes of the roofline model (Williams, Waterman and Patterson, 2009). Bandwidth depends on where the data lie, so it is measured for sets of
 several sizes, from one that the first cache holds to one that none does.
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 SECONDS = 0.15
 """How long each kernel is repeated; the fastest run counts."""
-ROUNDS = 20_000
+ROUNDS = 200_000
 """Steps of the arithmetic kernel in a call: long enough that the call itself does not show."""
-TOUCHED = 4 << 20
-"""Bytes that a call of the reading kernel reads at least, for the same reason."""
+TOUCHED = 32 << 20
+"""Bytes that a call of a streaming kernel moves at least, for the same reason."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Limits:
 
     Attributes:
         flops: float32 operations a second, a multiply-add being two.
-        bandwidths: (bytes of a set, bytes a second when it is read again and again), by size.
+        bandwidths: (bytes of a set, bytes a second when it is moved again and again: read, or half of it read and written to the other half,
+            whichever is faster), by size.
     """
 
     threads: int
@@ -39,7 +40,7 @@ class Limits:
     bandwidths: tuple[tuple[int, float], ...]
 
     def bandwidth(self, size: float) -> float:
-        """Bytes a second when a set of `size` bytes is read: between the measured sizes on a straight line over their logarithm."""
+        """Bytes a second when a set of `size` bytes is moved: between the measured sizes on a straight line over their logarithm."""
         import numpy as np
 
         sizes, rates = zip(*self.bandwidths)
@@ -63,7 +64,7 @@ class Limits:
 
 
 def measure_limits(target: ResolvedTarget, threads: int) -> Limits:
-    """Takes about a second.
+    """Takes about two seconds.
 
     Raises:
         TargetError: the target's code does not run on this machine.
@@ -78,11 +79,15 @@ def measure_limits(target: ResolvedTarget, threads: int) -> Limits:
     rates = []
     for size in sizes(machine.caches):
         step = threads * accumulators * lanes * 4
-        steps = max(1, size // step)
-        repeats = max(1, -(-TOUCHED // (steps * step)))
-        stream = build(target, stream_program(threads, accumulators, lanes, steps, repeats))
-        seconds = fastest(stream, (threads, steps, accumulators, lanes), threads)
-        rates.append((steps * step, steps * step * repeats / seconds))
+        steps = max(2, size // step)
+        moved = steps * step
+        repeats = max(1, -(-TOUCHED // moved))
+        seconds = fastest(build(target, read_program(threads, accumulators, lanes, steps, repeats)), (threads, steps, accumulators, lanes), threads)
+        half = steps // 2
+        seconds = min(
+            seconds, fastest(build(target, write_program(threads, accumulators, lanes, half, repeats)), (threads, half, accumulators, lanes), threads)
+        )
+        rates.append((moved, moved * repeats / seconds))
     return Limits(threads, flops, tuple(rates))
 
 
@@ -109,10 +114,10 @@ program arithmetic(x: float32[{accumulators + 2}, {lanes}]) -> (y: float32[{thre
 """
 
 
-def stream_program(threads: int, accumulators: int, lanes: int, steps: int, repeats: int) -> str:
+def read_program(threads: int, accumulators: int, lanes: int, steps: int, repeats: int) -> str:
     """Sums of everything, `repeats` times; as many sums as there are registers, so that additions never wait for each other."""
     return f"""
-program stream(x: float32[{threads}, {steps}, {accumulators}, {lanes}]) -> (y: float32[{threads}, {accumulators}, {lanes}]) {{
+program read(x: float32[{threads}, {steps}, {accumulators}, {lanes}]) -> (y: float32[{threads}, {accumulators}, {lanes}]) {{
   for t in {threads} parallel {{
     allocate acc: float32[{accumulators}, {lanes}] in register
     for a in {accumulators} unrolled {{ for l in {lanes} vectorized {{ acc[a, l] = 0.0f32 }} }}
@@ -122,6 +127,21 @@ program stream(x: float32[{threads}, {steps}, {accumulators}, {lanes}]) -> (y: f
       }}
     }}
     for a2 in {accumulators} unrolled {{ for l2 in {lanes} vectorized {{ y[t, a2, l2] = acc[a2, l2] }} }}
+  }}
+}}
+"""
+
+
+def write_program(threads: int, accumulators: int, lanes: int, steps: int, repeats: int) -> str:
+    """Everything plus one, written elsewhere, `repeats` times."""
+    return f"""
+program write(x: float32[{threads}, {steps}, {accumulators}, {lanes}]) -> (y: float32[{threads}, {steps}, {accumulators}, {lanes}]) {{
+  for t in {threads} parallel {{
+    for r in {repeats} {{
+      for s in {steps} {{
+        for a in {accumulators} unrolled {{ for l in {lanes} vectorized {{ y[t, s, a, l] = x[t, s, a, l] + 1.0f32 }} }}
+      }}
+    }}
   }}
 }}
 """

@@ -138,7 +138,7 @@ def print_roofline(report: Mapping[str, Any]) -> None:
     title = f"{report['model']}, {report['threads']} thread(s), {report['machine']['processor']}"
     print_table(title, columns, rows, right=range(2, 12))
     bandwidths = ", ".join(f"{rate / 1e9:.0f} GB/s in {size / 1024:.0f} KiB" for size, rate in report["limits"]["bandwidths"])
-    typer.echo(f"measured limits: {report['limits']['flops'] / 1e9:.1f} GFLOP/s; reading {bandwidths}")
+    typer.echo(f"measured limits: {report['limits']['flops'] / 1e9:.1f} GFLOP/s; moving {bandwidths}")
     whole = f"{report['runs']} runs, median {shown(report['median'])}, of it {shown(report['in_kernels'])} in kernels"
     if report["at_limit"] is not None:
         whole += f"; all at their limits: {shown(report['at_limit'])} ({report['at_limit'] / (report['in_kernels'] or 1):.0%})"

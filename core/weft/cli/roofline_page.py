@@ -34,7 +34,7 @@ def page(report: Mapping[str, Any]) -> str:
         f"{report['machine']['processor']}, {report['threads']} thread(s), {report['target']}",
         f"{report['runs']} runs, median {shown(report['median'])}, of it {shown(report['in_kernels'])} in kernels"
         + ("" if report["at_limit"] is None else f"; all kernels at their limits: {shown(report['at_limit'])}"),
-        f"Measured limits: {limits['flops'] / 1e9:.1f} GFLOP/s of float32; reading {bandwidths}. Constants count as read from where all constants of a run"
+        f"Measured limits: {limits['flops'] / 1e9:.1f} GFLOP/s of float32; moving {bandwidths}. Constants count as moved from where all constants of a run"
         " lie together, other values from where a kernel's own fit, so a point may lie above the lowest line.",
     ]
     title = f"Roofline of {report['model']}"
