@@ -179,7 +179,22 @@ class _Fusion:
             return self.with_producers(members)
         if type(node.op).__name__ in ROW_WISE:
             return self.with_producers(members, only_cheap=True, into=anchor, most=4)
+        if type(node.op).__name__ == "MatMul":
+            return self.with_transposed(anchor, members)
         return members
+
+    def with_transposed(self, anchor: int, members: set[int]) -> set[int]:
+        """A product and the transpose that makes its right operand: the product's kernel packs panels either way."""
+        right = self.nodes[anchor].inputs[1]
+        k = self.index.get(id(right.producer)) if right is not None and right.producer is not None else None
+        if right is None or k is None or self.group[k] is not None or not self.fusable(k) or right.tensor.layout is not None:
+            return members
+        op, rank = self.nodes[k].op, right.tensor.rank
+        swapped = (*range(rank - 2), rank - 1, rank - 2)
+        if type(op).__name__ != "Transpose" or tuple(op.attributes()["axes"]) != swapped or self.users[k] != [anchor] or id(right) in self.kept:
+            return members
+        return members | {k} if self.sound(members | {k}) else members
+
 
     def with_producers(self, members: set[int], only_cheap: bool = False, into: int | None = None, most: int = 64) -> set[int]:
         """`members` and the elementwise and injective nodes before them that nothing else uses, as far as computing them in place costs little."""

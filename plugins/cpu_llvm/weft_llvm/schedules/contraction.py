@@ -7,9 +7,11 @@ What follows the contraction in its group is computed on the tile before it leav
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from weft.dtypes import DType
+from weft.errors import ScheduleError
 from weft.expr.nodes import Add, Cast, Expr, FloorDiv, FloorMod, Mul, Var, free_vars
 from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
@@ -17,7 +19,7 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
 from weft_llvm.schedules.elementwise import schedule_elementwise
-from weft_llvm.schedules.tiles import Tile, choose_tile
+from weft_llvm.schedules.tiles import Tile, choose_tile, rows_inside
 
 MOST_COLUMNS = 8
 """Vectors side by side in a tile, at most."""
@@ -44,8 +46,11 @@ class Roles:
     row: str | None
 
 
-def split_panels(s: Schedule, name: str) -> None:
-    """Splits the loops along which an operand is stored in panels, so that inside and outside of a panel are loops of their own."""
+def split_panels(s: Schedule, name: str, pad: bool = False) -> None:
+    """Splits the loops along which an operand is stored in panels, so that inside and outside of a panel are loops of their own.
+
+    `pad`: the last panel is computed whole, zeros and all; its result must be in a buffer of its own.
+    """
     block = s.block(name)
     factors: dict[str, int] = {}
     for x in access.loads(block):
@@ -53,8 +58,22 @@ def split_panels(s: Schedule, name: str) -> None:
             if isinstance(index, (FloorDiv, FloorMod)) and isinstance(index.a, Var) and (c := int_const(index.b)) is not None:
                 factors[index.a.name] = c
     for i, binding in zip(block.iters, block.bindings):
-        if i.var.name in factors and isinstance(binding, Var) and int_const(i.extent) != factors[i.var.name]:
+        if i.var.name not in factors or not isinstance(binding, Var):
+            continue
+        if pad and i.kind == "spatial" and int_const(i.extent) is not None:
+            with suppress(ScheduleError):  # another operand may end with the loop
+                s.pad_loop(name, binding.name, factors[i.var.name])
+        if int_const(s.loop(binding.name).extent) != factors[i.var.name]:
             s.split(binding.name, [None, factors[i.var.name]])
+
+
+def inline_moves(s: Schedule, name: str) -> None:
+    """What only moves an operand is done as it is read."""
+    for producer in s.producers(name):
+        block = s.block(producer)
+        if len(list(access.stores(block))) == 1 and isinstance(access.target(block).value, Load) and s.consumers(producer) == [name]:
+            with suppress(ScheduleError):
+                s.compute_inline(producer)
 
 
 def find_roles(s: Schedule, name: str) -> Roles | None:
@@ -116,8 +135,9 @@ class ContractionRule(Rule):
         if access.has_sequential_loop(program):
             return Decline("scan", "the contraction lies in a sequential loop")
         trial = Schedule(program, machine)
+        inline_moves(trial, block.name)
         split_panels(trial, block.name)
-        if find_roles(trial, block.name) is None:
+        if find_roles(trial, block.name) is None and find_packing(trial, block.name, machine) is None:
             return Decline("no_vector_loop", "no output loop is contiguous in the output and an operand")
         return Offer(float(access.block_work(block)))
 
@@ -129,6 +149,7 @@ class ContractionRule(Rule):
 
 def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
     """Schedules the contraction `name` with what precedes it (each on its own) and what follows it (on the tile)."""
+    inline_moves(s, name)
     order = s.blocks()
     before, after = order[: order.index(name)], order[order.index(name) + 1 :]
     for b in before:
@@ -140,14 +161,76 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
         tail = after[-1]
     else:
         tail = s.cache_write(name, "register")
-    schedule_tile(s, name, tail, machine)
+    packing = find_packing(s, name, machine)
+    schedule_tile(s, name, tail, machine, None if packing is None else pack_operand(s, name, packing))
 
 
-def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
-    """Tiles the contraction `name`, whose result is in registers, with the block `tail` that takes the tile out of them."""
+@dataclass(frozen=True)
+class Packing:
+    """An operand that is copied into panels before it is used: its dimensions in the order of the copy, the last one cut into panels of `width`."""
+
+    buffer: str
+    order: tuple[int, ...]
+    loop: str
+    width: int
+
+
+def find_packing(s: Schedule, name: str, machine: Machine) -> Packing | None:
+    """Whether and how the operand that gives the lanes should be copied into panels; None if it is used as it lies.
+
+    The copy pays where several row tiles read it again (rows of a wide matrix are far apart: a page and a cache set for each step of the
+    reduction), and always where the operand is contiguous along the reduction, not along the output's rows.
+    """
+    view = access.LoopView.of(s, name)
+    operands = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
+    spatial = [x for x in view.loops if view.kinds.get(x) == "spatial" and view.extent(x) > 1]
+    reduce = [x for x in view.loops if view.kinds.get(x) == "reduce"]
+    vector = next((x for x in reversed(spatial) if view.stride(view.store, x) == 1), None)
+    if vector is None or len(operands) != 2 or len(reduce) != 1 or view.conditions:
+        return None
+    wide = [o for o in operands if view.stride(o, vector) != 0]
+    if len(wide) != 1 or len({o.buffer.name for o in operands}) != 2 or not all(isinstance(i, Var) for i in wide[0].indices):
+        return None
+    (operand,) = wide
+    (narrow,) = [o for o in operands if o is not operand]
+    names = [i.name for i in operand.indices if isinstance(i, Var)]
+    if len(set(names)) != len(names) or vector not in names or reduce[0] not in names:
+        return None
+    rows = 1
+    for x in spatial:
+        if x not in names and view.stride(narrow, x) != 0:
+            rows *= view.extent(x)
+    width = PANEL_VECTORS * machine.lanes(operand.buffer.dtype)
+    transposed = view.stride(operand, vector) != 1
+    n = view.extents[vector]
+    if not transposed and (rows <= machine.vector_registers or (n is not None and n <= 2 * width)):
+        return None
+    if transposed and view.stride(operand, reduce[0]) != 1:
+        return None
+    inner = [names.index(reduce[0]), names.index(vector)]
+    return Packing(operand.buffer.name, (*(d for d in range(len(names)) if d not in inner), *inner), vector, width)
+
+
+def pack_operand(s: Schedule, name: str, packing: Packing) -> str:
+    """Makes the copy, whole for the time being, and cuts the loop along the panels; the name of the copying block."""
+    copy = s.cache_read(name, packing.buffer, "local", list(packing.order))
+    extent = int_const(s.loop(packing.loop).extent)
+    if extent is not None and extent > packing.width:
+        s.pad_loop(copy, s.loops(copy)[-1], packing.width)
+        s.pad_loop(name, packing.loop, packing.width)
+    if extent is None or extent > packing.width:
+        s.split(packing.loop, [None, packing.width])
+    return copy
+
+
+def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: str | None = None) -> None:
+    """Tiles the contraction `name`, whose result is in registers, with the block `tail` that takes the tile out of them.
+
+    `packed`: the block that copies an operand into panels; each column of tiles copies its own.
+    """
     dtype = access.target(s.block(name)).buffer.dtype
     lanes = machine.lanes(dtype)
-    split_panels(s, name)
+    split_panels(s, name, pad=True)
     roles = find_roles(s, name)
     assert roles is not None
     view = access.LoopView.of(s, name)
@@ -156,6 +239,9 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
     row_loop, vector_loop, column_loop = roles.row, roles.vector, None
     tile_order: list[str] = []
 
+    depth = 1
+    for x in reduce:
+        depth *= view.extent(x)
     row_extent: int | None = 1
     if row_loop is not None:
         row_extent = int_const(s.loop(row_loop).extent)
@@ -166,14 +252,14 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
         inside = -(-width // lanes)
         column_extent = view.extent(roles.column) if roles.column is not None else 1
         candidates = [c * inside for c in range(1, MOST_COLUMNS // inside + 1) if c <= column_extent and (column_extent % c == 0 or column_extent > 16 * c)]
-        tile = _choose(s, row_extent, candidates, column_extent * inside, machine, dtype)
+        tile = _choose(s, row_extent, candidates, column_extent * inside, machine, dtype, depth)
         panels = max(1, tile.columns // inside)
         if roles.column is not None and panels > 1:
             outer_column, column_loop = s.split(roles.column, [None, panels])
             outer[outer.index(roles.column)] = outer_column
     else:
         vectors = -(-(width or access.UNKNOWN_EXTENT) // lanes)
-        tile = _choose(s, row_extent, [c for c in (1, 2, 3, 4, 6, 8) if c <= vectors], vectors, machine, dtype)
+        tile = _choose(s, row_extent, [c for c in (1, 2, 3, 4, 6, 8) if c <= vectors], vectors, machine, dtype, depth)
         vector_outer, vector_loop = s.split(vector_loop, [None, tile.columns * lanes])
         outer.append(vector_outer)
     if row_loop is not None:
@@ -187,14 +273,18 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine) -> None:
     if inner_width is not None and inner_width > lanes:
         more_columns, vector_loop = s.split(vector_loop, [None, lanes])
         tile_order.append(more_columns)
+    if row_loop is not None and rows_inside(tile):
+        tile_order.append(tile_order.pop(0))
     tile_order.append(vector_loop)
     if not outer:
         # A single tile: an outer loop of one trip gives the epilogue a place.
         whole, tile_order[0] = s.split(tile_order[0], [1, None])
         vector_loop = tile_order[-1]
         outer = [whole]
-    outer, together = _block_for_cache(s, name, outer, vector_loop, machine)
+    outer, together = (outer, outer) if packed is not None else _block_for_cache(s, name, outer, vector_loop, machine)
     s.reorder(*outer, *reduce, *tile_order)
+    if packed is not None:
+        together = _place_panels(s, packed, name, outer, together, lanes)
     init = s.decompose_reduction(name, reduce[0])
     s.reverse_compute_at(tail, outer[-1])
     s.compact_buffer(access.target(s.block(name)).buffer.name, align=int_const(s.loop(vector_loop).extent) or lanes)
@@ -246,6 +336,23 @@ def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, mach
     return [first, *columns, inside, *rows[1:]], [first, *columns]
 
 
+def _place_panels(s: Schedule, packed: str, name: str, outer: list[str], together: list[str], lanes: int) -> list[str]:
+    """Copies a panel where its column of tiles begins; which of the loops that may run in parallel stand outside of it."""
+    view = access.LoopView.of(s, name)
+    buffer = s.buffers(packed)[0]
+    (operand,) = [x for x in view.loads if x.buffer.name == buffer]
+    last = max(k for k, x in enumerate(outer) if view.stride(operand, x) != 0 or x == outer[0])
+    s.compute_at(packed, outer[last])
+    s.compact_buffer(buffer, align=lanes)
+    inside = s.loops(packed)[last + 1 :]
+    n = int_const(s.loop(inside[-1]).extent)
+    if n is not None and n > lanes and n % lanes == 0:
+        across, inside[-1] = s.split(inside[-1], [None, lanes])
+        s.unroll(across)
+    s.vectorize(inside[-1])
+    return [x for x in together if x in outer[: last + 1]]
+
+
 def _bytes(x: Load) -> int:
     """Bytes of the buffer that is read, symbolic extents guessed."""
     total = x.buffer.dtype.bytes
@@ -275,8 +382,8 @@ def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
             s.unroll(loop)
 
 
-def _choose(s: Schedule, rows: int | None, candidates: list[int], vectors: int, machine: Machine, dtype: DType) -> Tile:
-    tile = choose_tile(rows, candidates, vectors, machine, dtype)
+def _choose(s: Schedule, rows: int | None, candidates: list[int], vectors: int, machine: Machine, dtype: DType, depth: int) -> Tile:
+    tile = choose_tile(rows, candidates, vectors, machine, dtype, depth=depth)
     heights = list(range(1, machine.vector_registers))
     return Tile(int(s.choose("tile_rows", heights, tile.rows)), int(s.choose("tile_columns", candidates, tile.columns)))
 

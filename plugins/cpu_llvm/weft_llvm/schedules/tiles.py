@@ -1,7 +1,8 @@
-"""The cost model of register tiles: cycles of a contraction's inner loops from the machine's registers and ports.
+"""The cost model of register tiles: cycles of a contraction's inner loops from the machine's registers, ports and caches.
 
 A tile holds rows × columns vectors of accumulators; a step of the reduction loads `columns` vectors, broadcasts `rows` scalars, and issues
-rows × columns multiply-adds. Its time is the longest of: issue of multiply-adds, loads, and the latency chain of one accumulator.
+rows × columns multiply-adds. Its time is the longest of: issue of multiply-adds, loads, the latency chain of one accumulator, and
+what the vectors take from the cache where they lie (the first row of tiles has them from further away than the ones that follow).
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ FMA_LATENCY = 4
 LOADS_PER_CYCLE = 2.0
 STEP_OVERHEAD = 0.5
 """Cycles of a reduction step beside the arithmetic: counting, addresses, what the caches do not hide."""
+CACHE_BYTES_PER_CYCLE = (64.0, 28.0, 22.0)
+"""What one core takes from the first, second and third cache."""
+MEMORY_BYTES_PER_CYCLE = 6.0
 
 
 @dataclass(frozen=True)
@@ -26,24 +30,54 @@ class Tile:
     columns: int
 
 
-def step_cycles(tile: Tile, machine: Machine, dtype: DType) -> float:
-    """Cycles of one reduction step of a full tile."""
+def step_cycles(tile: Tile, machine: Machine, dtype: DType, bytes_per_cycle: float | None = None) -> float:
+    """Cycles of one reduction step of a full tile, its vectors coming at `bytes_per_cycle` (None: from the first cache)."""
     lanes = machine.lanes(dtype)
     fma_per_cycle = max(0.5, machine.flops(dtype) / (2 * lanes))
     accumulators = tile.rows * tile.columns
-    return max(accumulators / fma_per_cycle, (tile.rows + tile.columns) / LOADS_PER_CYCLE, float(FMA_LATENCY))
+    streamed = 0.0 if bytes_per_cycle is None else tile.columns * machine.vector_bits / 8 / bytes_per_cycle
+    return max(accumulators / fma_per_cycle, (tile.rows + tile.columns) / LOADS_PER_CYCLE, float(FMA_LATENCY), streamed)
+
+
+def held(tile: Tile, machine: Machine) -> int:
+    """Registers beside the accumulators: the fewer operands are held, the others come one after another (or from memory in the multiply-add)."""
+    broadcast_from_memory = machine.vector_bits >= 512
+    if tile.rows == 1:
+        return 1 if broadcast_from_memory else 2
+    if rows_inside(tile):
+        return tile.rows + 1
+    return tile.columns + (0 if broadcast_from_memory else 1)
+
+
+def rows_inside(tile: Tile) -> bool:
+    """Whether the tile is computed column after column, its rows' broadcasts held: where rows are fewer than columns."""
+    return 1 < tile.rows < tile.columns
 
 
 def fits(tile: Tile, machine: Machine) -> bool:
-    """Whether accumulators, one row of operands and a broadcast stay in registers (AVX-512 broadcasts from memory in the multiply-add).
-
-    A single row uses each vector once, so it stays in memory.
-    """
-    spare = (tile.columns if tile.rows > 1 else 1) + (0 if machine.vector_bits >= 512 else 1)
-    return tile.rows * tile.columns + spare <= machine.vector_registers
+    """Whether accumulators and operands stay in registers. A single row uses each vector once, so it stays in memory."""
+    return tile.rows * tile.columns + held(tile, machine) <= machine.vector_registers
 
 
-def choose_tile(rows: int | None, columns: Iterable[int], vectors: int, machine: Machine, dtype: DType, step_overhead: float = STEP_OVERHEAD) -> Tile:
+def cache_rate(size: float, machine: Machine) -> float | None:
+    """Bytes per cycle at which `size` bytes that are read again and again come; None from the first cache, which the loads' ports count already."""
+    if size <= machine.caches[0] * 0.75:
+        return None
+    for level in (1, 2):
+        if size <= machine.caches[level] * 0.75:
+            return CACHE_BYTES_PER_CYCLE[level]
+    return MEMORY_BYTES_PER_CYCLE
+
+
+def choose_tile(
+    rows: int | None,
+    columns: Iterable[int],
+    vectors: int,
+    machine: Machine,
+    dtype: DType,
+    step_overhead: float = STEP_OVERHEAD,
+    depth: int | None = None,
+) -> Tile:
     """The cheapest tile.
 
     Args:
@@ -51,9 +85,14 @@ def choose_tile(rows: int | None, columns: Iterable[int], vectors: int, machine:
         columns: candidates for vectors per tile.
         vectors: extent of the column loop in vectors; a tail tile is as dear as its own shape.
         step_overhead: cycles of each reduction step beside the arithmetic (address computation, loop).
+        depth: steps of the reduction; None: the vectors are taken to come from the first cache.
     """
     best: tuple[float, int, Tile] | None = None
+    vector_bytes = machine.vector_bits // 8
+    # Each column of tiles has its vectors once from where all of them lie; rows of tiles that follow have them from where one column stays.
+    first = None if depth is None else cache_rate(depth * vectors * vector_bytes, machine)
     for c in columns:
+        again = None if depth is None else cache_rate(depth * c * vector_bytes, machine)
         for r in range(1, machine.vector_registers):
             tile = Tile(r, c)
             if not fits(tile, machine) or (rows is not None and r > rows):
@@ -62,12 +101,14 @@ def choose_tile(rows: int | None, columns: Iterable[int], vectors: int, machine:
             for count_c, c_part in ((vectors // c, c), (1 if vectors % c else 0, vectors % c)):
                 if not count_c:
                     continue
+                part = Tile(r, c_part)
                 if rows is None:
-                    total += count_c * (step_cycles(Tile(r, c_part), machine, dtype) + step_overhead) / r
+                    total += count_c * (step_cycles(part, machine, dtype, again) + step_overhead) / r
                     continue
-                total += count_c * (rows // r) * (step_cycles(Tile(r, c_part), machine, dtype) + step_overhead)
+                total += count_c * (step_cycles(part, machine, dtype, first) + step_overhead)
+                total += count_c * (rows // r - 1) * (step_cycles(part, machine, dtype, again) + step_overhead)
                 if rows % r:
-                    total += count_c * (step_cycles(Tile(rows % r, c_part), machine, dtype) + step_overhead)
+                    total += count_c * (step_cycles(Tile(rows % r, c_part), machine, dtype, again) + step_overhead)
             key = (total, -r * c, tile)
             if best is None or key[:2] < best[:2]:
                 best = key

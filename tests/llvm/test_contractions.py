@@ -1,0 +1,99 @@
+"""Compiled products of any shape agree with numpy: tails of rows and columns, operands as they come, batches, few rows and deep sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from weft.compilation import Compilation
+from weft.expr.nodes import Var
+from weft.graph.nodes import GraphBuilder, tensor_type
+from weft.ops.activation import Relu
+from weft.ops.arithmetic import Add
+from weft.ops.contraction import Conv, MatMul
+from weft.ops.movement import Transpose
+from weft.pipeline import resolve_target
+
+quick = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+edge = st.one_of(st.integers(1, 9), st.sampled_from([15, 16, 17, 24, 31, 32, 33, 48, 65, 86, 100]))
+
+
+def compiled(builder: GraphBuilder) -> tuple[Compilation, Any]:
+    compilation = Compilation(resolve_target("llvm -threads=2"), cache=False)
+    executable = compilation.run(builder.build())
+    for kernel in compilation.kernels.values():
+        assert not [why for _, why in kernel.declines if why.startswith("failed")]
+    return compilation, executable
+
+
+def check(got: Any, want: Any) -> None:
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(want).max())))
+
+
+def normal(seed: int, *shape: int) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+@quick
+@given(m=edge, k=edge, n=edge, batch=st.sampled_from([(), (3,), (2, 2)]), transposed=st.booleans(), constant=st.booleans(), tail=st.booleans())
+def test_products(m: int, k: int, n: int, batch: tuple[int, ...], transposed: bool, constant: bool, tail: bool) -> None:
+    b = GraphBuilder()
+    x, w, bias = normal(0, *batch, m, k), normal(1, *batch, *((n, k) if transposed else (k, n))), normal(2, n)
+    left = b.input("x", tensor_type("float32", x.shape))
+    right = b.constant(w) if constant else b.input("w", tensor_type("float32", w.shape))
+    if transposed:
+        right = b.add(Transpose((*range(len(batch)), len(batch) + 1, len(batch))), right)
+    y = b.add(MatMul(), left, right)
+    want = x @ (np.swapaxes(w, -1, -2) if transposed else w)
+    if tail:
+        y, want = b.add(Relu(), b.add(Add(), y, b.constant(bias))), np.maximum(want + bias, 0)
+    b.output(y, "y")
+    _, executable = compiled(b)
+    check(executable.run({"x": x} if constant else {"x": x, "w": w})["y"], want)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_of_sizes_known_when_run(transposed: bool) -> None:
+    b = GraphBuilder()
+    m, k, n = Var("m"), Var("k"), Var("n")
+    left, right = b.input("x", tensor_type("float32", (m, k))), b.input("w", tensor_type("float32", (n, k) if transposed else (k, n)))
+    b.output(b.add(MatMul(), left, b.add(Transpose((1, 0)), right) if transposed else right), "y")
+    _, executable = compiled(b)
+    for size in ((1, 1, 1), (5, 7, 33), (40, 20, 16), (19, 64, 100)):
+        x, w = normal(0, size[0], size[1]), normal(1, size[1], size[2])
+        check(executable.run({"x": x, "w": np.ascontiguousarray(w.T) if transposed else w})["y"], x @ w)
+
+
+def test_a_transposed_operand_is_copied_into_panels_inside_the_kernel() -> None:
+    b = GraphBuilder()
+    left, right = b.input("x", tensor_type("float32", (40, 30))), b.input("w", tensor_type("float32", (50, 30)))
+    b.output(b.add(MatMul(), left, b.add(Transpose((1, 0)), right)), "y")
+    compilation, _ = compiled(b)
+    (kernel,) = compilation.kernels.values()
+    assert kernel.rule == "contraction" and "cache_read" in str(kernel.trace)
+
+
+@quick
+@given(
+    channels=st.sampled_from([1, 3, 8, 13, 16, 24]),
+    outputs=st.sampled_from([1, 2, 8, 11, 16, 21, 40]),
+    size=st.tuples(st.integers(5, 15), st.integers(5, 15)),
+    kernel=st.sampled_from([1, 3, 5]),
+    stride=st.sampled_from([1, 2]),
+    dilation=st.sampled_from([1, 2]),
+    padded=st.booleans(),
+)
+def test_convolutions(channels: int, outputs: int, size: tuple[int, int], kernel: int, stride: int, dilation: int, padded: bool) -> None:
+    op = Conv((stride, stride), (dilation * (kernel // 2),) * 4 if padded else (0,) * 4, (dilation, dilation) if kernel == 3 else (1, 1))
+    if any(s + 2 * op.pads[0] < op.dilations[0] * (kernel - 1) + 1 for s in size):
+        return
+    b = GraphBuilder()
+    x, w, bias = normal(0, 1, channels, *size), normal(1, outputs, channels, kernel, kernel), normal(2, outputs, 1, 1)
+    y = b.add(Relu(), b.add(Add(), b.add(op, b.input("x", tensor_type("float32", x.shape)), b.constant(w)), b.constant(bias)))
+    b.output(y, "y")
+    _, executable = compiled(b)
+    check(executable.run({"x": x})["y"], np.maximum(op.reference(x, w) + bias, 0))
