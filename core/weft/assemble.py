@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from weft import dtypes as dt
 from weft.codegen import segment as sg
@@ -21,7 +18,6 @@ from weft.graph.assumptions import Assumption
 from weft.graph.nodes import Graph, Node, Value
 from weft.passes.plan_memory import MemoryPlan
 from weft.runtime.abi import ErrorCode
-from weft.runtime.executable import aligned, aligned_empty
 
 
 @dataclass(frozen=True)
@@ -35,11 +31,10 @@ class KernelUse:
 
 @dataclass
 class Assembly:
-    """The segment and the data it refers to: `constants` in table order, as stored (packed by their layout)."""
+    """The segment and the constants it refers to, in the order of its table."""
 
     spec: sg.SegmentSpec
-    constants: list[np.ndarray[Any, Any]]
-    constant_names: list[str]
+    constants: list[Value]
     checks: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Error code → (what, hint)."""
     calls: list[Node] = field(default_factory=list)
@@ -67,8 +62,7 @@ class _Assembler:
     checks: dict[int, tuple[str, str]] = field(default_factory=dict)
     buffers: list[sg.BufferRef] = field(default_factory=list)
     index: dict[int, int] = field(default_factory=dict)  # id(root value) → buffer number
-    constants: list[np.ndarray[Any, Any]] = field(default_factory=list)
-    constant_names: list[str] = field(default_factory=list)
+    constants: list[Value] = field(default_factory=list)
     items: list[sg.Item] = field(default_factory=list)
     symbols: list[sg.Symbol] = field(default_factory=list)
     bound: set[str] = field(default_factory=set)
@@ -123,7 +117,7 @@ class _Assembler:
                 if isinstance(ref, sg.Arena) and self._is_static(ref.offset) and self._is_static(ref.bytes):
                     arena = maximum(arena, add(ref.offset, ref.bytes))
         spec = sg.SegmentSpec(self.name, inputs, outputs, len(self.constants), tuple(self.symbols), tuple(self.buffers), tuple(self.items), arena)
-        return Assembly(spec, self.constants, self.constant_names, self.checks, self.calls)
+        return Assembly(spec, self.constants, self.checks, self.calls)
 
     def _check(self) -> None:
         """Checks what can be checked by now. An assumption about a symbol that the passes resolved is never bound, and certain."""
@@ -150,11 +144,8 @@ class _Assembler:
         root = self._root(value)
         if id(root) not in self.index:
             if root.constant is not None:
-                layout = root.tensor.layout
-                data = aligned(root.constant) if layout is None else layout.pack(root.constant, aligned_empty)
                 self._set(root, sg.Constant(len(self.constants)))
-                self.constants.append(data)
-                self.constant_names.append(root.name)
+                self.constants.append(root)
             else:
                 self._set(root, sg.Arena(wrap(self.plan.offsets[root.name], dt.int64), _bytes(root)))
         return self.index[id(root)]

@@ -32,6 +32,7 @@ from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.plan import Native, TensorInfo
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
+from weft.weights import Weights
 
 if TYPE_CHECKING:
     from weft.pipeline import OnStage, ResolvedTarget
@@ -106,15 +107,16 @@ class Compilation:
     def _run(self, graph: Graph) -> Executable:
         assumed = assumptions(graph)
         grouped = self.optimize(graph)
-        uses = self.compile_kernels(grouped)
-        with self.stage("plan_memory", graph.name):
-            self.plan = plan_memory(grouped, scratch={n.outputs[0].name: uses[id(n)].scratch for n in grouped.nodes if id(n) in uses})
-        with self.stage("assemble", graph.name):
-            self.assembly = assemble(grouped, self.plan, uses, assumptions=assumed)
-            if self.profile:
-                self.assembly.spec = profiled(self.assembly.spec)
-        with self.stage("link", graph.name):
-            return self.link(grouped, self.assembly)
+        with Weights(grouped.constants()) as weights:
+            uses = self.compile_kernels(grouped)
+            with self.stage("plan_memory", graph.name):
+                self.plan = plan_memory(grouped, scratch={n.outputs[0].name: uses[id(n)].scratch for n in grouped.nodes if id(n) in uses})
+            with self.stage("assemble", graph.name):
+                self.assembly = assemble(grouped, self.plan, uses, assumptions=assumed)
+                if self.profile:
+                    self.assembly.spec = profiled(self.assembly.spec)
+            with self.stage("link", graph.name):
+                return self.link(grouped, self.assembly, weights)
 
     def optimize(self, graph: Graph) -> Graph:
         """The graph after all graph passes: groups only."""
@@ -208,7 +210,7 @@ class Compilation:
         kernel.declines = tuple(declines)
 
     # -- the executable
-    def link(self, graph: Graph, assembly: Assembly) -> Executable:
+    def link(self, graph: Graph, assembly: Assembly, weights: Weights) -> Executable:
         spec = assembly.spec
         objects = {name: self.kernels[name].code for name in spec.kernels()}
         sections: Mapping[str, NativeCode] = self.target.kind.link(self.target.target, spec, objects)  # type: ignore[arg-type]
@@ -220,7 +222,7 @@ class Compilation:
             outputs=[TensorInfo(t.name, t.dtype.name, tuple(_dim(d) for d in t.dims)) for t in spec.outputs],
             code=sections,
             step=Native("main", "run", items, tuple(t.name for t in spec.inputs), tuple(t.name for t in spec.outputs)),
-            constants=dict(zip(assembly.constant_names, assembly.constants)),
+            constants={v.name: weights[v] for v in assembly.constants},
             checks=assembly.checks,
             pool="pool" if "pool" in sections else None,
             arena=str(spec.arena_bytes),

@@ -17,6 +17,7 @@ from weft.expr.nodes import free_vars
 from weft.graph.nodes import Graph
 from weft.pipeline import ResolvedTarget, resolve_target
 from weft.runtime.executable import NativeCode
+from weft.weights import Weights
 
 TARGET = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72"
 
@@ -30,6 +31,7 @@ class Linked:
 
     sections: Mapping[str, NativeCode]
     assembly: Assembly
+    constants: list[Array]
 
     def run(self, inputs: list[Array], outputs: list[Array]) -> runner.Answer:
         """On inputs, under qemu; `outputs` tell dtypes and shapes."""
@@ -37,15 +39,15 @@ class Linked:
         size = self.assembly.spec.arena_bytes
         # Sizes that only the run knows get room enough for any sample.
         arena = _ROOM if free_vars(size) else int(evaluate(size, {}))
-        return runner.run(code.image, code.entries["run"], list(self.assembly.constants), inputs, outputs, max(64, arena))
+        return runner.run(code.image, code.entries["run"], self.constants, inputs, outputs, max(64, arena))
 
 
 class Cross(Compilation):
     """A Compilation that ends before the image would be mapped into this process."""
 
-    def link(self, graph: Graph, assembly: Assembly) -> Any:
+    def link(self, graph: Graph, assembly: Assembly, weights: Weights) -> Any:
         objects = {name: self.kernels[name].code for name in assembly.spec.kernels()}
-        return Linked(self.target.kind.link(self.target.target, assembly.spec, objects), assembly)  # type: ignore[arg-type]
+        return Linked(self.target.kind.link(self.target.target, assembly.spec, objects), assembly, [weights[v] for v in assembly.constants])  # type: ignore[arg-type]
 
 
 @cache

@@ -1,0 +1,73 @@
+"""Constants as kernels read them: copied once, packed by their layouts, beside the rest of a compilation.
+
+The copies are the only ones that stay. What a constant was read from is let go page by page: the mapped model file costs no memory once it is packed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.graph.nodes import Value
+from weft.runtime.executable import aligned_empty
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+class Weights:
+    """Packs constants one after another on a thread of its own, in the order given; numpy moves bytes without Python's lock.
+
+    A context manager: at its end what has not been packed is not wanted any more.
+    """
+
+    def __init__(self, values: Iterable[Value]) -> None:
+        self._pool = ThreadPoolExecutor(1, "weft-weights")
+        self._packed: dict[int, Future[Array]] = {id(v): self._pool.submit(packed, v) for v in values}
+
+    def __getitem__(self, value: Value) -> Array:
+        """The stored form of a constant, when it is ready."""
+        return self._packed[id(value)].result()
+
+    def __enter__(self) -> Weights:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def packed(value: Value) -> Array:
+    """A constant's data as stored by its layout: memory of its own, contiguous, on a cache line if it is a page or more."""
+    data, layout = value.constant, value.tensor.layout
+    assert data is not None
+    if layout is None:
+        stored = aligned_empty(data.shape, data.dtype.newbyteorder("="))
+        stored[...] = data
+    else:
+        stored = layout.pack(data, aligned_empty)
+    _let_go(data)
+    return stored
+
+
+def _address(data: Array) -> int:
+    return int(data.__array_interface__["data"][0])
+
+
+def _let_go(data: Array) -> None:
+    """Drops the pages of a mapped file that `data` lies in from this process; whoever reads them again gets them from the file."""
+    base: object = data
+    while isinstance(base, (np.ndarray, memoryview)):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    if not isinstance(base, mmap.mmap) or not data.size or not memoryview(base).readonly:
+        return
+    reach = [(n - 1) * stride for n, stride in zip(data.shape, data.strides)]
+    at = _address(data) - _address(np.frombuffer(base, np.uint8))
+    first = (at + sum(r for r in reach if r < 0)) // mmap.PAGESIZE * mmap.PAGESIZE
+    end = at + sum(r for r in reach if r > 0) + data.itemsize
+    with contextlib.suppress(OSError, AttributeError):  # a system without it
+        base.madvise(mmap.MADV_DONTNEED, first, end - first)
