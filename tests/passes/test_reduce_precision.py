@@ -1,4 +1,4 @@
-"""Reduced precision means: constant weights of contractions are rounded once, everything else stays as it was."""
+"""Reduced precision means: constant weights of contractions are rounded once, everything else stays as it was. How weights are stored changes nothing."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from weft.ops.arithmetic import Add
 from weft.ops.contraction import Conv, ConvTranspose, MatMul
 from weft.ops.recurrent import GATES, Recurrence
 from weft.passes.capabilities import Capabilities
+from weft.passes.choose_layouts import choose_layouts
+from weft.passes.narrow_weights import narrow_weights
 from weft.passes.reduce_precision import reduce_precision, round_weights
 
 Array = np.ndarray[Any, Any]
@@ -28,6 +30,12 @@ NARROW = [dt.float16, dt.bfloat16]
 
 def reduced(graph: Graph, narrow: DType) -> Graph:
     return reduce_precision(graph, Capabilities(precision=narrow))
+
+
+def stored(graph: Graph, narrow: DType, block: int | None = 2) -> Graph:
+    """Rounded, laid out for vectors of `block` channels, and stored."""
+    capabilities = Capabilities(channel_block=block, panel=block, precision=narrow)
+    return narrow_weights(choose_layouts(reduce_precision(graph, capabilities), capabilities), capabilities)
 
 
 def matmul(weights: Callable[..., Array]) -> Graph:
@@ -72,7 +80,7 @@ def by_hand(value: float, narrow: DType) -> float:
 @given(st.lists(st.floats(-60000, 60000, width=32), min_size=1, max_size=8))
 def test_rounds_to_nearest_even(narrow: DType, values: list[float]) -> None:
     got = round_weights(np.array(values, np.float32), narrow)
-    assert got is not None and got.dtype == narrow.numpy
+    assert got is not None and got.dtype == np.float32
     assert got.astype(np.float64).tolist() == [by_hand(v, narrow) for v in values]
 
 
@@ -88,25 +96,42 @@ def test_meaning(make: Callable[..., Graph], narrow: DType, seed: int) -> None:
     def rounded(*shape: int, seed: int = seed) -> Array:
         return weights(*shape, seed=seed).astype(narrow.numpy).astype(np.float32)
 
-    after = reparsed(reduced(make(weights), narrow))
-    x = np.random.default_rng(seed + 1).standard_normal(after.inputs[0].shape).astype(np.float32)  # type: ignore[arg-type]
-    for got, want in zip(evaluate(after, [x]), evaluate(make(rounded), [x]), strict=True):
-        np.testing.assert_array_equal(got, want)
+    before = make(weights)
+    x = np.random.default_rng(seed + 1).standard_normal(before.inputs[0].shape).astype(np.float32)  # type: ignore[arg-type]
+    for after in (reduced(before, narrow), stored(before, narrow)):
+        for got, want in zip(evaluate(reparsed(after), [x]), evaluate(make(rounded), [x]), strict=True):
+            np.testing.assert_array_equal(got, want)
 
 
 def weights_of(graph: Graph) -> list[tuple[str, str]]:
-    return [(type(n.op).__name__, str(n.inputs[1].dtype)) for n in graph.nodes if n.inputs[1] is not None and n.inputs[1].constant is not None]
+    return [
+        (type(n.op).__name__, str(n.inputs[1].dtype)) for n in graph.nodes if len(n.inputs) > 1 and n.inputs[1] is not None and n.inputs[1].constant is not None
+    ]
 
 
-def test_every_kind_of_weights() -> None:
-    assert weights_of(reduced(matmul(numbers), dt.float16)) == [("MatMul", "float16"), ("Add", "float32"), ("MatMul", "float16")]
-    assert weights_of(reduced(convolution(numbers), dt.bfloat16)) == [("Conv", "bfloat16"), ("ConvTranspose", "bfloat16")]
-    assert weights_of(reduced(recurrence(numbers), dt.float16)) == [("Recurrence", "float16")]
+def test_weights_that_are_read_in_vectors_are_stored_narrow() -> None:
+    assert weights_of(stored(matmul(numbers), dt.float16)) == [("MatMul", "float16"), ("Add", "float32"), ("MatMul", "float16")]
+    assert weights_of(stored(recurrence(numbers), dt.bfloat16)) == [("Recurrence", "bfloat16")]
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (1, 64, 9, 9)))
+    b.output(b.add(Conv(), b.add(Conv(), x, b.constant(numbers(64, 64, 3, 3), "w")), b.constant(numbers(63, 64, 3, 3), "odd")))
+    after = stored(b.build(), dt.float16, 8)
+    found = [n.inputs[1] for n in after.nodes if isinstance(n.op, Conv)]
+    assert [(str(w.dtype), w.tensor.layout is None) for w in found if w is not None] == [("float16", False), ("float32", True)]
+    column = GraphBuilder()
+    column.output(product(column.input("x", tensor_type("float32", (4, 8))), numbers(8, 1), column))
+    assert weights_of(stored(column.build(), dt.float16, 8)) == [("MatMul", "float32")]
 
 
 def test_without_the_option_nothing_happens() -> None:
     graph = matmul(numbers)
-    assert reduce_precision(graph, Capabilities()) is graph
+    assert reduce_precision(graph, Capabilities()) is graph and narrow_weights(graph, Capabilities()) is graph
+
+
+def test_without_rounding_nothing_is_stored_narrow() -> None:
+    """Such as Winograd's transformed weights: they are no numbers of the narrow type."""
+    before = matmul(numbers)
+    assert str(narrow_weights(before, Capabilities(precision=dt.float16))) == str(before)
 
 
 def product(left: Value | Array, right: Value | Array, b: GraphBuilder) -> Value:
@@ -124,21 +149,21 @@ def test_what_is_no_float32_weight_stays(narrow: DType) -> None:
     b.output(product(short, np.ones((4, 4), np.int8), b))
     b.output(b.add(MatMul(dt.float64), x, b.constant(numbers(4, 4), "w")))
     before = b.build()
-    assert str(reduced(before, narrow)) == str(before)
+    assert str(reduced(before, narrow)) == str(before) == str(stored(before, narrow, None))
 
 
 def test_weights_that_would_overflow_stay() -> None:
     for value, narrow, kept in ((65519.0, dt.float16, False), (65520.0, dt.float16, True), (-3.4e38, dt.bfloat16, True), (1e5, dt.bfloat16, False)):
         b = GraphBuilder()
         x = b.input("x", tensor_type("float32", (1, 2)))
-        b.output(product(x, np.array([[1.0], [value]], np.float32), b))
-        assert weights_of(reduced(b.build(), narrow)) == [("MatMul", "float32" if kept else str(narrow))]
+        b.output(product(x, np.array([[1.0, 2.0], [value, 3.0]], np.float32), b))
+        assert weights_of(stored(b.build(), narrow)) == [("MatMul", "float32" if kept else str(narrow))]
 
 
 def test_what_is_infinite_or_no_number_stays_that() -> None:
     got = round_weights(np.array([np.inf, -np.inf, np.nan, 1e-9], np.float32), dt.float16)
     assert got is not None
-    np.testing.assert_array_equal(got, np.array([np.inf, -np.inf, np.nan, 0], np.float16))
+    np.testing.assert_array_equal(got, np.array([np.inf, -np.inf, np.nan, 0], np.float32))
 
 
 def test_tied_weights_are_rounded_once() -> None:
@@ -146,8 +171,8 @@ def test_tied_weights_are_rounded_once() -> None:
     x = b.input("x", tensor_type("float32", (4, 4)))
     w = b.constant(numbers(4, 4), "w")
     b.output(b.add(MatMul(), b.add(MatMul(), x, w), w))
-    first, second = reduced(b.build(), dt.float16).nodes
-    assert first.inputs[1] is second.inputs[1]
+    first, second = stored(b.build(), dt.float16).nodes
+    assert first.inputs[1] is second.inputs[1] and str(first.inputs[1].dtype) == "float16"  # type: ignore[union-attr]
 
 
 def test_names_and_outputs_stay() -> None:
@@ -155,6 +180,7 @@ def test_names_and_outputs_stay() -> None:
     x = b.input("x", tensor_type("float32", (4, 4)))
     with b.named("dense"):
         b.output(b.add(MatMul(), x, b.constant(numbers(4, 4), "w")), "y")
-    after = reduced(b.build(), dt.float16)
+    after = stored(b.build(), dt.float16)
     node: Node = after.nodes[0]
+    assert str(node.inputs[1].dtype) == "float16"  # type: ignore[union-attr]
     assert node.names == {"dense"} and after.output_names == ["y"]

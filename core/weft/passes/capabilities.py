@@ -45,7 +45,7 @@ class Capabilities:
         panel: columns of a packed constant matrix; None: not packed.
         layouts: operator class name → its offers, best first; by default those of `layout_offers`.
         max_group: most nodes in a group.
-        precision: the narrower float in which constant weights of contractions are stored; None: as they are.
+        precision: the narrower float to which constant weights of contractions are rounded; None: as they are.
     """
 
     claims: frozenset[str] = CLAIMED

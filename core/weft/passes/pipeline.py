@@ -19,6 +19,7 @@ from weft.passes.fold_constants import fold_constants
 from weft.passes.fold_scale import fold_scale
 from weft.passes.fuse import fuse
 from weft.passes.merge_groups import merge_groups
+from weft.passes.narrow_weights import narrow_weights
 from weft.passes.reduce_precision import reduce_precision
 from weft.passes.simplify_algebra import simplify_algebra
 
@@ -49,8 +50,9 @@ STAGES: tuple[tuple[str, Callable[[Graph, Capabilities], Graph], str], ...] = (
     ("merge_groups", merge_groups, "a grouped convolution has whole channel blocks per group where a few groups make them"),
     ("eliminate_common_subexpressions", lambda g, c: eliminate_common_subexpressions(g), "no two nodes compute the same"),
     ("eliminate_dead_code", lambda g, c: eliminate_dead_code(g), "every node contributes to an output"),
-    ("reduce_precision", reduce_precision, "constant weights of contractions are stored in the precision that the target was asked for"),
+    ("reduce_precision", reduce_precision, "constant weights of contractions are rounded to the precision that the target was asked for"),
     ("choose_layouts", choose_layouts, "values carry layouts; inputs and outputs are row-major"),
+    ("narrow_weights", narrow_weights, "weights that are read in vectors are stored in that precision"),
     ("fuse", fuse, "every node is a Group, but control flow and nodes on strings, sequences and optionals"),
 )
 

@@ -1,16 +1,15 @@
-"""Stores the weights of contractions in a narrower float, where the target was asked for it.
+"""Rounds the weights of contractions to a narrower float, where the target was asked for it.
 
-What it means, and all it means: the constant weights of MatMul (the right operand), Conv, ConvTranspose and Recurrence are rounded once, to nearest,
-ties to even. Activations are not rounded; a product is of a float32 and a rounded weight, sums are of float32, and so is every result.
-Half the bytes of weights come from memory, and a vector of them is widened by an instruction or two as it is read. Rounding activations as
-well would save no time as long as no instruction multiplies narrow floats: every reading of an activation would widen it again.
+What it means, and all it means: the constant float32 weights of MatMul (the right operand), Conv, ConvTranspose and Recurrence are rounded once, to
+nearest, ties to even. Activations are not rounded; a product is of a float32 and a rounded weight, sums are of float32, and so is every result.
+Rounding activations as well would save no time as long as no instruction multiplies narrow floats: every reading would widen them again.
 
-Weights among which is a finite number that the narrow type cannot hold stay as they are.
+Weights among which is a finite number that the narrow type cannot hold stay as they are. The rounded weights are float32 until `narrow_weights`
+stores them: how a contraction is computed is chosen in between, and does not change what it means.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,30 +29,34 @@ WEIGHTS = 1
 
 
 def reduce_precision(graph: Graph, capabilities: Capabilities) -> Graph:
-    """Afterwards constant float32 weights of contractions are stored in `capabilities.precision`, if that is given."""
+    """Afterwards constant float32 weights of contractions hold values of `capabilities.precision` only, if that is given."""
     narrow = capabilities.precision
     if narrow is None:
         return graph
-    stored: dict[int, tuple[Value, Value | None]] = {}
+    known: dict[int, tuple[Value, Value | None]] = {}
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        weights = inputs[WEIGHTS] if isinstance(node.op, (Conv, ConvTranspose, MatMul, Recurrence)) else None
-        if weights is None or weights.constant is None or weights.dtype != dt.float32 or node.outputs[0].dtype != dt.float32:
+        weights = weights_of(node, inputs)
+        if weights is None or weights.dtype != dt.float32 or node.outputs[0].dtype != dt.float32:
             return None
-        if id(weights) not in stored:  # tied weights are rounded once
-            data = round_weights(weights.constant, narrow)
-            stored[id(weights)] = weights, None if data is None else r.constant(data, weights.name)
-        rounded = stored[id(weights)][1]
-        if rounded is None:
-            return None
-        op = replace(node.op, dtype=dt.float32) if isinstance(node.op, (Conv, MatMul)) else node.op
-        return r.copy(node, (*inputs[:WEIGHTS], rounded, *inputs[WEIGHTS + 1 :]), op)
+        assert weights.constant is not None
+        if id(weights) not in known:  # tied weights are rounded once
+            rounded = round_weights(weights.constant, narrow)
+            known[id(weights)] = weights, None if rounded is None else r.constant(rounded, weights.name)
+        result = known[id(weights)][1]
+        return None if result is None else r.copy(node, (*inputs[:WEIGHTS], result, *inputs[WEIGHTS + 1 :]))
 
     return rewrite(graph, rule, on_subgraph=lambda body: reduce_precision(body, capabilities), rounds=1)
 
 
+def weights_of(node: Node, inputs: tuple[Value | None, ...]) -> Value | None:
+    """The constant weights of a contraction; None if there are none."""
+    weights = inputs[WEIGHTS] if isinstance(node.op, (Conv, ConvTranspose, MatMul, Recurrence)) else None
+    return weights if weights is not None and weights.constant is not None else None
+
+
 def round_weights(data: np.ndarray[Any, Any], narrow: DType) -> np.ndarray[Any, Any] | None:
-    """`data` rounded to `narrow`, to nearest, ties to even; None if a finite number would become infinite."""
+    """`data` rounded to values of `narrow`, to nearest, ties to even; None if a finite number would become infinite."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        rounded: np.ndarray[Any, Any] = data.astype(narrow.numpy)
+        rounded: np.ndarray[Any, Any] = data.astype(narrow.numpy).astype(data.dtype)
     return None if (np.isfinite(data) & ~np.isfinite(rounded)).any() else rounded

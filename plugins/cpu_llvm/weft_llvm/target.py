@@ -37,7 +37,7 @@ CONVERSIONS: dict[str, tuple[str, dict[str, str]]] = {
 class LlvmOptions:
     """-mcpu, -mattr, -mtriple as LLVM spells them; what is absent means this machine. -threads: size of the pool. -opt: 0 … 3.
 
-    -precision: fp16 and bf16 store the weights of contractions in it, see weft.passes.reduce_precision.
+    -precision: fp16 and bf16 round the weights of contractions to it, see weft.passes.reduce_precision.
     """
 
     mcpu: str | None = None
