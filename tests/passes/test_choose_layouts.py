@@ -14,7 +14,8 @@ from weft.graph.relayout import Relayout
 from weft.ops.activation import Relu
 from weft.ops.arithmetic import Add, Multiply
 from weft.ops.contraction import Conv, MatMul
-from weft.ops.movement import Concat, Reshape
+from weft.ops.image import Resize
+from weft.ops.movement import Concat, Pad, Reshape, Slice
 from weft.ops.reduction import ReduceMean
 from weft.ops.window import MaxPool
 from weft.passes.capabilities import Capabilities, LayoutOffer, LayoutRule
@@ -118,3 +119,21 @@ def test_no_offers_no_layouts() -> None:
     graph, inputs = convolutional()
     assert str(choose_layouts(graph, Capabilities())) == str(strip_layouts(choose_layouts(graph, Capabilities())))
     keeps_meaning(graph, strip_layouts(choose_layouts(graph, CAPABILITIES)), inputs)
+
+
+def test_what_moves_whole_blocks_follows() -> None:
+    b = GraphBuilder()
+    y = conv(b, b.input("x", tensor_type("float32", (1, 3, 8, 8))), 16)
+    y = b.add(Resize((1, 16, 16, 12)), y)
+    y = b.add(Pad((0, 0, 1, 0, 0, 0, 0, 1), "edge"), y)
+    y = b.add(Slice((0, 4, 1, 0), (1, 8, 9, 13)), y)
+    b.output(b.add(ReduceMean((2, 3)), conv(b, y, 8)))
+    assert [layout for _, layout in chosen(b.build(), numbers(1, 3, 8, 8))] == [NC4] * 5 + [None]
+
+
+def test_what_moves_parts_of_blocks_does_not() -> None:
+    for op in (Resize((1, 24, 8, 8)), Pad((0, 4, 0, 0, 0, 4, 0, 0)), Slice((0, 2, 0, 0), (1, 8, 8, 8)), Slice((0, 0, 0, 0), (1, 8, 8, 8), (1, 2, 1, 1))):
+        b = GraphBuilder()
+        y = b.add(op, conv(b, b.input("x", tensor_type("float32", (1, 4, 8, 8))), 16))
+        b.output(b.add(Relu(), y))
+        assert dict(chosen(b.build(), numbers(1, 4, 8, 8)))[type(op).__name__] is None

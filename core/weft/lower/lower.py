@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from weft import dtypes as dt
 from weft.errors import LoweringError
 from weft.expr.nodes import Const, Expr, FloorDiv, FloorMod, Select, Var, all_of, const, free_vars, lt, select, substitute, transform, walk, wrap
-from weft.expr.ranges import Range
+from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify
 from weft.graph.layout import Layout
 from weft.graph.nodes import Graph
@@ -161,7 +161,7 @@ class _Lowering:
         # A stage inside an operator (such as padding) is stored like the one value of its rank that it reads.
         if isinstance(t.source, Compute) and t.source.reduce is None:
             read = [i for i in t.inputs if i.rank == t.rank]
-            if len(t.inputs) == 1 and read and id(read[0]) in self.layouts:
+            if len(read) == 1 and id(read[0]) in self.layouts:
                 return self.layouts[id(read[0])]
         return None
 
@@ -248,12 +248,19 @@ class _Lowering:
             return self._formula(substitute(e, values), ranges)
 
         pads = layout is not None and layout.pads(facts_shape)
-        inside = all_of(lt(i, d) for i, d in zip(logical, facts_shape)) if pads else None
+        inside = simplify(all_of(lt(i, d) for i, d in zip(logical, facts_shape)), ranges) if pads else None
 
         def padded(e: Expr) -> Expr:
             return e if inside is None else simplify(select(inside, e, Const(0, e.dtype)), ranges)
 
         targets = [Load(self.buffers[id(u)], tuple(spatial)) for u in outs]
+        after: Stmt | None = None
+        if inside is not None and reduce is not None and len(outs) == 1 and self._whole(inside, [formula(v) for v in reduce.values], ranges):
+            # The sum needs no condition; what lies in the padding is set to zero afterwards.
+            whole = buffer(self.names.fresh(f"{t.name}_whole"), stored, t.dtype)
+            self.allocated.append(whole)
+            after = self._zeroed(targets[0].buffer, whole, f"{t.name}_padded", lambda index: all_of(lt(i, d) for i, d in zip(layout.unmap(index), facts_shape)))  # type: ignore[union-attr]
+            targets, inside = [Load(whole, tuple(spatial))], None
         init: Stmt | None = None
         if reduce is None:
             stmt: Stmt = Store(targets[0].buffer, targets[0].indices, padded(formula(bodies[0])))
@@ -293,6 +300,30 @@ class _Lowering:
         nest: Stmt = Block(name, tuple(all_iters), tuple(bindings), stmt, init, annotations=tuple(annotations))
         for v, extent in reversed(loops):
             nest = For(v, extent, nest)
+        return nest if after is None else seq(nest, after)
+
+    @staticmethod
+    def _whole(inside: Expr, values: Sequence[Expr], ranges: Mapping[str, Range]) -> bool:
+        """Whether formulas may be computed in the padding, too: what they load there exists."""
+        padding = free_vars(inside).keys()
+        for load in (n for v in values for n in walk(v) if isinstance(n, Load)):
+            for index, size in zip(load.indices, load.buffer.shape):
+                known = range_of(index, ranges) if padding & free_vars(index).keys() else None
+                if known is not None and not (isinstance(size, Const) and known.within(0, size.value - 1)):
+                    return False
+        return True
+
+    def _zeroed(self, to: Buffer, source: Buffer, base: str, inside: Callable[[list[Expr]], Expr]) -> Stmt:
+        """A block that copies `source` to `to`, with zeros where not `inside`."""
+        name = self.blocks.fresh(base)
+        iters = [BlockIter(Var(self.names.fresh(f"{name}_v{k}"), dt.int64), n) for k, n in enumerate(source.shape)]
+        loops = [Var(self.names.fresh(f"{name}_i{k}"), dt.int64) for k in range(len(iters))]
+        ranges = {i.var.name: Range(0, i.extent.value - 1 if isinstance(i.extent, Const) else None) for i in iters}
+        index = [i.var for i in iters]
+        value = simplify(select(inside(list(index)), Load(source, tuple(index)), Const(0, source.dtype)), ranges)
+        nest: Stmt = Block(name, tuple(iters), tuple(loops), Store(to, tuple(index), value), annotations=(("op", "padding"),))
+        for v, i in reversed(list(zip(loops, iters))):
+            nest = For(v, i.extent, nest)
         return nest
 
     def _split_factor(self, axis: ReduceAxis, bodies: Sequence[Expr]) -> int | None:

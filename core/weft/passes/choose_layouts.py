@@ -12,6 +12,8 @@ from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.relayout import Relayout
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
+from weft.ops.image import Resize
+from weft.ops.movement import Pad, Slice
 from weft.passes.capabilities import ANY, Capabilities, LayoutOffer, LayoutRule
 from weft.passes.layout_offers import default_offers, elements
 
@@ -126,13 +128,33 @@ def follower_offer(node: Node, layout: Layout | None) -> LayoutOffer | None:
     if kind == "elementwise":
         # Operands that broadcast are read row-major: their reads are splats or contiguous in the blocked axis.
         return LayoutOffer(tuple(layout if v is not None and _same_extent(v, output) else None for v in node.inputs), (layout,))
-    if name in FOLLOWERS and node.inputs[0] is not None:
+    if node.inputs and node.inputs[0] is not None and (name in FOLLOWERS or _keeps_blocks(node, layout)):
         return LayoutOffer((layout, *(None,) * (len(node.inputs) - 1)), (layout,))
     if name == "Concat":
         if layout is not None and not all(v is not None and _fits(v, layout) for v in node.inputs):
             return None
         return LayoutOffer((layout,) * len(node.inputs), (layout,))
     return None
+
+
+def _keeps_blocks(node: Node, layout: Layout | None) -> bool:
+    """Whether a node that moves elements leaves those of each block together: resampling, padding or cutting along other axes, or by whole blocks."""
+    x, op = node.inputs[0], node.op
+    if x is None or not isinstance(x.type, TensorType) or not isinstance(op, (Resize, Pad, Slice)) or (layout is not None and not _fits(x, layout)):
+        return False
+    for split in () if layout is None else [s for s in layout.steps if isinstance(s, Split)]:
+        axis, factor = split.axis, split.factor
+        if isinstance(op, Slice):
+            start = op.starts[axis]
+            if op.all_steps[axis] != 1 or not isinstance(start, int) or start % factor:
+                return False
+        elif x.shape[axis] != node.output.shape[axis] or (isinstance(op, Pad) and op.pads[axis] != 0):
+            return False
+        elif isinstance(op, Resize) and axis in (axes := op.all_axes(x.type.rank)):
+            scales = node.inputs[1] if len(node.inputs) > 1 else None
+            if op.moves(axes.index(axis), x.shape[axis], node.output.shape[axis], scales is not None):
+                return False
+    return True
 
 
 def reads_any(node: Node) -> bool:

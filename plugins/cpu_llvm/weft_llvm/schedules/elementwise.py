@@ -12,6 +12,9 @@ from weft_llvm.schedules import access
 PARALLEL_WORK = 1 << 14
 """Operations below which a loop is not worth a fork and join."""
 
+SHARED, SHARED_COST = 4, 16
+"""Reads of each element, and operations of its formula, from which on it is computed once, stored and read."""
+
 
 class ElementwiseRule(Rule):
     """Groups whose blocks are all without reductions."""
@@ -31,13 +34,17 @@ class ElementwiseRule(Rule):
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None
-        inline_producers(s)
+        inline_producers(s, keep_shared=True)
         for name in s.blocks():
             schedule_elementwise(s, name, s.machine)
 
 
-def inline_producers(s: Schedule, among: list[str] | None = None) -> None:
-    """Inlines every block without reduction whose result is only read inside the program."""
+def inline_producers(s: Schedule, among: list[str] | None = None, keep_shared: bool = False) -> None:
+    """Inlines every block without reduction whose result is only read inside the program.
+
+    Args:
+        keep_shared: not where consumers read each element often and its formula costs more than reading it (tables of places, blends of neighbours).
+    """
     outputs = {b.name for b in s.program.outputs}
     for name in among or s.blocks():
         block = s.block(name)
@@ -47,10 +54,21 @@ def inline_producers(s: Schedule, among: list[str] | None = None) -> None:
         consumers = s.consumers(name)
         if not consumers:
             continue
+        if keep_shared and access.formula_cost(block) > SHARED_COST and _reads(s, store.buffer.name, consumers) >= SHARED * access.block_work(block):
+            continue
         heavy = access.formula_cost(block) > 24
         if heavy and (len(consumers) > 1 or any(access.is_reduction(s.block(c)) for c in consumers)):
             continue
         s.compute_inline(name)
+
+
+def _reads(s: Schedule, buffer: str, consumers: list[str]) -> int:
+    """How many elements of the buffer are read in all."""
+    total = 0
+    for name in consumers:
+        block = s.block(name)
+        total += access.block_work(block) * len({x.indices for x in access.loads(block) if x.buffer.name == buffer})
+    return total
 
 
 def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 0, parallel: bool = True) -> None:
@@ -79,8 +97,8 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
         s.vectorize(inner)
     elif vector and n is not None and n > 1:
         s.vectorize(inner)
-    else:
-        rest.append(inner)
+    elif not rest:
+        rest.append(inner)  # otherwise it stays a loop: indices come from a fused one by division
     if parallel and first == 0 and work >= PARALLEL_WORK and rest:
         s.parallel(rest[0] if len(rest) == 1 else str(s.fuse(*rest)))
 
