@@ -22,7 +22,7 @@ th { text-align: left; border-bottom: 2px solid #8b949e; padding: 4px 10px 4px 0
 td { border-bottom: 1px solid #d8dee4; padding: 3px 10px 3px 0; vertical-align: top }
 td.n, th.n { text-align: right; white-space: nowrap } td.k { font-family: ui-monospace, monospace; font-size: 12px; max-width: 22em; overflow-wrap: anywhere }
 td.names { font-size: 12px; color: #57606a; max-width: 34em; overflow-wrap: anywhere }
-svg text { font: 12px system-ui, sans-serif; fill: #57606a } svg .label { fill: #1f2328 }
+svg text { font: 12px system-ui, sans-serif; fill: #57606a } svg .label { fill: #1f2328 } svg .halo { stroke: #ffffff; stroke-width: 4px }
 """
 
 
@@ -47,8 +47,8 @@ def plot(report: Mapping[str, Any]) -> str:
     """SVG: operations a second over operations a byte, both logarithmic. A dot's area is the kernel's share of the model's time."""
     peak, bandwidths = report["limits"]["flops"], report["limits"]["bandwidths"]
     dots = [k for k in report["kernels"] if k["intensity"] and k["flops"]]
-    low_x, high_x = _decades([k["intensity"] for k in dots] + [peak / rate for _, rate in bandwidths])
-    low_y, high_y = _decades([k["flops"] for k in dots] + [peak, peak / 100])
+    low_x, high_x = _span([k["intensity"] for k in dots] + [peak / rate for _, rate in bandwidths])
+    low_y, high_y = _span([k["flops"] for k in dots] + [peak, peak / 100])
 
     def x(intensity: float) -> float:
         return LEFT + (math.log10(intensity) - low_x) / (high_x - low_x) * (WIDTH - LEFT - RIGHT)
@@ -58,11 +58,11 @@ def plot(report: Mapping[str, Any]) -> str:
 
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img">']
     out.append(f'<rect x="0" y="0" width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>')
-    for decade in range(low_x, high_x + 1):
+    for decade in range(math.ceil(low_x), math.floor(high_x) + 1):
         at = x(10.0**decade)
         out.append(f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{HEIGHT - BOTTOM}" stroke="#e6e9ec"/>')
         out.append(f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{_power(decade)}</text>')
-    for decade in range(low_y, high_y + 1):
+    for decade in range(math.ceil(low_y), math.floor(high_y) + 1):
         at = y(10.0**decade)
         out.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}" stroke="#e6e9ec"/>')
         out.append(f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{_power(decade - 9)}</text>')
@@ -79,9 +79,10 @@ def plot(report: Mapping[str, Any]) -> str:
             f' stroke-width="{1.6 if number == len(bandwidths) - 1 else 0.8}" stroke-dasharray="{"none" if number == len(bandwidths) - 1 else "5 3"}"/>'
         )
         # Each line is named at a height of its own, or the names would cover each other.
-        height = 10.0 ** (low_y + (high_y - low_y) * (0.08 + 0.07 * number))
+        height = 10.0 ** (low_y + (high_y - low_y) * (0.06 + 0.06 * number))
         place = min(max(height / rate, start), peak / rate)
-        out.append(f'<text x="{x(place) + 6:.1f}" y="{y(place * rate) + 4:.1f}">{rate / 1e9:.0f} GB/s, {escape(size(held))}</text>')
+        for halo in ('class="halo" ', ""):
+            out.append(f'<text {halo}x="{x(place) + 6:.1f}" y="{y(place * rate) + 4:.1f}">{rate / 1e9:.0f} GB/s, {escape(size(held))}</text>')
     for k in sorted(dots, key=lambda k: -k["share_of_model"]):
         fill = COLOURS[colour(k["share_of_limit"] or 0.0)]
         radius = 3 + 34 * math.sqrt(k["share_of_model"] / math.pi)
@@ -94,15 +95,14 @@ def plot(report: Mapping[str, Any]) -> str:
     names = (("green", "80 % of the limit or more"), ("yellow", "50 % or more"), ("red", "less"))
     for number, (name, text) in enumerate(names):
         at = HEIGHT - BOTTOM - 16 - 18 * (len(names) - 1 - number)
-        out.append(f'<circle cx="{WIDTH - RIGHT - 190}" cy="{at - 4}" r="5" fill="{COLOURS[name]}" fill-opacity="0.55" stroke="{COLOURS[name]}"/>')
-        out.append(f'<text x="{WIDTH - RIGHT - 178}" y="{at}">{text}</text>')
+        out.append(f'<circle cx="{WIDTH - RIGHT - 200}" cy="{at - 4}" r="5" fill="{COLOURS[name]}" fill-opacity="0.55" stroke="{COLOURS[name]}"/>')
+        out.append(f'<text x="{WIDTH - RIGHT - 188}" y="{at}">{text}</text>')
     return "\n".join([*out, "</svg>"])
 
 
-def _decades(values: list[float]) -> tuple[int, int]:
-    """The powers of ten around all values."""
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    return low, max(high, low + 1)
+def _span(values: list[float]) -> tuple[float, float]:
+    """The logarithms of the least and the largest value, with room around them."""
+    return math.log10(min(values)) - 0.15, math.log10(max(values)) + 0.15
 
 
 def _power(decade: int) -> str:
