@@ -78,6 +78,10 @@ class Rewriter:
         """Whether nothing but the node at hand uses `value`; a False may be wrong, a True never is."""
         return self._uses.get(id(value), 0) <= 1
 
+    def uses(self, value: Value) -> int:
+        """How often `value` is used, at most: uses by nodes that have died since count, too."""
+        return self._uses.get(id(value), 0)
+
     def map(self, value: Value) -> Value:
         """The value of the new graph that stands for a value of the old one."""
         found = self._values.get(id(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +17,14 @@ from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.ops.activation import Tanh
 from weft.ops.arithmetic import Where
-from weft.ops.comparison import Equal, GreaterEqual, Less, LessEqual, LogicalAnd
+from weft.ops.comparison import Equal, GreaterEqual, IsNan, Less, LessEqual, LogicalAnd
 from weft.ops.composing import Composer
 from weft.ops.contraction import MatMul, reduction_tolerance
 from weft.ops.examples import booleans, floats
 from weft.ops.movement import Iota, Pad
 from weft.ops.normalization import Softmax
 from weft.ops.precision import compute_dtype, rounded, widen
-from weft.ops.shapes import dim_floordiv, expect_kind, one_dtype, operands, quotient, same, show, tensor, unify, unify_shapes
+from weft.ops.shapes import broadcast, dim_floordiv, expect_kind, one_dtype, operands, quotient, same, show, tensor, unify, unify_shapes
 from weft.ops.transcendental import Exp
 from weft.tensor.language import Dim, as_dim
 
@@ -147,25 +147,42 @@ class Attention(Operator):
         present = k, v
         b, heads, s, size = q.shape
         groups, t = k.shape[1], k.shape[2]
-        repeat = quotient([heads], [groups])
-        grouped = not same(heads, groups)
-        if grouped:
-            # Query heads that share a key head: one more axis, over which keys broadcast.
-            q = c.reshape(q, (b, groups, repeat, s, size))
-            k, v = (c.reshape(x, (x.shape[0], groups, 1, t, x.shape[3])) for x in (k, v))
         scale = self.scale if self.scale is not None else 1 / math.sqrt(size) if isinstance(size, int) else None
         if scale is None:
             raise GraphError(f"head size: expected a number where no scale is given, got {size}")
+        terms = self.terms(c, (b, heads, s, t), wide, mask, past, past_key is not None, lengths)
+        stages = self.stages(c, q, k, scale, terms)
+        if self.softcap > 0 or (self.precision is not None and self.precision.bits > wide.bits):
+            weights, values = stages[3], c.cast(v, wide)
+            if not same(heads, groups):
+                weights = c.reshape(weights, (b, groups, quotient([heads], [groups]), s, t))
+                values = c.reshape(values, (b, groups, 1, t, v.shape[3]))
+            y = c.reshape(c(MatMul(), weights, values), (b, heads, s, v.shape[3]))
+        else:
+            y = c(ScaledDotProductAttention(scale, blank="empty" if terms else "nan"), q, k, v, *terms)
+        if flat:
+            y = c.reshape(c.transpose(y, (0, 2, 1, 3)), (b, s, as_dim(y.shape[3] * heads)))
+        return c.cast(y, dtype), *present, c.cast(stages[self.qk_mode], dtype)
+
+    def stages(self, c: Composer, q: Value, k: Value, scale: float, terms: Sequence[Value]) -> list[Value]:
+        """What `qk` may be, by `qk_mode`."""
+        (b, heads, s, size), groups, t = q.shape, k.shape[1], k.shape[2]
+        wide = compute_dtype(q.dtype)
+        grouped = not same(heads, groups)
+        if grouped:
+            # Query heads that share a key head: one more axis, over which keys broadcast.
+            q = c.reshape(q, (b, groups, quotient([heads], [groups]), s, size))
+            k = c.reshape(k, (b, groups, 1, t, size))
         rank = len(q.shape)
         keys = c.transpose(c.cast(k, wide), (*range(rank - 2), rank - 1, rank - 2))
         qk = c(MatMul(), c.mul(c.cast(q, wide), scale), keys)
         qk = c.reshape(qk, (b, heads, s, t)) if grouped else qk
-        stages = [qk]
-        stages.append(c.mul(c(Tanh(), c.div(qk, self.softcap)), self.softcap) if self.softcap > 0 else qk)
-        biased = self.bias(c, stages[1], mask, past, past_key is not None, lengths)
-        stages.append(biased)
+        capped = c.mul(c(Tanh(), c.div(qk, self.softcap)), self.softcap) if self.softcap > 0 else qk
+        biased = capped
+        for term in terms:
+            biased = c(Where(), term, biased, c.number(-math.inf, wide)) if term.dtype.is_bool else c.add(biased, c.cast(term, wide))
         logits = c.cast(biased, self.precision) if self.precision is not None and self.precision.bits > wide.bits else biased
-        if biased is stages[1]:
+        if not terms:
             weights = c(Softmax(-1), logits)
         else:
             greatest = c.max(logits, (3,))
@@ -173,19 +190,14 @@ class Attention(Operator):
             exps = c(Exp(), c.sub(logits, c(Where(), nothing, c.number(0.0, logits.dtype), greatest)))
             total = c.sum(exps, (3,))
             weights = c.div(exps, c(Where(), nothing, c.number(1.0, logits.dtype), total))
-        weights = c.cast(weights, wide)
-        stages.append(weights)
-        if grouped:
-            weights = c.reshape(weights, (b, groups, repeat, s, t))
-        y = c(MatMul(), weights, c.cast(v, wide))
-        y = c.reshape(y, (b, heads, s, y.shape[-1])) if grouped else y
-        if flat:
-            y = c.reshape(c.transpose(y, (0, 2, 1, 3)), (b, s, as_dim(y.shape[3] * heads)))
-        return c.cast(y, dtype), *present, c.cast(stages[self.qk_mode], dtype)
+        return [qk, capped, biased, c.cast(weights, wide)]
 
-    def bias(self, c: Composer, qk: Value, mask: Value | None, past: Dim, cached: bool, lengths: Value | None) -> Value:
-        """The logits with what may not be attended at -∞; `qk` itself if all may be."""
-        _, _, s, t = qk.shape
+    def terms(
+        self, c: Composer, scores: tuple[Dim, ...], wide: DType, mask: Value | None, past: Dim, cached: bool, lengths: Value | None,
+    ) -> list[Value]:  # fmt: skip
+        """What is added to the scores [b, heads, s, t], then, of bool, what may be attended."""
+        _, _, s, t = scores
+        added: list[Value] = []
         if mask is not None:
             width = mask.shape[-1]
             if not same(width, t):
@@ -193,7 +205,7 @@ class Attention(Operator):
                 rest = c.number(False, dt.bool_) if mask.dtype.is_bool else c.number(-math.inf, mask.dtype)
                 mask = c(Pad(tuple(pads)), mask, rest)
             if not mask.dtype.is_bool:
-                qk, mask = c.add(qk, c.cast(mask, qk.dtype)), None
+                added, mask = [mask], None
         conditions: list[Value] = [] if mask is None else [mask]
         columns = c(Iota(dt.int64, (1, t), 1))
         if self.causal or self.left >= 0 or self.right >= 0:
@@ -212,11 +224,11 @@ class Attention(Operator):
         if lengths is not None:
             conditions.append(c(Less(), columns, c.reshape(c.cast(lengths, dt.int64), (-1, 1, 1, 1))))
         if not conditions:
-            return qk
+            return added
         allowed = conditions[0]
         for more in conditions[1:]:
             allowed = c(LogicalAnd(), allowed, more)
-        return c(Where(), allowed, qk, c.number(-math.inf, qk.dtype))  # type: ignore[no-any-return]
+        return [*added, allowed]
 
     def tolerance(self, *types: TensorType) -> float:
         sizes = [d for d in (*types[0].shape, *types[1].shape) if isinstance(d, int)]
@@ -239,6 +251,112 @@ class Attention(Operator):
         yield Sample(cls(), (q, k, v, nothing), "masked")
         h = [x.astype(np.float16) for x in (q, k, v)]
         yield Sample(cls(precision=dt.float32), tuple(h), "float16")
+
+
+@dataclass(frozen=True)
+class ScaledDotProductAttention(Operator):
+    """softmax(scale · q · kᵀ, changed by terms) · v per head, as one operator: what `fuse_attention` makes of the operators that exporters write.
+
+    Inputs: q [b…, h, s, d], k [b…, g, t, d], v [b…, g, t, e], then any number of terms that broadcast to the scores [b…, h, s, t], applied in order:
+    one of q's dtype is added; one of bool keeps the scores where it is true and puts `fill` elsewhere. Output: [b…, h, s, e]. Query heads share
+    key heads in order, h / g each. `blank` says what a row gives whose weights are no numbers: "nan" what softmax gives, "zero" zeros, "empty" zeros if
+    all its scores are -∞, else what softmax gives. The scores are not among the outputs, so that they need never be in memory as a whole.
+    """
+
+    scale: float = 1.0
+    fill: float = -math.inf
+    blank: str = "nan"
+    kind = "composite"
+
+    def infer(self, *types: Type | None) -> TensorType:
+        """Raises GraphError for ranks, dtypes, heads or sizes that do not agree, or terms that do not broadcast to the scores."""
+        q, k, v, *terms = operands(types)
+        expect_kind(one_dtype([q, k, v, *(t for t in terms if not t.dtype.is_bool)]), ("float",))
+        if self.blank not in ("nan", "zero", "empty"):
+            raise GraphError(f"blank: expected 'nan', 'zero' or 'empty', got {self.blank!r}")
+        if q.rank < 3 or k.rank != q.rank or v.rank != q.rank:
+            raise GraphError(f"expected q, k and v of one rank, three or more, got {show(q.shape)}, {show(k.shape)}, {show(v.shape)}")
+        unify_shapes(q.shape[:-3], k.shape[:-3], "batch of q and k")
+        unify_shapes(k.shape[:-1], v.shape[:-1], "batch, heads and keys of k and v")
+        unify(q.shape[-1], k.shape[-1], "head size")
+        h, g = q.shape[-3], k.shape[-3]
+        if isinstance(h, int) and isinstance(g, int) and (g == 0 or h % g):
+            raise GraphError(f"query heads: expected a multiple of {g} key heads, got {h}")
+        scores = (*q.shape[:-1], k.shape[-2])
+        for t in terms:
+            unify_shapes(broadcast(scores, t.shape), scores, "broadcast of a term to the scores")
+        return TensorType(q.dtype, (*q.shape[:-1], v.shape[-1]))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        q, k, v, *terms = (a for a in arrays if a is not None)
+        repeat = q.shape[-3] // max(1, k.shape[-3])
+        wq, wk, wv = widen(q), np.repeat(widen(k), repeat, -3), np.repeat(widen(v), repeat, -3)
+        with np.errstate(all="ignore"):
+            scores = wq @ wk.swapaxes(-1, -2) * self.scale
+            for t in terms:
+                scores = np.where(t, scores, self.fill) if t.dtype == np.bool_ else scores + widen(t)
+            greatest = scores.max(-1, keepdims=True, initial=-np.inf)
+            exps = np.exp(scores - greatest)
+            total = exps.sum(-1, keepdims=True)
+            y = (exps @ wv) / total
+            if self.blank != "nan":
+                y = np.where(np.isnan(total) if self.blank == "zero" else np.isneginf(greatest), 0, y)
+        return rounded(y, dt.dtype(q.dtype))
+
+    @algorithm("decompose")
+    def normalized_last(self, builder: GraphBuilder, q: Value, k: Value, v: Value, *terms: Value) -> Value:
+        """The weights are divided by their sum after the second product, where there are fewer numbers to divide."""
+        c = Composer(builder)
+        dtype, wide = q.dtype, compute_dtype(q.dtype)
+        y_shape = (*q.shape[:-1], v.shape[-1])
+        lead, heads, groups = q.shape[:-3], q.shape[-3], k.shape[-3]
+        grouped = not same(heads, groups)
+        if grouped:
+            # Query heads that share a key head: one more axis, over which keys broadcast.
+            repeat = quotient([heads], [groups])
+            q = c.reshape(q, (*lead, groups, repeat, *q.shape[-2:]))
+            k, v = (c.reshape(x, (*lead, groups, 1, *x.shape[-2:])) for x in (k, v))
+            split: list[Value] = []
+            for t in terms:
+                t = c.reshape(t, (1,) * (len(lead) + 3 - len(t.shape)) + t.shape)
+                h = t.shape[-3]
+                parts = (1, 1) if same(h, 1) else (groups, repeat)
+                split.append(c.reshape(t, (*t.shape[:-3], *parts, *t.shape[-2:])))
+            terms = tuple(split)
+        rank = len(q.shape)
+        keys = c.transpose(c.cast(k, wide), (*range(rank - 2), rank - 1, rank - 2))
+        scores = c(MatMul(), c.mul(c.cast(q, wide), self.scale) if self.scale != 1.0 else c.cast(q, wide), keys)
+        for t in terms:
+            scores = c(Where(), t, scores, c.number(self.fill, wide)) if t.dtype.is_bool else c.add(scores, c.cast(t, wide))
+        greatest = c.max(scores, (-1,))
+        exps = c(Exp(), c.sub(scores, greatest))
+        total = c.sum(exps, (-1,))
+        y = c.mul(c.div(1.0, total), c(MatMul(), exps, c.cast(v, wide)))
+        if self.blank != "nan":
+            nothing = c(IsNan(), total) if self.blank == "zero" else c(Equal(), greatest, -math.inf)
+            y = c(Where(), nothing, c.number(0.0, wide), y)
+        return c.cast(c.reshape(y, y_shape) if grouped else y, dtype)
+
+    def tolerance(self, *types: TensorType) -> float:
+        sizes = [d for d in (*types[0].shape, *types[1].shape) if isinstance(d, int)]
+        return 16 + reduction_tolerance(max(sizes, default=64))
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        f = floats
+        q, k, v = f((2, 4, 3, 8)), f((2, 4, 5, 8), seed=1), f((2, 4, 5, 6), seed=2)
+        yield Sample(cls(0.5), (q, k, v), "plain")
+        yield Sample(cls(0.5), (q, k, v, f((2, 1, 1, 5), seed=3), f((4, 3, 5), seed=4)), "added")
+        yield Sample(cls(0.5, -1e4), (q, k, v, booleans((3, 5))), "chosen")
+        k2, v2 = f((2, 2, 5, 8), seed=1), f((2, 2, 5, 6), seed=2)
+        yield Sample(cls(0.3), (q, k2, v2, f((2, 4, 3, 5), seed=3), f((3, 5), seed=4)), "grouped")
+        yield Sample(cls(), (f((5, 7, 9)), f((5, 19, 9), seed=1), f((5, 19, 9), seed=2)), "odd")
+        yield Sample(cls(), (f((2, 1, 16)), f((2, 33, 16), seed=1), f((2, 33, 16), seed=2)), "one_query")
+        nothing = np.zeros((3, 5), np.bool_)
+        nothing[1] = True
+        yield Sample(cls(blank="zero"), (q, k, v, nothing), "masked_zero")
+        yield Sample(cls(blank="empty"), (q, k, v, nothing), "masked_empty")
+        yield Sample(cls(0.5), tuple(x.astype(np.float16) for x in (q, k, v)), "float16")
 
 
 @dataclass(frozen=True)
@@ -320,4 +438,4 @@ class RotaryEmbedding(Operator):
         yield Sample(cls(), (f((1, 1, 2, 4), "float16"), f((1, 2, 2), "float16", seed=1), f((1, 2, 2), "float16", seed=2)), "float16")
 
 
-__all__ = ["Attention", "RotaryEmbedding"]
+__all__ = ["Attention", "RotaryEmbedding", "ScaledDotProductAttention"]

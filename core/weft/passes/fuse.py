@@ -31,6 +31,8 @@ CHEAP = frozenset(
 )  # fmt: skip
 # Composites that read their first operand row by row: cheap formulas on it may be computed as it is read.
 ROW_WISE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RMSNorm"})
+# The composite that packs what it reads: whatever moves or cheaply changes its operands may be computed meanwhile.
+ATTENTION = "ScaledDotProductAttention"
 
 
 def fuse(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
@@ -132,7 +134,9 @@ class _Fusion:
         for k, node in enumerate(self.nodes):
             if not self.fusable(k) or self.is_view(k) or self.group[k] is not None:
                 continue
-            if node.op.kind in ("contraction", "window", "composite", "reduction"):
+            if type(node.op).__name__ == ATTENTION:
+                self.close(self.with_operands(k, self.with_transpose(k)))
+            elif node.op.kind in ("contraction", "window", "composite", "reduction"):
                 self.close(self.with_prologue(k, self.with_followers(k)))
             elif node.op.kind == "opaque":
                 self.close([k])
@@ -173,6 +177,45 @@ class _Fusion:
         # Another reduction of the same rows: softmax's sum after its maximum, the variance after the mean.
         return trailing_axes(node) == rows and node.inputs[0] is not None and node.inputs[0].shape == shapes[-1]
 
+    def with_transpose(self, anchor: int) -> set[int]:
+        """An attention and the transpose after it, which stores the heads side by side."""
+        users = self.users[anchor]
+        if len(users) == 1 and self.group[users[0]] is None and self.fusable(users[0]):
+            op = self.nodes[users[0]].op
+            trial = {anchor, users[0]}
+            if type(op).__name__ == "Transpose" and op.attributes()["axes"][-1] == self.nodes[anchor].output.tensor.rank - 1:
+                if len(self.live_outs(trial)) == 1 and self.sound(trial):
+                    return trial
+        return {anchor}
+
+    def with_operands(self, anchor: int, members: set[int]) -> set[int]:
+        """An attention and what moves or cheaply changes its operands, if nothing else uses it. Keys and values that are not packed are read
+        many times where they are, so they may only be moved; a view between two that join need not be one."""
+        members = set(members)
+        node = self.nodes[anchor]
+        packed = {id(v) for k, v in enumerate(node.inputs) if v is not None and (k not in (1, 2) or v.tensor.layout is not None)}
+        todo = [(p, any(v is o for v in node.inputs for o in self.nodes[p].outputs if id(o) in packed)) for p in self.uses[anchor]]
+        while todo and len(members) < self.capabilities.max_group:
+            k, changes = todo.pop(0)
+            op, cheap = self.nodes[k].op, type(self.nodes[k].op).__name__ in CHEAP
+            moves = op.kind == "injective" and cheap
+            if k in members or self.group[k] is not None or not self.fusable(k) or not (moves or (changes and cheap and op.kind == "elementwise")):
+                continue
+            if any(u not in members for u in self.users[k]) or len(self.nodes[k].outputs) != 1 or id(self.nodes[k].output) in self.kept:
+                continue
+            added = {k}
+            if self.is_view(k):
+                # Worth it only where it saves a copy: what comes before is computed in place, too.
+                before = [p for p in self.uses[k] if self.users[p] == [k] and type(self.nodes[p].op).__name__ in ("Slice", "Transpose", "BroadcastTo")]
+                if not before or self.group[before[0]] is not None or id(self.nodes[before[0]].output) in self.kept or self.is_view(before[0]):
+                    continue
+                added.add(before[0])
+            if len(self.live_outs(members | added)) > len(self.live_outs(members)) or not self.sound(members | added):
+                continue
+            members |= added
+            todo += [(p, changes) for a in added for p in self.uses[a] if p not in members]
+        return members
+
     def with_prologue(self, anchor: int, members: set[int]) -> set[int]:
         node = self.nodes[anchor]
         if node.op.kind == "reduction" and len(node.outputs) == 1:
@@ -194,7 +237,6 @@ class _Fusion:
         if type(op).__name__ != "Transpose" or tuple(op.attributes()["axes"]) != swapped or self.users[k] != [anchor] or id(right) in self.kept:
             return members
         return members | {k} if self.sound(members | {k}) else members
-
 
     def with_producers(self, members: set[int], only_cheap: bool = False, into: int | None = None, most: int = 64) -> set[int]:
         """`members` and the elementwise and injective nodes before them that nothing else uses, as far as computing them in place costs little."""

@@ -1,0 +1,256 @@
+"""Attention as one kernel: per tile of queries the scores, their softmax and the weighted sum of values, with no score leaving the second cache.
+
+Everything is computed under the loop over tiles of queries of the second product: the scores of a tile against all keys, in register tiles whose
+epilogue scales and masks; the softmax on the tile's rows; the second product in register tiles whose epilogue divides by the rows' sums and stores
+where the group's output wants it. Keys (and values) that the group stores in panels are packed before, once for all tiles. Tiling over queries is
+FlashAttention's (Dao et al., 2022); keys are not tiled, as rows of scores fit into a core's second cache, so that no running maximum is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.errors import ScheduleError
+from weft.expr.nodes import Var
+from weft.loop.nodes import Block, Load, Program, int_const
+from weft.machine import Machine
+from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.schedule import Schedule
+from weft_llvm.schedules import access
+from weft_llvm.schedules.contraction import PANEL_VECTORS, find_roles, is_contraction, split_panels
+from weft_llvm.schedules.elementwise import schedule_elementwise
+from weft_llvm.schedules.rowwise import schedule_row
+from weft_llvm.schedules.tiles import choose_tile
+
+COMPOSITE = "ScaledDotProductAttention"
+LEAST_ROWS, MOST_ROWS = 24, 64
+"""Queries in a tile: enough that keys and values, streamed once per tile, cost little beside the arithmetic, and few enough that scores stay near."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Blocks of an attention by role: two products, softmax's two reductions, and the exponentials that the second product reads."""
+
+    scores: str
+    greatest: str
+    exps: str
+    total: str
+    product: str
+
+
+def find_parts(program: Program) -> Parts | str:
+    """The blocks of an attention by role, or why there is none."""
+    blocks = access.blocks_of(program)
+    sums = [b for b in blocks if access.is_reduction(b)]
+    products = [b for b in sums if is_contraction(b) and dict(b.annotations).get("composite") == COMPOSITE]
+    others = [b for b in sums if b not in products]
+    if len(products) != 2 or len(others) != 2:
+        return f"the group has {len(products)} products and {len(others)} other reductions, an attention two of each"
+    weights = operands(products[1])[0].buffer.name
+    exps = next((b.name for b in blocks if access.target(b).buffer.name == weights), None)
+    if exps is None or dict(others[0].annotations).get("op") != "ReduceMax":
+        return "the weights of the second product are not computed in the group"
+    return Parts(products[0].name, others[0].name, exps, others[1].name, products[1].name)
+
+
+def operands(product: Block) -> tuple[Load, Load]:
+    """What a product reads, left and right."""
+    store = access.target(product)
+    left, right = [x for x in access.loads(product) if x.buffer.name != store.buffer.name]
+    return left, right
+
+
+class AttentionRule(Rule):
+    """See the module."""
+
+    name = "attention"
+    priority = 12
+
+    def __init__(self) -> None:
+        self._trial: tuple[Program, Schedule] | None = None
+
+    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
+        if access.outside_blocks(program.body) or access.has_sequential_loop(program):
+            return Decline("loop_program", "statements or blocks stand outside a plain nest")
+        if not any(dict(b.annotations).get("composite") == COMPOSITE for b in access.blocks_of(program)):
+            return Decline("no_attention", "the group holds no attention")
+        parts = find_parts(program)
+        if isinstance(parts, str):
+            return Decline("other_shape", parts)
+        # What the primitives make of operands stored by formulas shows when they are tried; what they did is kept for `apply`.
+        trial = Schedule(program, machine)
+        try:
+            schedule_attention(trial, machine)
+        except ScheduleError as error:
+            return Decline("not_tiled", error.why or error.what)
+        self._trial = program, trial
+        return Offer(float(sum(access.block_work(b) for b in access.blocks_of(program))))
+
+    def apply(self, s: Schedule) -> None:
+        assert s.machine is not None
+        program, trial = self._trial or (None, None)
+        if trial is not None and s.program is program and s.machine == trial.machine and not s.overrides and not s.checked:
+            s.program, s.trace = trial.program, trial.trace
+        else:
+            schedule_attention(s, s.machine)
+
+
+def schedule_attention(s: Schedule, machine: Machine) -> None:
+    """Schedules a group that holds one attention."""
+    inline_formulas(s)
+    parts = find_parts(s.program)
+    assert isinstance(parts, Parts)
+    order = s.blocks()
+    early = order[: order.index(parts.scores)]
+    packs = [b for b in order if dict(s.block(b).annotations).get("op") == "Relayout"]
+    for b in packs:
+        schedule_elementwise(s, b, machine)
+    between = [b for b in order[order.index(parts.scores) + 1 : order.index(parts.greatest)] if b not in packs]
+    logits = between or [s.cache_write(parts.scores, "register")]
+    s.set_scope(parts.scores, "register")
+    tail = order[-1]
+    if tail == parts.product:
+        tail = s.cache_write(parts.product, "register")
+    s.set_scope(parts.product, "register")
+    late = [b for b in s.blocks()[s.blocks().index(parts.total) :] if b not in (parts.product, tail, *packs)]
+    rows, others = tail_loops(s, parts, tail)
+    if rows is not None:
+        size = choose_rows(s, rows, machine)
+        tiles, inside = s.split(rows, [None, size])
+        s.reorder(*others[:-1], tiles, inside, others[-1])
+    else:
+        # One query per head: a head is a tile; without heads, one trip around all gives the rest a place.
+        s.reorder(*others)
+        tiles = others[-2] if len(others) > 1 else s.split(others[-1], [1, None])[0]
+    moved = [*reversed(late), parts.product, parts.exps, parts.greatest, *reversed(logits), parts.scores]
+    moved += [b for b in reversed(early) if b not in packs]
+    for b in moved:
+        s.compute_at(b, tiles)
+    # One row at a time through the softmax: it stays in the first cache from its maximum to its sum.
+    row = s.loops(parts.exps)[s.loops(parts.exps).index(tiles) + 1]
+    s.compute_at(parts.greatest, row)
+    s.reverse_compute_at(parts.total, row)
+    tiled = [p for p, t in ((parts.scores, logits[-1]), (parts.product, tail)) if tile_product(s, p, t, tiles, machine)]
+    rest = [b for b in moved if b not in tiled]
+    for b in rest:
+        s.compact_buffer(access.target(s.block(b)).buffer.name)
+    for b in rest:
+        if b not in logits or parts.scores not in tiled:
+            schedule_row(s, b, row if b in (parts.greatest, parts.exps, parts.total) else tiles, machine)
+    if parts.product not in tiled:
+        schedule_row(s, tail, tiles, machine)
+    outer = s.loops(tail)[: s.loops(tail).index(tiles) + 1]
+    s.parallel(outer[0] if len(outer) == 1 else str(s.fuse(*outer)))
+
+
+def tail_loops(s: Schedule, parts: Parts, tail: str) -> tuple[str | None, list[str]]:
+    """The loop of `tail` along the queries (None if there is one query), and its others, the values' columns last."""
+    product, block = s.block(parts.product), s.block(tail)
+    left, right = operands(product)
+    store = access.target(product)
+    loops = dict(zip((i.var.name for i in block.iters), s.loops(tail)))
+    read = next(x for x in access.loads(block) if x.buffer.name == store.buffer.name)
+
+    def loop_of(moves: Load, stays: Load) -> str | None:
+        moving = [k for k, e in enumerate(store.indices) if isinstance(e, Var) and access.stride_of(moves, e.name) != 0 == access.stride_of(stays, e.name)]
+        index = read.indices[moving[-1]] if moving else None
+        return loops[index.name] if isinstance(index, Var) else None
+
+    rows, columns = loop_of(left, right), loop_of(right, left)
+    if columns is None:
+        raise ScheduleError("attention: no loop of the output runs over the columns of the values", hint="it has a single column, or is stored by a formula")
+    return rows, [*(x for x in s.loops(tail) if x not in (rows, columns)), columns]
+
+
+def tile_product(s: Schedule, name: str, tail: str, around: str, machine: Machine) -> bool:
+    """Register tiles of a product under the loop `around`, with the block `tail` that takes the tile out of them.
+
+    Panels of columns stand outside rows: a panel stays in the first cache while all rows of the tile of queries pass. False if no loop gives lanes.
+    """
+    block = s.block(name)
+    dtype = access.target(block).buffer.dtype
+    lanes = machine.lanes(dtype)
+    split_panels(s, name)
+    roles = find_roles(s, name)
+    if roles is None:
+        s.set_scope(name, "global")
+        return False
+    view = access.LoopView.of(s, name)
+    shared = view.loops[: view.loops.index(around) + 1]
+    reduce = [x for x in view.loops if view.kinds.get(x) == "reduce"]
+    row = roles.row if roles.row is not None and roles.row not in shared else None
+    rows, width = 1 if row is None else view.extents[row], view.extents[roles.vector]
+    inner: list[str] = []
+    outer: list[str] = []
+    vector = roles.vector
+    if width is not None and width == PANEL_VECTORS * lanes and roles.column is not None and roles.column not in shared:
+        tile = choose_tile(rows, [PANEL_VECTORS], view.extent(roles.column) * PANEL_VECTORS, machine, dtype)
+        outer.append(roles.column)
+        column, vector = s.split(vector, [None, lanes])
+        inner += [column, vector]
+    else:
+        vectors = -(-(width or access.UNKNOWN_EXTENT) // lanes)
+        tile = choose_tile(rows, [c for c in (1, 2, 3, 4) if c <= vectors], vectors, machine, dtype)
+        panel, vector = s.split(vector, [None, tile.columns * lanes])
+        outer.append(panel)
+        column, vector = s.split(vector, [None, lanes])
+        inner += [column, vector]
+    if row is not None:
+        row, height = s.split(row, [None, tile.rows])
+        outer.append(row)
+        inner.insert(0, height)
+    s.reorder(*outer, *reduce, *inner)
+    init = s.decompose_reduction(name, reduce[0])
+    s.reverse_compute_at(tail, outer[-1])
+    s.compact_buffer(access.target(s.block(name)).buffer.name, align=lanes)
+    for b in (name, init):
+        loops = s.loops(b)
+        loops = [x for x in loops[loops.index(outer[-1]) + 1 :] if x not in reduce]
+        for x in loops[:-1]:
+            s.unroll(x)
+        s.vectorize(loops[-1])
+    finish_tail(s, tail, outer[-1], lanes)
+    return True
+
+
+def finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
+    """The epilogue on the tile: its contiguous loop in vectors, the rest unrolled."""
+    loops = s.loops(tail)
+    inner = loops[loops.index(at) + 1 :]
+    view = access.LoopView.of(s, tail)
+    tiles = [x for x in view.loads if x.buffer.scope == "register"]
+    lane_loops = [x for x in inner if view.stride(view.store, x) == 1 and all(view.stride(t, x) in (0, 1) for t in tiles)]
+    for x in inner:
+        n = int_const(s.loop(x).extent)
+        if lane_loops and x == lane_loops[-1]:
+            if n is not None and n > lanes and n % lanes == 0:
+                outer, x = s.split(x, [None, lanes])
+                s.unroll(outer)
+            if n is not None and n > 1:
+                s.vectorize(x)
+        elif n is not None and n <= 32:
+            s.unroll(x)
+
+
+def choose_rows(s: Schedule, row: str, machine: Machine) -> int:
+    """Queries of a tile."""
+    return 32
+
+
+def inline_formulas(s: Schedule) -> None:
+    """Inlines what is computed element by element, but for what is read more often than computed: scaled queries, packed keys and values, scores,
+    weights, and the reciprocals of the rows' sums."""
+    outputs = {b.name for b in s.program.outputs}
+    parts = find_parts(s.program)
+    assert isinstance(parts, Parts)
+    total = access.target(s.block(parts.total)).buffer
+    kept = {access.target(s.block(parts.exps)).buffer.name, operands(s.block(parts.scores))[0].buffer.name}
+    kept.update(x.buffer.name for x in access.loads(s.block(parts.greatest)))
+    for name in s.blocks():
+        block = s.block(name)
+        buffer = access.target(block).buffer
+        if access.is_reduction(block) or buffer.name in outputs or buffer.name in kept or dict(block.annotations).get("op") == "Relayout":
+            continue
+        if buffer.shape == total.shape and any(x.buffer.name == total.name for x in access.loads(block)):
+            continue
+        s.compute_inline(name)
