@@ -32,7 +32,7 @@ class LayoutOffer:
 LayoutRule: TypeAlias = "Callable[[Node], list[LayoutOffer]]"
 
 # Composites whose whole decomposition becomes one Program: a schedule library takes them as one kernel.
-CLAIMED = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RMSNorm", "Attention"})
+CLAIMED = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RMSNorm", "ScaledDotProductAttention"})
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from weft.passes.capabilities import Capabilities, LayoutOffer, LayoutRule
 # A convolution that reads rows of one channel reaches about half of what it reaches on blocks of channels; the half it loses, in the
 # bytes that memory could move meanwhile (64 FLOP and 8 bytes a cycle).
 BYTES_PER_FLOP = 1 / 8
+# Queries that make up for packing the keys that they all read.
+QUERIES_TO_PACK = 8
 # Rows of one channel with a stride give no vector of neighbours: a convolution per channel or group runs about so many times as long as at stride 1.
 STRIDED_ROWS = 8
 
@@ -26,6 +28,7 @@ def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
     if capabilities.panel is not None:
         width = capabilities.panel
         offers["MatMul"] = lambda node: matmul_offers(node, width)
+        offers["ScaledDotProductAttention"] = lambda node: attention_offers(node, width)
         offers["Recurrence"] = lambda node: recurrence_offers(node, width)
     return offers
 
@@ -91,6 +94,22 @@ def matmul_offers(node: Node, panel: int) -> list[LayoutOffer]:
     if a is None or b is None or b.constant is None or b.constant.ndim != 2 or a.tensor.rank < 2 or b.constant.shape[1] * 2 < panel:
         return []
     return [LayoutOffer((None, panel_layout(panel), *(None,) * (len(node.inputs) - 2)), (None,), -1.0)]
+
+
+def attention_offers(node: Node, panel: int) -> list[LayoutOffer]:
+    """Keys transposed in panels of keys, [..., t/p, d, p], and values in panels of columns, [..., e/p, t, p], where enough queries read them."""
+    q, k, v = node.inputs[:3]
+    if q is None or k is None or v is None:
+        return []
+    rank, queries, columns = q.tensor.rank, q.shape[-2], v.shape[-1]
+    if isinstance(queries, int) and queries < QUERIES_TO_PACK:
+        return []
+    before, last, inner = tuple(range(rank - 2)), rank - 1, rank
+    keys = Layout((Split(last - 1, panel), Permute((*before, last - 1, inner, last))))
+    values = None
+    if isinstance(columns, int) and columns % panel == 0 and columns > panel:
+        values = Layout((Split(last, panel), Permute((*before, last, last - 1, inner))))
+    return [LayoutOffer((None, keys, values, *(None,) * (len(node.inputs) - 3)), (None,), -BYTES_PER_FLOP * elements(node.output) * elements(k))]
 
 
 def recurrence_offers(node: Node, panel: int) -> list[LayoutOffer]:

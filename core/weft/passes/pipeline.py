@@ -18,6 +18,7 @@ from weft.passes.fold_batch_norm import fold_batch_norm
 from weft.passes.fold_constants import fold_constants
 from weft.passes.fold_scale import fold_scale
 from weft.passes.fuse import fuse
+from weft.passes.fuse_attention import fuse_attention
 from weft.passes.merge_groups import merge_groups
 from weft.passes.narrow_weights import narrow_weights
 from weft.passes.reduce_precision import reduce_precision
@@ -46,6 +47,7 @@ STAGES: tuple[tuple[str, Callable[[Graph, Capabilities], Graph], str], ...] = (
     ("decompose", decompose, "every composite is claimed by the target"),
     ("simplify_algebra", lambda g, c: simplify_algebra(g), "no rule of algebra applies"),
     ("fold_constants_2", lambda g, c: fold_constants(g), "as after fold_constants"),
+    ("fuse_attention", fuse_attention, "no attention whose scores nothing else uses is spelled out, where the target claims it"),
     ("fold_scale", lambda g, c: fold_scale(g), "no constant scale follows a convolution or product with constant weights"),
     ("merge_groups", merge_groups, "a grouped convolution has whole channel blocks per group where a few groups make them"),
     ("eliminate_common_subexpressions", lambda g, c: eliminate_common_subexpressions(g), "no two nodes compute the same"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.scheduling.rule import Rule
+from weft_llvm.schedules.attention import AttentionRule
 from weft_llvm.schedules.contraction import ContractionRule
 from weft_llvm.schedules.elementwise import ElementwiseRule
 from weft_llvm.schedules.fallback import FallbackRule
@@ -13,4 +14,4 @@ from weft_llvm.schedules.rowwise import RowwiseRule
 
 def rules() -> list[Rule]:
     """Every rule of the target; the cheapest offer of the highest priority wins."""
-    return [ContractionRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), ElementwiseRule(), FallbackRule()]
+    return [AttentionRule(), ContractionRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), ElementwiseRule(), FallbackRule()]
