@@ -1,4 +1,4 @@
-"""Weft beside every peer that is installed, on the eight architectures, in one run.
+"""Weft beside every peer that is installed, on the architectures of models.py, in one run.
 
     python -m benchmarks.compare [--models a,b] [--threads 1,2] [--engines weft,onnxruntime,…] [--repeat N] [--json FILE]
 
@@ -9,11 +9,9 @@ differ from machine to machine and from hour to hour.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import math
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -27,8 +25,8 @@ from typing import IO, Any, cast
 
 import numpy as np
 
+from benchmarks.arguments import add_model_arguments, chosen, machine, model_source, prepared_models
 from benchmarks.engine_process import TORCH, WEFT, peers
-from benchmarks.models import NAMES, TORCH_HINT, save_twin
 
 PAUSE = 0.02
 """Before each turn: the threads of the engine before may still be spinning for work."""
@@ -171,19 +169,6 @@ def means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return answer
 
 
-def machine() -> dict[str, Any]:
-    name = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                name = line.split(":", 1)[1].strip()
-                break
-    except OSError:
-        pass
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"cpu": name, "cpus": cpus, "system": platform.platform(), "python": platform.python_version()}
-
-
 # -- what people see --------------------------------------------------------------------------------------------------
 
 
@@ -235,55 +220,23 @@ def show(results: Sequence[Result], rows: Sequence[dict[str, Any]], averages: Se
         console.print(table)
 
 
-def chosen(text: str | None, known: Sequence[str], what: str) -> list[str]:
-    names = list(known) if text is None else [n.strip() for n in text.split(",") if n.strip()]
-    unknown = [n for n in names if n not in known]
-    if unknown:
-        raise SystemExit(f"no {what} '{unknown[0]}': there are {', '.join(known)}")
-    return names
-
-
-def prepare(name: str, folder: Path, source: str, layers: int | None) -> Path:
-    """The model file and, beside it, its inputs; made unless they are there."""
-    path = folder / f"{name}.onnx"
-    if path.is_file() and path.with_suffix(".npz").is_file():
-        return path
-    if source == "torch":
-        # In a process of its own: the exporter leaves gigabytes behind.
-        code = "import sys; from benchmarks.models import export; export(sys.argv[1], sys.argv[2])"
-        subprocess.run([sys.executable, "-c", code, name, str(folder)], check=True, stdout=subprocess.DEVNULL)
-    else:
-        _, inputs = save_twin(name, folder, layers=layers)
-        np.savez(path.with_suffix(".npz"), **inputs)  # type: ignore[arg-type]
-    return path
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--models", help=f"names separated by commas [all of {','.join(NAMES)}]")
+    add_model_arguments(parser)
     parser.add_argument("--threads", default="1,2", help="numbers of threads separated by commas [%(default)s]")
     parser.add_argument("--engines", help="names separated by commas [weft and every peer that is installed]")
-    parser.add_argument("--source", choices=("torch", "twins"), help="exported by PyTorch, or torch-free twins [torch if it is installed]")
-    parser.add_argument("--layers", type=int, help="shallow twins, for trying out")
-    parser.add_argument("--folder", type=Path, help="where models are kept, and found again [a temporary folder]")
     parser.add_argument("--repeat", type=int, default=20, help="turns of every engine [%(default)s]")
     parser.add_argument("--calls", type=int, default=10, help="calls in a turn at most [%(default)s]")
     parser.add_argument("--seconds", type=float, default=0.2, help="length of a turn, after at least one call [%(default)s]")
     parser.add_argument("--json", type=Path, help="file for every number")
     options = parser.parse_args(arguments)
 
-    torch = all(importlib.util.find_spec(m) for m in ("torch", "transformers", "onnxscript"))
-    source = options.source or ("torch" if torch else "twins")
-    if source == "torch" and not torch:
-        raise SystemExit(f"--source torch: {TORCH_HINT}")
+    source = model_source(options.source)
     known = [WEFT, *peers(), *([TORCH] if source == "torch" else [])]
-    models, names = chosen(options.models, NAMES, "model"), chosen(options.engines, known, "engine")
+    names = chosen(options.engines, known, "engine")
     results: list[Result] = []
-    with ExitStack() as stack:
-        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder.mkdir(parents=True, exist_ok=True)
-        for model in models:
-            path = prepare(model, folder, source, options.layers)
+    with prepared_models(options) as models:
+        for model, path in models:
             for threads in (int(t) for t in options.threads.split(",")):
                 print(f"{model}, {threads} threads …", file=sys.stderr, flush=True)
                 results += measure(model, path, threads, names, max(1, options.repeat), options.calls, options.seconds)

@@ -1,4 +1,4 @@
-"""The eight architectures of the benchmarks, in two forms.
+"""The eight architectures of the benchmarks and, from `own_models`, six more, in two forms.
 
 `export(name, folder)` lets PyTorch make them (the extra `bench`): the published models with seeded weights, and the framework's own output to compare with.
 `twin(name)` builds the same graphs with `onnx` alone: same operators, structure and shapes as the exporter emits, random weights of their own. Tests that
@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks import own_models
+
 if TYPE_CHECKING:
     import onnx
 
 Array = np.ndarray[Any, Any]
-NAMES = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "bert_base_s128", "gpt2_s128", "lstm", "mlp")
+NAMES: tuple[str, ...] = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "bert_base_s128", "gpt2_s128", "lstm", "mlp")
 OPSET, IR_VERSION = 20, 10
+EVERY = (*NAMES, *own_models.OWN)
 TORCH_HINT = "install the extra `bench`: pip install torch transformers onnxscript"
 
 
@@ -37,10 +40,11 @@ def twin(name: str, *, layers: int | None = None, seed: int = 0) -> tuple[onnx.M
     Args:
         layers: at most so many blocks per stage (residual nets), blocks (mobilenets), layers (transformers, LSTM) or hidden layers (mlp).
     """
-    if name not in _TWINS:
-        raise KeyError(f"no model '{name}': there are {', '.join(NAMES)}")
-    build = _Build(name, seed)
-    inputs = _TWINS[name](build, layers)
+    twins = {**_TWINS, **own_models.TWINS}
+    if name not in twins:
+        raise KeyError(f"no model '{name}': there are {', '.join(EVERY)}")
+    build = Build(name, seed)
+    inputs = twins[name](build, layers)
     return build.model(inputs), inputs
 
 
@@ -54,7 +58,7 @@ def save_twin(name: str, folder: str | os.PathLike[str], *, layers: int | None =
     return path, inputs
 
 
-class _Build:
+class Build:
     """Nodes and initializers of a graph, in order; a method per layer that the exporter emits as a pattern."""
 
     def __init__(self, name: str, seed: int) -> None:
@@ -114,15 +118,25 @@ class _Build:
 
     # -- vision
     def conv(
-        self, x: str, inner: int, outer: int, kernel: int, stride: int = 1, *, pads: Sequence[int] | None = None, group: int = 1, gain: float = 2.0
+        self,
+        x: str,
+        inner: int,
+        outer: int,
+        kernel: int,
+        stride: int = 1,
+        *,
+        pads: Sequence[int] | None = None,
+        group: int = 1,
+        dilation: int = 1,
+        gain: float = 2.0,
     ) -> str:
         label = f"conv{self.count}"
         fan = inner // group * kernel * kernel
         w = self.weight(f"{label}.weight", outer, inner // group, kernel, kernel, deviation=math.sqrt(gain / fan))
         b = self.weight(f"{label}.bias", outer, deviation=0.1)
-        pads = list(pads or [kernel // 2] * 4)
+        pads = list(pads or [dilation * (kernel // 2)] * 4)
         y = self.op(
-            "Conv", x, w, b, group=group, pads=pads, auto_pad="NOTSET", strides=[stride] * 2, dilations=[1, 1], kernel_shape=[kernel] * 2
+            "Conv", x, w, b, group=group, pads=pads, auto_pad="NOTSET", strides=[stride] * 2, dilations=[dilation] * 2, kernel_shape=[kernel] * 2
         )  # fmt: skip
         return str(y)
 
@@ -170,11 +184,11 @@ class _Build:
         return str(self.op("Transpose", self.op("Reshape", x, self.constant([1, length, -1, size]), allowzero=1), perm=[0, 2, 1, 3]))
 
 
-def _picture(build: _Build) -> dict[str, Array]:
+def _picture(build: Build) -> dict[str, Array]:
     return {"pixel_values": build.random.standard_normal((1, 3, 224, 224), np.float32)}
 
 
-def _resnet(build: _Build, blocks: Sequence[int], bottleneck: bool, layers: int | None) -> dict[str, Array]:
+def _resnet(build: Build, blocks: Sequence[int], bottleneck: bool, layers: int | None) -> dict[str, Array]:
     inputs = _picture(build)
     x = build.op("Relu", build.conv("pixel_values", 3, 64, 7, 2))
     x = build.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, auto_pad="NOTSET", ceil_mode=0, storage_order=0)
@@ -200,7 +214,7 @@ def _resnet(build: _Build, blocks: Sequence[int], bottleneck: bool, layers: int 
     return inputs
 
 
-def _mobilenet_v1(build: _Build, layers: int | None) -> dict[str, Array]:
+def _mobilenet_v1(build: Build, layers: int | None) -> dict[str, Array]:
     inputs = _picture(build)
     x = build.relu6(build.conv("pixel_values", 3, 32, 3, 2, pads=[0, 0, 1, 1]))
     channels = 32
@@ -214,7 +228,7 @@ def _mobilenet_v1(build: _Build, layers: int | None) -> dict[str, Array]:
     return inputs
 
 
-def _mobilenet_v2(build: _Build, layers: int | None) -> dict[str, Array]:
+def _mobilenet_v2(build: Build, layers: int | None) -> dict[str, Array]:
     inputs = _picture(build)
     x = build.relu6(build.conv("pixel_values", 3, 32, 3, 2, pads=[0, 0, 1, 1]))
     x = build.relu6(build.conv(x, 32, 32, 3, group=32))
@@ -233,7 +247,7 @@ def _mobilenet_v2(build: _Build, layers: int | None) -> dict[str, Array]:
     return inputs
 
 
-def _bert(build: _Build, layers: int | None, *, width: int = 768, heads: int = 12, length: int = 128, vocabulary: int = 30522) -> dict[str, Array]:
+def _bert(build: Build, layers: int | None, *, width: int = 768, heads: int = 12, length: int = 128, vocabulary: int = 30522) -> dict[str, Array]:
     inputs = {"input_ids": build.random.integers(0, 30000, (1, length))}
     places = build.constant(np.arange(length)[None])
     segments = build.op("GatherElements", build.constant(np.zeros((1, 512))), places, axis=1)
@@ -257,7 +271,7 @@ def _bert(build: _Build, layers: int | None, *, width: int = 768, heads: int = 1
     return inputs
 
 
-def _gpt2(build: _Build, layers: int | None, *, width: int = 768, heads: int = 12, length: int = 128, vocabulary: int = 50257) -> dict[str, Array]:
+def _gpt2(build: Build, layers: int | None, *, width: int = 768, heads: int = 12, length: int = 128, vocabulary: int = 50257) -> dict[str, Array]:
     inputs = {"input_ids": build.random.integers(0, 30000, (1, length))}
     table = build.weight("wte", vocabulary, width, deviation=0.2)
     ids = build.op("Reshape", "input_ids", build.constant([-1, length]), allowzero=1)
@@ -290,7 +304,7 @@ def _gpt2(build: _Build, layers: int | None, *, width: int = 768, heads: int = 1
     return inputs
 
 
-def _lstm(build: _Build, layers: int | None, *, features: int = 256, hidden: int = 512, length: int = 100, classes: int = 100) -> dict[str, Array]:
+def _lstm(build: Build, layers: int | None, *, features: int = 256, hidden: int = 512, length: int = 100, classes: int = 100) -> dict[str, Array]:
     inputs = {"x": build.random.standard_normal((1, length, features), np.float32)}
     x = build.op("Transpose", "x", perm=[1, 0, 2])
     first = build.constant([0])
@@ -316,7 +330,7 @@ def _lstm(build: _Build, layers: int | None, *, features: int = 256, hidden: int
     return inputs
 
 
-def _mlp(build: _Build, layers: int | None) -> dict[str, Array]:
+def _mlp(build: Build, layers: int | None) -> dict[str, Array]:
     inputs = {"x": build.random.standard_normal((32, 784), np.float32)}
     x, inner = "x", 784
     for _ in range(layers or 2):
@@ -326,7 +340,7 @@ def _mlp(build: _Build, layers: int | None) -> dict[str, Array]:
     return inputs
 
 
-_TWINS: dict[str, Callable[[_Build, int | None], dict[str, Array]]] = {
+_TWINS: dict[str, Callable[[Build, int | None], dict[str, Array]]] = {
     "resnet18": lambda b, n: _resnet(b, (2, 2, 2, 2), False, n),
     "resnet50": lambda b, n: _resnet(b, (3, 4, 6, 3), True, n),
     "mobilenet_v1": _mobilenet_v1,
@@ -415,11 +429,17 @@ def torch_model(name: str) -> TorchModel:
         "lstm": lambda: (Lstm(), "x", torch.randn(1, 100, 256)),
         "mlp": lambda: (mlp(), "x", torch.randn(32, 784)),
     }  # fmt: skip
+    models |= own_models.torch_builders(OneField)
     if name not in models:
-        raise KeyError(f"no model '{name}': there are {', '.join(NAMES)}")
+        raise KeyError(f"no model '{name}': there are {', '.join(EVERY)}")
     torch.manual_seed(0)
     module, keyword, arg = models[name]()
     module.eval()
+    if name in own_models.OWN:
+        for parameter in module.parameters():
+            if parameter.dim() <= 1:
+                # Fresh biases are 0, scales 1 or 1e-6: an exporter makes one constant of all, and an optimiser may leave out what they do.
+                nn.init.normal_(parameter, float(parameter.mean().round()), 0.1)
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d):
             # Fresh statistics are 0 and 1, which would leave nothing to fold.
@@ -456,7 +476,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     folder = Path(words[0])
     folder.mkdir(parents=True, exist_ok=True)
-    for name in words[1:] or NAMES:
+    for name in words[1:] or EVERY:
         path = save_twin(name, folder)[0] if twins else export(name, folder)[0]
         print(f"{path} {path.stat().st_size / 1e6:.1f} MB", flush=True)
     return 0
