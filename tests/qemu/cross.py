@@ -51,11 +51,11 @@ class Cross(Compilation):
 
 
 @cache
-def resolved() -> ResolvedTarget:
-    return resolve_target(TARGET)
+def resolved(target: str = TARGET) -> ResolvedTarget:
+    return resolve_target(target)
 
 
-def compile_cross(graph: Graph) -> tuple[Linked, Cross]:
-    compilation = Cross(resolved(), cache=False)
+def compile_cross(graph: Graph, target: str = TARGET) -> tuple[Linked, Cross]:
+    compilation = Cross(resolved(target), cache=False)
     linked: Any = compilation.run(graph)
     return linked, compilation

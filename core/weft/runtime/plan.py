@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
@@ -105,7 +106,9 @@ class Manifest:
     def plan(self) -> str:
         """The steps, for people."""
         head = f"{self.name}({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})"
-        facts = f"target {self.target!r}, {len(self.constants)} constants, arena {self.arena} bytes"
+        narrow = Counter(c.dtype for c in self.constants if dtype(c.dtype).is_float and dtype(c.dtype).bits < 32)
+        stored = f" ({', '.join(f'{n} of {name}' for name, n in sorted(narrow.items()))})" if narrow else ""
+        facts = f"target {self.target!r}, {len(self.constants)} constants{stored}, arena {self.arena} bytes"
         return "\n".join([head, facts] + [f"step {i}: {step}" for i, step in enumerate(self.steps)])
 
     # -- JSON
