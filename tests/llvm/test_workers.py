@@ -30,6 +30,14 @@ def test_objects_are_those_of_this_process() -> None:
     assert all(p.wait(10) is not None for p in processes)
 
 
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="needs process priorities")
+def test_workers_give_way_to_their_parent() -> None:
+    with Workers(1) as workers:
+        workers.submit(ir(0), HOST, "f0").result(60)
+        (process,) = workers._processes
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 5)
+
+
 def test_an_error_names_the_kernel() -> None:
     with Workers(1) as workers:
         for pool in (workers, Workers(in_process=True)):

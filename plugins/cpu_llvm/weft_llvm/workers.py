@@ -222,6 +222,9 @@ def main() -> None:
 
     # Ctrl-C goes to the whole group; the parent decides what ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The parent prepares the next kernels meanwhile, and nothing is compiled sooner than that: it goes first where processors are few.
+    with suppress(OSError, AttributeError):
+        os.nice(5)
     # Whatever prints to standard output must not get between the answers.
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
