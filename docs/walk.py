@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 PAGE = Path(__file__).with_name("architecture.md")
-TARGET = "llvm -mcpu=x86-64-v3 -mtriple=x86_64-linux-gnu -threads=4"
+TARGET = "llvm -mcpu=x86-64-v3 -mtriple=x86_64-linux-gnu -threads=4 -winograd=off"
 WIDTH = 150
 BLOCK = re.compile(r"(<!-- walk: (\w+) -->\n```\w*\n)(.*?)(^```$)", re.M | re.S)
 

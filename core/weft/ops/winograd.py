@@ -131,7 +131,7 @@ class WinogradConv(Operator):
     """Convolution of x [n, c, h, w] with 3×3 taps, stride 1, given as u = transform_weights(taps, m) [(m + 2)², c, oc] → [n, oc, h', w'].
 
     Attributes: m (2 or 4), outputs of a tile along each axis; pads as in Conv; block, channels that stand together in transformed data (of
-    both c and oc a divisor). Errors are those of a sum in `x.dtype` times about 1 (m = 2) or 4 (m = 4): see docs/math.md.
+    both c and oc a divisor). Errors against those of Conv are about a half (m = 2) or double (m = 4): docs/math.md.
     """
 
     m: int

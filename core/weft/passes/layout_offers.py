@@ -25,6 +25,7 @@ def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
     if capabilities.channel_block is not None:
         lanes = capabilities.channel_block
         offers["Conv"] = lambda node: conv_offers(node, lanes)
+        offers["WinogradConv"] = lambda node: winograd_offers(node, lanes, capabilities.panel or lanes)
     if capabilities.panel is not None:
         width = capabilities.panel
         offers["MatMul"] = lambda node: matmul_offers(node, width)
@@ -78,6 +79,18 @@ def conv_flops(output: Value, weights: Value) -> float:
 def elements(value: Value) -> float:
     """How many elements a value has; symbolic extents count as 64, as any number would do to compare."""
     total = 1.0
+def winograd_offers(node: Node, lanes: int, panel: int) -> list[LayoutOffer]:
+    """Activations in blocks of channels; transformed weights in panels of output channels, of one block where panels do not divide them."""
+    x, u = node.inputs
+    if x is None or u is None or u.constant is None or node.op.attributes()["block"] != lanes:
+        return []
+    outputs = u.constant.shape[2]
+    activation = blocked(4, 1, lanes)
+    weights = Layout((Split(2, panel if outputs % panel == 0 else lanes), Permute((2, 0, 1, 3))))
+    taps = 9 * u.constant.shape[1]
+    return [LayoutOffer((activation, weights), (activation,), -2.0 * taps * elements(node.output) * BYTES_PER_FLOP)]
+
+
     for d in value.shape:
         total *= d if isinstance(d, int) else 64
     return total

@@ -10,6 +10,7 @@ from weft.errors import GraphError, nearest
 from weft.graph.nodes import Graph
 from weft.graph.verify import verify
 from weft.passes.capabilities import Capabilities
+from weft.passes.choose_algorithms import choose_algorithms
 from weft.passes.choose_layouts import choose_layouts
 from weft.passes.decompose import decompose
 from weft.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
@@ -53,6 +54,7 @@ STAGES: tuple[tuple[str, Callable[[Graph, Capabilities], Graph], str], ...] = (
     ("eliminate_common_subexpressions", lambda g, c: eliminate_common_subexpressions(g), "no two nodes compute the same"),
     ("eliminate_dead_code", lambda g, c: eliminate_dead_code(g), "every node contributes to an output"),
     ("reduce_precision", reduce_precision, "constant weights of contractions are rounded to the precision that the target was asked for"),
+    ("choose_algorithms", choose_algorithms, "no convolution is computed by its definition where the target has a faster way"),
     ("choose_layouts", choose_layouts, "values carry layouts; inputs and outputs are row-major"),
     ("narrow_weights", narrow_weights, "weights that are read in vectors are stored in that precision"),
     ("fuse", fuse, "every node is a Group, but control flow and nodes on strings, sequences and optionals"),

@@ -27,11 +27,14 @@ def capabilities(target: Target) -> Capabilities | None:
     from weft.dtypes import bfloat16, float16, float32
     from weft.passes.capabilities import Capabilities
     from weft_llvm.schedules.contraction import PANEL_VECTORS
+    from weft_llvm.schedules.winograd import choose_winograd
     from weft_llvm.target import LlvmTarget
 
-    lanes = LlvmTarget().machine(target).lanes(float32)
+    machine = LlvmTarget().machine(target)
+    lanes = machine.lanes(float32)
+    winograd = None if target.options.winograd == "off" else lambda node: choose_winograd(node, machine)
     precision = {"fp32": None, "fp16": float16, "bf16": bfloat16}[target.options.precision]
-    return Capabilities(channel_block=lanes, panel=PANEL_VECTORS * lanes, precision=precision)
+    return Capabilities(channel_block=lanes, panel=PANEL_VECTORS * lanes, precision=precision, winograd=winograd)
 
 
 @hookimpl

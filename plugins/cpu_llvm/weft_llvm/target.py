@@ -38,6 +38,7 @@ class LlvmOptions:
     """-mcpu, -mattr, -mtriple as LLVM spells them; what is absent means this machine. -threads: size of the pool. -opt: 0 … 3.
 
     -precision: fp16 and bf16 round the weights of contractions to it, see weft.passes.reduce_precision.
+    -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that is faster, which costs accuracy (docs/math.md); off never does.
     """
 
     mcpu: str | None = None
@@ -46,6 +47,7 @@ class LlvmOptions:
     threads: int | None = None
     opt: int = 3
     precision: Precision = "fp32"
+    winograd: Literal["auto", "off"] = "auto"
 
 
 @dataclass(frozen=True)

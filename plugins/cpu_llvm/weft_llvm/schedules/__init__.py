@@ -10,8 +10,9 @@ from weft_llvm.schedules.fallback import FallbackRule
 from weft_llvm.schedules.recurrence import RecurrenceRule
 from weft_llvm.schedules.reduction import ReductionRule
 from weft_llvm.schedules.rowwise import RowwiseRule
+from weft_llvm.schedules.winograd import WinogradRule
 
 
 def rules() -> list[Rule]:
     """Every rule of the target; the cheapest offer of the highest priority wins."""
-    return [AttentionRule(), ContractionRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), ElementwiseRule(), FallbackRule()]
+    return [AttentionRule(), WinogradRule(), ContractionRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), ElementwiseRule(), FallbackRule()]

@@ -1,0 +1,284 @@
+"""Winograd convolutions: both transforms and the product in one kernel, in pieces of the picture that stay in cache.
+
+A piece is some rows of tiles. Its transformed inputs V are made first, one row of tiles after another; then, for one panel of output channels
+after another, the (m + 2)² products with the transformed weights U, whose results M stay in cache, too, and from M the piece of the result with
+what follows it in the group. Where pieces are too few for the machine's cores V is made for the whole picture, in parallel, before all products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from weft.dtypes import float32
+from weft.graph.nodes import Node
+from weft.loop.nodes import Block, Program, int_const
+from weft.machine import Machine
+from weft.ops.contraction import Conv
+from weft.ops.winograd import POINTS, TAPS
+from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.schedule import Schedule
+from weft_llvm.schedules import access
+from weft_llvm.schedules.contraction import PANEL_VECTORS
+from weft_llvm.schedules.tiles import STEP_OVERHEAD, Tile, choose_tile, step_cycles
+
+STAGES = ("winograd_rows", "winograd_input", "winograd_product", "winograd_columns")
+FAR_BYTES_PER_CYCLE = 8.0
+"""What one core reads a cycle from the cache that cores share."""
+MEMORY_BYTES_PER_CYCLE = 6.0
+"""What one core reads a cycle from memory, for weights are cold where others are used in between."""
+MEMORY_CORES = 2.5
+"""Cores that together read as fast as memory allows."""
+STORE_CYCLES = 1.5
+"""Cycles per vector that a transform stores, its loads and arithmetic included."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the loops of a Winograd convolution say: channels in and out, tiles down and across, outputs of a tile along an axis."""
+
+    channels: int
+    outputs: int
+    down: int
+    across: int
+    m: int
+    block: int
+
+    @property
+    def products(self) -> int:
+        return (self.m + 2) ** 2
+
+
+def stages_of(program: Program) -> dict[str, Block]:
+    """The blocks of the one WinogradConv of a group by stage, its result as "winograd"; empty if there is none, or not one."""
+    found: dict[str, Block] = {}
+    for b in access.blocks_of(program):
+        if b.annotation("op") == "WinogradConv":
+            stage = str(b.annotation("stage") or "winograd")
+            if stage in found:
+                return {}
+            found[stage] = b
+    return found if set(found) == {*STAGES, "winograd"} else {}
+
+
+def shape_of(program: Program) -> Shape | None:
+    """The sizes, if all but the batch are numbers above one (a dimension of one has no loop)."""
+    blocks = stages_of(program)
+    if not blocks:
+        return None
+    rows, product, columns, result = (blocks[k] for k in ("winograd_rows", "winograd_product", "winograd_columns", "winograd"))
+    batch = len(result.iters) - 4
+    ranks = [len(blocks[k].iters) - batch for k in (*STAGES, "winograd")]
+    if batch not in (0, 1) or ranks != [5, 4, 6, 5, 4]:
+        return None
+
+    def extents(block: Block, first: int) -> list[int] | None:
+        sizes = [int_const(i.extent) for i in block.iters[first:]]
+        return None if None in sizes else sizes  # type: ignore[return-value]
+
+    a, b, c = extents(rows, batch), extents(columns, batch), extents(product, batch)
+    if a is None or b is None or c is None:
+        return None
+    channel_blocks, down, _, _, block = a
+    outputs, tiles, m, _, _ = b
+    return Shape(channel_blocks * block, outputs * block, down, tiles // down, m, block)
+
+
+class WinogradRule(Rule):
+    """See the module."""
+
+    name = "winograd"
+    priority = 20
+
+    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
+        if not stages_of(program):
+            return Decline("no_winograd", "the group has no single Winograd convolution")
+        shape = shape_of(program)
+        if shape is None:
+            return Decline("degenerate", "a dimension but the batch is one or symbolic")
+        order = [b.name for b in access.blocks_of(program)]
+        if order[: len(STAGES)] != [stages_of(program)[k].name for k in STAGES]:
+            return Decline("prologue", "something is computed before the convolution")
+        if shape.block != machine.lanes(access.target(stages_of(program)["winograd"]).buffer.dtype):
+            return Decline("other_block", "the channel block is not the vector's width")
+        return Offer(float(access.block_work(stages_of(program)["winograd_product"])))
+
+    def apply(self, s: Schedule) -> None:
+        shape = shape_of(s.program)
+        assert shape is not None and s.machine is not None
+        schedule_winograd(s, shape, s.machine)
+
+
+def schedule_winograd(s: Schedule, shape: Shape, machine: Machine) -> None:
+    """Schedules the five stages of a Winograd convolution and what follows them in the group."""
+    rows, v, product, columns, result = (stages_of(s.program)[k].name for k in (*STAGES, "winograd"))
+    order = s.blocks()
+    after = order[order.index(result) + 1 :]
+    for b in after[:-1]:
+        s.compute_inline(b)
+    tail = after[-1] if after else result
+    panel = panel_blocks(shape)
+    *batch, channel, height, width, lane = s.loops(tail)
+    images = int_const(s.loop(batch[0]).extent) if batch else 1
+    pieces = choose_pieces(shape, images or 1, machine)
+
+    # The result's loops: pieces of the picture, panels of channels; inside, tile by tile.
+    if pieces.rows < shape.down:
+        piece, row, y = s.split(height, [None, pieces.rows, shape.m])
+        outer = [*batch, piece]
+    else:
+        row, y = s.split(height, [None, shape.m])
+        outer = list(batch)
+    tile, x = s.split(width, [None, shape.m])
+    panels, vector = s.split(channel, [None, panel])
+    s.reorder(*outer, panels, vector, row, tile, y, x, lane)
+    if tail != result:
+        # A row of the tile in registers, so that what follows may read it more than once.
+        s.compute_at(result, y)
+        s.set_scope(result, "register")
+        s.compact_buffer(access.target(s.block(result)).buffer.name)
+        _finish(s, result, y)
+    s.compute_at(columns, tile)
+    copy = s.cache_write(product, "register")
+    s.compute_at(copy, panels)
+    s.compute_at(product, panels)
+    if pieces.together:
+        s.compute_at(v, outer[-1])
+        # Before the product is tiled: its tiles reach beyond the piece, and what is written there is held back by conditions only.
+        s.compact_buffer(access.target(s.block(v)).buffer.name)
+    _product(s, product, copy, panels, panel, machine)
+    _input(s, rows, v, outer[-1] if pieces.together else None, shape)
+    for name in (copy, columns):
+        s.compact_buffer(access.target(s.block(name)).buffer.name)
+    *_, r, q, _ = s.loops(columns)
+    s.reorder(q, r)
+    _finish(s, columns, q)
+    _finish(s, tail, y)
+    if not pieces.together:
+        outer.append(panels)
+    s.parallel(outer[0] if len(outer) == 1 else s.fuse(*outer))
+
+
+def _finish(s: Schedule, block: str, at: str) -> None:
+    """Everything inside loop `at` unrolled, but the innermost loop vectorized."""
+    *around, last = inside(s, block, at)
+    for loop in around:
+        s.unroll(loop)
+    s.vectorize(last)
+
+
+def _product(s: Schedule, product: str, copy: str, panels: str, panel: int, machine: Machine) -> None:
+    """The products of one piece and one panel, result by result of the transform: tiles of rows × panel in registers."""
+    dtype = access.target(s.block(product)).buffer.dtype
+    *column, t, pq, lane, cb, ci = inside(s, product, panels)
+    tile = choose_tile(int_const(s.loop(t).extent), [panel], panel, machine, dtype)
+    t_outer, t_inner = s.split(t, [None, tile.rows])
+    s.reorder(pq, t_outer, cb, ci, t_inner, *column, lane)
+    s.reverse_compute_at(copy, t_outer)
+    init = s.decompose_reduction(product, cb)
+    s.compact_buffer(access.target(s.block(product)).buffer.name)
+    for name, at in ((init, t_outer), (product, ci), (copy, t_outer)):
+        _finish(s, name, at)
+
+
+def _input(s: Schedule, rows: str, v: str, at: str | None, shape: Shape) -> None:
+    """The transformed inputs under loop `at` (None: of the whole picture), one row of tiles of one channel block after another."""
+    pq, *batch, channel, t, lane = inside(s, v, at)
+    row, tile = s.split(t, [None, shape.across])
+    p, q = s.split(pq, [shape.m + 2, shape.m + 2])
+    # Row by row of the transform: few streams are written at once, each of them contiguous.
+    s.reorder(*batch, channel, row, p, tile, q, lane)
+    s.compute_at(rows, row)
+    s.compact_buffer(access.target(s.block(rows)).buffer.name)
+    p_of_rows, column, _ = inside(s, rows, row)
+    s.reorder(column, p_of_rows)
+    _finish(s, rows, column)
+    _finish(s, v, tile)
+    if at is None:
+        s.parallel(s.fuse(*batch, channel, row))
+
+
+def inside(s: Schedule, block: str, loop: str | None) -> list[str]:
+    """The loops around a block that lie in `loop`, all if it is None."""
+    loops = s.loops(block)
+    return loops if loop is None else loops[loops.index(loop) + 1 :]
+
+
+class Pieces(NamedTuple):
+    """`rows` of tiles in a piece; `together`: V is made piece by piece, each on one core; `cycles` of the products of one picture."""
+
+    rows: int
+    together: bool
+    cycles: float = 0.0
+
+
+def panel_blocks(shape: Shape) -> int:
+    """Channel blocks in a panel of output channels, as the weights are packed."""
+    return PANEL_VECTORS if (shape.outputs // shape.block) % PANEL_VECTORS == 0 else 1
+
+
+def row_tiles_cycles(rows: int, panel: int, machine: Machine) -> float:
+    """Cycles of one step of a sum for `rows` rows by a panel, in register tiles."""
+    height = choose_tile(rows, [panel], panel, machine, float32).rows
+    parts = [height] * (rows // height) + ([rows % height] if rows % height else [])
+    return sum(step_cycles(Tile(r, panel), machine, float32) + STEP_OVERHEAD for r in parts)
+
+
+def choose_pieces(shape: Shape, images: int, machine: Machine) -> Pieces:
+    """The pieces that take least time: what they leave of cores idle, and what they read from beyond the second cache again and again."""
+    panel = panel_blocks(shape)
+    panels = shape.outputs // (shape.block * panel)
+    weights = 4 * shape.products * shape.channels * shape.outputs
+    half = machine.caches[1] // 2
+    found: list[Pieces] = []
+    for rows in sorted({-(-shape.down // n) for n in range(1, shape.down + 1)}):
+        whole, rest = divmod(shape.down, rows)
+        count = whole + (rest > 0)
+        v = 4 * shape.products * shape.channels * shape.across * rows
+        steps = whole * row_tiles_cycles(rows * shape.across, panel, machine) + (row_tiles_cycles(rest * shape.across, panel, machine) if rest else 0)
+        cycles = steps * shape.products * shape.channels * panels
+        products = 4 * shape.products * shape.across * rows * shape.block * panel
+        # Whatever does not stay near is read anew: the weights by every piece, a piece's V by every panel; a panel's products are written, too.
+        far = count * ((weights if weights + v > half else 0) + panels * ((v if v > half else 0) + (2 * products if products > half else 0)))
+        for together in (True, False):
+            if together and count * images == 1:
+                continue
+            tasks = images * count * (1 if together else panels)
+            idle = -(-tasks // machine.cores) * machine.cores / tasks
+            moved = far + (0 if together else 2 * count * v)
+            found.append(Pieces(rows, together, cycles * idle + moved / FAR_BYTES_PER_CYCLE))
+    return min(found, key=lambda p: (p.cycles, p.rows))
+
+
+def choose_winograd(node: Node, machine: Machine) -> int | None:
+    """The tile with which a 3×3 convolution takes least time, None if the definition does: arithmetic, transforms, and weights from memory."""
+    x, w = node.inputs
+    assert x is not None and w is not None and w.constant is not None and isinstance(node.op, Conv)
+    images, channels, *size = x.shape
+    outputs, height, width = node.output.shape[1:]
+    assert isinstance(channels, int) and isinstance(outputs, int) and isinstance(height, int) and isinstance(width, int)
+    count = images if isinstance(images, int) else 1
+    block = machine.lanes(float32)
+    from_memory = MEMORY_BYTES_PER_CYCLE * min(machine.cores, MEMORY_CORES) / machine.cores  # per core
+    panels = Shape(channels, outputs, 1, 1, 0, block)
+    taps = 1.0
+    for n, (low, _), inputs in zip((height, width), node.op.spatial(2)[1], size):
+        assert isinstance(inputs, int)
+        inside = sum(max(0, min(n, inputs + low - k) - max(0, low - k)) for k in range(TAPS))
+        taps *= inside / n
+    steps = height * row_tiles_cycles(width, panel_blocks(panels), machine)
+    direct = count * steps * taps * channels * (outputs // (block * panel_blocks(panels))) + 4 * TAPS**2 * channels * outputs / from_memory
+    best, choice = direct, None
+    for m in POINTS:
+        shape = Shape(channels, outputs, -(-height // m), -(-width // m), m, block)
+        if min(height, width, channels // block, outputs // block, shape.down * shape.across) == 1:
+            continue  # the rule takes no dimension of one
+        tiles = shape.down * shape.across
+        reach = m + TAPS - 1
+        # Transforms are stores: of rows, of columns; the product's results and what the rows and columns of tiles take of them.
+        moved = channels * (m * reach + reach**2) + outputs * (reach**2 + reach * m + m**2)
+        cycles = choose_pieces(shape, count, machine).cycles + STORE_CYCLES * tiles * moved / block
+        total = count * cycles + 4 * shape.products * channels * outputs / from_memory
+        if total < best:
+            best, choice = total, m
+    return choice

@@ -1,0 +1,87 @@
+"""choose_algorithms: convolutions become Winograd convolutions where they may and the target says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.graph.graphs import keeps_meaning, numbers
+
+from weft.expr.nodes import Var
+from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.ops.activation import Relu
+from weft.ops.contraction import Conv
+from weft.ops.winograd import WinogradConv
+from weft.passes.capabilities import Capabilities
+from weft.passes.choose_algorithms import choose_algorithms
+from weft.passes.choose_layouts import choose_layouts
+
+ALWAYS_FOUR = Capabilities(channel_block=4, panel=8, winograd=lambda node: 4)
+
+
+def net(op: Conv, x: tuple[Any, ...] = (2, 8, 7, 9), w: tuple[int, ...] = (16, 8, 3, 3), dtype: str = "float32", constant: bool = True) -> Graph:
+    b = GraphBuilder()
+    weights = b.constant(numbers(*w).astype(dtype), "w") if constant else b.input("w", tensor_type(dtype, w))
+    y = b.add(Relu(), b.add(op, b.input("x", tensor_type(dtype, x)), weights, name="conv"))
+    b.output(y)
+    return b.build()
+
+
+def operators(graph: Graph) -> list[str]:
+    return [type(n.op).__name__ for n in graph.nodes]
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_a_convolution_becomes_winograd(m: int) -> None:
+    before = net(Conv(pads=(1, 0, 2, 1)))
+    after = choose_algorithms(before, Capabilities(channel_block=4, winograd=lambda node: m))
+    assert operators(after) == ["WinogradConv", "Relu"]
+    node = after.nodes[0]
+    assert node.op == WinogradConv(m, (1, 0, 2, 1), 4)
+    assert node.names == before.nodes[0].names
+    keeps_meaning(before, after, [numbers(2, 8, 7, 9, seed=3)])
+
+
+def test_any_batch() -> None:
+    before = net(Conv(pads=(1, 1, 1, 1)), (Var("n"), 8, 6, 6))
+    after = choose_algorithms(before, ALWAYS_FOUR)
+    assert operators(after) == ["WinogradConv", "Relu"]
+    keeps_meaning(before, after, [numbers(3, 8, 6, 6)])
+
+
+def test_weights_used_twice_are_transformed_once() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", tensor_type("float32", (1, 8, 9, 9))), b.constant(numbers(8, 8, 3, 3))
+    b.output(b.add(Conv(pads=(1,) * 4), b.add(Conv(pads=(1,) * 4), x, w), w))
+    after = choose_algorithms(b.build(), ALWAYS_FOUR)
+    first, second = after.nodes
+    assert first.inputs[1] is second.inputs[1]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        net(Conv(strides=(2, 2))), net(Conv(dilations=(2, 2))), net(Conv(groups=2), w=(16, 4, 3, 3)), net(Conv(), w=(16, 8, 1, 1)), net(Conv(), w=(18, 8, 3, 3)),
+        net(Conv(), (2, 6, 7, 9), (16, 6, 3, 3)), net(Conv(), (2, 8, Var("h"), 9)), net(Conv(), dtype="float64"), net(Conv(), constant=False),
+        net(Conv(), (2, 8, 9), (16, 8, 3)),
+    ],
+    ids=["stride", "dilation", "groups", "pointwise", "outputs", "channels", "symbolic", "float64", "weights", "one_axis"],
+)  # fmt: skip
+def test_others_stay(graph: Graph) -> None:
+    assert operators(choose_algorithms(graph, ALWAYS_FOUR)) == ["Conv", "Relu"]
+
+
+def test_a_target_that_says_nothing_or_no() -> None:
+    graph = net(Conv())
+    assert choose_algorithms(graph, Capabilities()) is graph
+    assert operators(choose_algorithms(graph, Capabilities(channel_block=4, winograd=lambda node: None))) == ["Conv", "Relu"]
+
+
+def test_layouts_activations_in_blocks_weights_in_panels() -> None:
+    graph = choose_layouts(choose_algorithms(net(Conv(pads=(1,) * 4)), ALWAYS_FOUR), ALWAYS_FOUR)
+    (node,) = [n for n in graph.nodes if isinstance(n.op, WinogradConv)]
+    x, u = node.inputs
+    assert x is not None and u is not None and x.tensor.layout is not None and u.tensor.layout is not None
+    assert x.tensor.layout.stored_shape(x.shape) == (2, 2, 7, 9, 4)
+    assert u.tensor.layout.stored_shape(u.shape) == (2, 36, 8, 8)
+    keeps_meaning(net(Conv(pads=(1,) * 4)), graph, [numbers(2, 8, 7, 9)])
