@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from weft.expr.nodes import Call, walk
 from weft.graph.group import Group
-from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.loop.nodes import Block, stmt_exprs, walk_stmts
+from weft.graph.layout import blocked
+from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
+from weft.loop.nodes import Block, Program, stmt_exprs, walk_stmts
 from weft.lower.lower import lower_group
 from weft.machine import Machine
 from weft.ops.image import Resize
+from weft.ops.reduction import ReduceMean
+from weft.ops.window import AveragePool
 from weft.passes.pipeline import run_passes
-from weft.scheduling.rule import Rule
+from weft.scheduling.rule import Decline, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules.access import blocks_of, target
+from weft_llvm.schedules.access import blocks_of, is_reduction, target
 from weft_llvm.schedules.elementwise import ElementwiseRule
+from weft_llvm.schedules.reduction import ReductionRule
+from weft_llvm.schedules.rowwise import RowwiseRule
 
 MACHINE = Machine("cpu", 256, 16, fma=True)
 
@@ -38,3 +43,44 @@ def test_tables_that_every_row_reads_are_stored() -> None:
     s = scheduled(b.build(), ElementwiseRule())
     assert len(s.blocks()) > 2
     assert not [n for x in walk_stmts(writer(s).body) for e in stmt_exprs(x) for n in walk(e) if isinstance(n, Call)]
+
+
+def blocked_input(channels: int = 16, size: int = 12) -> tuple[GraphBuilder, Value]:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (1, channels, size, size)))
+    x.type = x.tensor.with_layout(blocked(4, 1, 8))
+    return b, x
+
+
+def lowered(b: GraphBuilder, y: Value) -> Program:
+    b.output(y)
+    return lower_group(b.build())
+
+
+def test_a_mean_over_pixels_takes_its_lanes_from_the_channels() -> None:
+    b, x = blocked_input()
+    program = lowered(b, b.add(ReduceMean((2, 3), True), x))
+    declined = RowwiseRule().offer(program, MACHINE)
+    assert isinstance(declined, Decline) and declined.code == "lanes_across_rows"
+    s = Schedule(program, MACHINE)
+    ReductionRule().apply(s)
+    (reduction,) = [b for b in blocks_of(s.program) if is_reduction(b)]
+    assert s.loop(s.loops(reduction.name)[-1]).kind == "vectorized"
+    assert target(reduction).buffer.scope == "register"
+
+
+def test_rows_of_neighbours_stay_rowwise() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (3, 40)))
+    assert not isinstance(RowwiseRule().offer(lowered(b, b.add(ReduceMean((1,), True), x)), MACHINE), Decline)
+
+
+def test_a_pool_divides_before_its_sum_leaves_the_registers() -> None:
+    b, x = blocked_input()
+    y = b.add(AveragePool((3, 3), (1, 1), (1, 1, 1, 1)), x)
+    y.type = y.tensor.with_layout(blocked(4, 1, 8))
+    s = Schedule(lowered(b, y), MACHINE)
+    ReductionRule().apply(s)
+    (reduction,) = [b for b in blocks_of(s.program) if is_reduction(b)]
+    assert target(reduction).buffer.scope == "register" and len(target(reduction).buffer.shape) == 1
+    assert [s.loop(x).kind for x in s.loops(reduction.name)][-2:] == ["unrolled", "vectorized"]

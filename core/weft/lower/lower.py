@@ -158,12 +158,16 @@ class _Lowering:
         value = self.expressions.values.get(id(t))
         if value is not None:
             return value.tensor.layout
-        # A stage inside an operator (such as padding) is stored like the one value of its rank that it reads.
-        if isinstance(t.source, Compute) and t.source.reduce is None:
-            read = [i for i in t.inputs if i.rank == t.rank]
-            if len(read) == 1 and id(read[0]) in self.layouts:
-                return self.layouts[id(read[0])]
-        return None
+        if not isinstance(t.source, Compute):
+            return None
+        if t.source.reduce is not None:
+            # A reduction inside an operator (the sum of a mean) is stored like the result that it leads to.
+            stage = self.expressions.stages.get(id(t.source))
+            results = [s.value for s in self.expressions.stages.values() if stage is not None and s.node == stage.node and s.value is not None]
+            return next((v.tensor.layout for v in results if v.shape == t.shape), None)
+        # Another stage (such as padding) is stored like the one value of its rank that it reads.
+        read = [i for i in t.inputs if i.rank == t.rank]
+        return self.layouts.get(id(read[0])) if len(read) == 1 else None
 
     def _declare(self, t: Tensor, name: str | None, allocate: bool = True) -> Buffer:
         if id(t) not in self.buffers:
@@ -316,11 +320,12 @@ class _Lowering:
     def _zeroed(self, to: Buffer, source: Buffer, base: str, inside: Callable[[list[Expr]], Expr]) -> Stmt:
         """A block that copies `source` to `to`, with zeros where not `inside`."""
         name = self.blocks.fresh(base)
-        iters = [BlockIter(Var(self.names.fresh(f"{name}_v{k}"), dt.int64), n) for k, n in enumerate(source.shape)]
-        loops = [Var(self.names.fresh(f"{name}_i{k}"), dt.int64) for k in range(len(iters))]
+        unit = [isinstance(n, Const) and n.value == 1 for n in source.shape]
+        one = {k: BlockIter(Var(self.names.fresh(f"{name}_v{k}"), dt.int64), n) for k, (n, u) in enumerate(zip(source.shape, unit)) if not u or all(unit)}
+        iters, loops = list(one.values()), [Var(self.names.fresh(f"{name}_i{k}"), dt.int64) for k in one]
         ranges = {i.var.name: Range(0, i.extent.value - 1 if isinstance(i.extent, Const) else None) for i in iters}
-        index = [i.var for i in iters]
-        value = simplify(select(inside(list(index)), Load(source, tuple(index)), Const(0, source.dtype)), ranges)
+        index: list[Expr] = [one[k].var if k in one else const(0) for k in range(len(unit))]
+        value = simplify(select(inside(index), Load(source, tuple(index)), Const(0, source.dtype)), ranges)
         nest: Stmt = Block(name, tuple(iters), tuple(loops), Store(to, tuple(index), value), annotations=(("op", "padding"),))
         for v, i in reversed(list(zip(loops, iters))):
             nest = For(v, i.extent, nest)

@@ -12,6 +12,8 @@ from weft_llvm.schedules import access
 PARALLEL_WORK = 1 << 14
 """Operations below which a loop is not worth a fork and join."""
 
+TASKS_PER_CORE = 8
+"""Tasks that even out cores of unequal speed."""
 SHARED, SHARED_COST = 4, 16
 """Reads of each element, and operations of its formula, from which on it is computed once, stored and read."""
 
@@ -100,7 +102,19 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
     elif not rest:
         rest.append(inner)  # otherwise it stays a loop: indices come from a fused one by division
     if parallel and first == 0 and work >= PARALLEL_WORK and rest:
-        s.parallel(rest[0] if len(rest) == 1 else str(s.fuse(*rest)))
+        parallelise(s, rest, machine)
+
+
+def parallelise(s: Schedule, loops: list[str], machine: Machine) -> None:
+    """As few of the loops, from the outermost on, as give every core several tasks: indices come from a joined loop by division."""
+    taken: list[str] = []
+    tasks = 1
+    for loop in loops:
+        if tasks >= TASKS_PER_CORE * machine.cores:
+            break
+        taken.append(loop)
+        tasks *= access.extent(s.loop(loop))
+    s.parallel(taken[0] if len(taken) == 1 else str(s.fuse(*taken)))
 
 
 def contiguous_loop(s: Schedule, name: str, loop: str) -> bool:

@@ -1,13 +1,20 @@
-"""Reductions on their own: outputs in parallel, lanes along the output where it is contiguous, else along the reduction in partial results."""
+"""Reductions on their own: outputs in parallel, lanes along the output where it is contiguous, else along the reduction in partial results.
+
+What follows a reduction element by element (the division of a mean, an activation) is computed before the result leaves the registers.
+"""
 
 from __future__ import annotations
 
-from weft.loop.nodes import Program, int_const
+from weft.expr.nodes import FloorDiv, FloorMod, Var
+from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
-from weft_llvm.schedules.elementwise import inline_producers, schedule_elementwise
+from weft_llvm.schedules.elementwise import inline_producers, parallelise, schedule_elementwise
+
+MOST_TAPS = 16
+"""Steps of inner reduction loops that are unrolled, at most."""
 
 
 class ReductionRule(Rule):
@@ -28,7 +35,39 @@ class ReductionRule(Rule):
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None
         inline_producers(s)
-        schedule_apart(s, s.blocks(), s.machine)
+        names = s.blocks()
+        reductions = [n for n in names if access.is_reduction(s.block(n))]
+        tail = names[-1] if len(reductions) == 1 and names[-2:-1] == reductions and _follows(s.block(names[-1]), s.block(reductions[0])) else None
+        if tail is None:
+            schedule_apart(s, names, s.machine)
+            return
+        schedule_apart(s, names[:-2], s.machine)
+        schedule_reduction(s, reductions[0], s.machine, tail=tail)
+
+
+def _follows(block: Block, reduction: Block) -> bool:
+    """Whether the block computes its elements one by one from those of the reduction at the same place."""
+    spatial = [i for i in reduction.iters if i.kind == "spatial"]
+    if access.is_reduction(block) or len(list(access.stores(block))) != 1 or [str(i.extent) for i in block.iters] != [str(i.extent) for i in spatial]:
+        return False
+    result = access.target(reduction).buffer.name
+    places = [x.indices for x in access.loads(block) if x.buffer.name == result]
+    return bool(spatial) and bool(places) and all(p == tuple(i.var for i in block.iters) for p in places)
+
+
+def split_blocks(s: Schedule, name: str) -> None:
+    """Splits output loops along which an operand is stored in blocks, so that inside and outside of a block are loops of their own."""
+    block = s.block(name)
+    factors = {
+        index.a.name: int_const(index.b)
+        for x in access.loads(block)
+        for index in x.indices
+        if isinstance(index, (FloorDiv, FloorMod)) and isinstance(index.a, Var) and int_const(index.b) is not None
+    }
+    for i, binding in zip(block.iters, block.bindings):
+        factor, n = factors.get(i.var.name), int_const(i.extent)
+        if factor is not None and isinstance(binding, Var) and n is not None and n != factor and n % factor == 0:
+            s.split(binding.name, [None, factor])
 
 
 def schedule_apart(s: Schedule, names: list[str], machine: Machine) -> None:
@@ -40,20 +79,25 @@ def schedule_apart(s: Schedule, names: list[str], machine: Machine) -> None:
             schedule_elementwise(s, name, machine)
 
 
-def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool = True) -> None:
-    """Schedules one reduction block, accumulating in registers."""
+def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool = True, tail: str | None = None) -> None:
+    """Schedules one reduction block, accumulating in registers; `tail`, if given, takes the result out of them."""
     block = s.block(name)
     if len(list(access.stores(block))) != 1:
         if parallel:
-            _parallel(s, [x for x, i in zip(s.loops(name), block.iters) if i.kind == "spatial"], name)
+            _parallel(s, [x for x, i in zip(s.loops(name), block.iters) if i.kind == "spatial"], name, machine)
         return
     dtype = access.target(block).buffer.dtype
     lanes = machine.lanes(dtype)
-    loops = s.loops(name)
-    spatial = [x for x, i in zip(loops, block.iters) if i.kind == "spatial"]
-    reduce = [x for x, i in zip(loops, block.iters) if i.kind == "reduce"]
-    lane = _lane_loop(s, name, spatial)
-    copy = s.cache_write(name, "register")
+    split_blocks(s, name)
+    view = access.LoopView.of(s, name)
+    spatial = [x for x in view.loops if view.kinds.get(x) == "spatial"]
+    reduce = [x for x in view.loops if view.kinds.get(x) == "reduce"]
+    lane = lane_loop(s, name)
+    if tail is None:
+        copy = s.cache_write(name, "register")
+    else:
+        s.set_scope(name, "register")
+        copy = tail
     buffer = access.target(s.block(name)).buffer.name
     outer = [x for x in spatial if x != lane]
     tile: list[str] = []
@@ -99,25 +143,37 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool 
                 s.vectorize(last)
             for x in rest[:-1]:
                 s.unroll(x)
+    _unroll_taps(s, name, reduce, outer)
     if parallel:
-        _parallel(s, outer, name)
+        _parallel(s, outer, name, machine)
 
 
-def _lane_loop(s: Schedule, name: str, spatial: list[str]) -> str | None:
+def _unroll_taps(s: Schedule, name: str, reduce: list[str], outer: list[str]) -> None:
+    """Unrolls few taps. Where borders make them depend on the innermost output loop, that loop is cut; along the other axes the taps get bounds."""
+    view = access.LoopView.of(s, name)
+    budget = MOST_TAPS
+    for loop in reversed(reduce):
+        n = int_const(s.loop(loop).extent)
+        around = {x for c in view.conditions if loop in c for x in c if x in outer}
+        for x in around - {outer[-1]}:
+            s.annotate(x, "partition", 0)
+        if n is None or n > budget or around - {outer[-1]}:
+            break
+        if n > 1:
+            s.unroll(loop)
+        budget //= n
+
+
+def lane_loop(s: Schedule, name: str) -> str | None:
     """The output loop to vectorise: contiguous in the output, and constant or contiguous in every load."""
-    block = s.block(name)
-    loops = s.loops(name)
-    store = access.target(block)
-    for x in reversed(spatial):
-        var = block.iters[loops.index(x)].var.name
-        n = int_const(s.loop(x).extent)
-        if access.stride_of(store, var) == 1 and (n is None or n > 1):
-            if all(access.stride_of(load, var) in (0, 1) for load in access.loads(block)):
-                return x
+    view = access.LoopView.of(s, name)
+    for x in reversed([x for x in view.loops if view.kinds.get(x) == "spatial"]):
+        n = view.extents[x]
+        if view.stride(view.store, x) == 1 and (n is None or n > 1) and all(view.stride(load, x) in (0, 1) for load in view.loads):
+            return x
     return None
 
 
-def _parallel(s: Schedule, outer: list[str], name: str) -> None:
-    if not outer or access.block_work(s.block(name)) * access.formula_cost(s.block(name)) < 1 << 15:
-        return
-    s.parallel(outer[0] if len(outer) == 1 else str(s.fuse(*outer)))
+def _parallel(s: Schedule, outer: list[str], name: str, machine: Machine) -> None:
+    if outer and access.block_work(s.block(name)) * access.formula_cost(s.block(name)) >= 1 << 15:
+        parallelise(s, outer, machine)

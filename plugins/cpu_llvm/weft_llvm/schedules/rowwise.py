@@ -10,7 +10,7 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
 from weft_llvm.schedules.elementwise import inline_producers
-from weft_llvm.schedules.reduction import schedule_apart
+from weft_llvm.schedules.reduction import lane_loop, schedule_apart, split_blocks
 
 
 def common_rows(program: Program) -> int:
@@ -45,6 +45,8 @@ class RowwiseRule(Rule):
         rows = common_rows(program)
         if rows == 0:
             return Decline("no_rows", "the blocks do not share their outer loops")
+        if any(_lanes_across(program, b.name, machine) for b in blocks if access.is_reduction(b)):
+            return Decline("lanes_across_rows", "a reduction reads neighbouring elements for neighbouring rows, not along the row")
         return Offer(float(sum(access.block_work(b) for b in blocks)))
 
     def apply(self, s: Schedule) -> None:
@@ -73,6 +75,16 @@ class RowwiseRule(Rule):
         outer = loops[: loops.index(row) + 1]
         if sum(access.block_work(s.block(n)) for n in together) >= 1 << 12:
             s.parallel(outer[0] if len(outer) == 1 else str(s.fuse(*outer)))
+
+
+def _lanes_across(program: Program, name: str, machine: Machine) -> bool:
+    trial = Schedule(program, machine)
+    split_blocks(trial, name)
+    if lane_loop(trial, name) is None:
+        return False
+    view = access.LoopView.of(trial, name)
+    operands = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
+    return not any(view.stride(x, loop) == 1 for x in operands for loop in view.loops if view.kinds.get(loop) == "reduce")
 
 
 def _moves(s: Schedule, name: str, row: str) -> bool:
@@ -143,4 +155,14 @@ def partial_reduction(s: Schedule, name: str, loop: str, width: int, lanes: int)
             column, lane = s.split(lane, [width // lanes, lanes])
             s.unroll(column)
         s.vectorize(lane)
+    if width > lanes:
+        # Vectors one with another first: lanes, which take a step each, are fewer then.
+        column, lane = s.split(s.loops(name)[-1], [width // lanes, lanes])
+        folded = s.rfactor(name, lane)
+        init = s.decompose_reduction(folded, column)
+        s.set_scope(folded, "register")
+        s.compact_buffer(access.target(s.block(folded)).buffer.name)
+        s.unroll(column)
+        for b in (folded, init):
+            s.vectorize(s.loops(b)[-1])
     s.unroll(s.loops(name)[-1])
