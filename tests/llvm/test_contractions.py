@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from weft.compilation import Compilation
@@ -18,7 +18,7 @@ from weft.ops.contraction import Conv, MatMul
 from weft.ops.movement import Transpose
 from weft.pipeline import resolve_target
 
-quick = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=8, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
 edge = st.one_of(st.integers(1, 9), st.sampled_from([15, 16, 17, 24, 31, 32, 33, 48, 65, 86, 100]))
 
 

@@ -123,7 +123,7 @@ def follower_offer(node: Node, layout: Layout | None) -> LayoutOffer | None:
         return None
     output = node.output
     kind, name = node.op.kind, type(node.op).__name__
-    if layout is not None and not _fits(output, layout):
+    if layout is not None and not _fits(output, layout, padding=kind == "elementwise"):
         return None
     if kind == "elementwise":
         # Operands that broadcast are read row-major: their reads are splats or contiguous in the blocked axis.
@@ -172,13 +172,13 @@ def _same_extent(value: Value, output: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.shape == output.shape
 
 
-def _fits(value: Value, layout: Layout) -> bool:
-    """Whether the layout's rank is the value's and its splits leave no padding."""
+def _fits(value: Value, layout: Layout, padding: bool = False) -> bool:
+    """Whether the layout's rank is the value's and its splits leave no padding, or may."""
     if not isinstance(value.type, TensorType):
         return False
     splits = [s for s in layout.steps if isinstance(s, Split)]
     rank = len(layout.steps[-1].order) - len(splits) if not isinstance(layout.steps[-1], Split) else None
-    return rank == value.type.rank and not layout.pads(value.type.shape)
+    return rank == value.type.rank and (padding or not layout.pads(value.type.shape))
 
 
 class _Choice:

@@ -43,29 +43,32 @@ def conv_weight_layout(rank: int, lanes: int, input_blocked: bool, depthwise: bo
 
 
 def conv_offers(node: Node, lanes: int) -> list[LayoutOffer]:
-    """Blocked output where the output channels divide, blocked input where the input channels do; weights packed to match."""
+    """Blocked output, the last block padded where the output channels do not divide, blocked input where the input channels do; weights packed to match."""
     x, w = node.inputs[0], node.inputs[1]
     if x is None or w is None or w.constant is None or not isinstance(x.type, TensorType):
         return []
     groups = node.op.attributes().get("groups", 1)
     oc, ic = w.constant.shape[0], x.shape[1]
     depthwise = groups == oc and ic == oc and w.constant.shape[1] == 1
-    if oc % lanes or not isinstance(ic, int):
+    if not isinstance(ic, int):
         return []
     grouped = groups != 1 and not depthwise
     if grouped and (w.constant.shape[1] % lanes or oc // groups % lanes):
         return []  # blocks that span groups; merge_groups leaves those where too many would
     rank, rest = x.tensor.rank, (None,) * (len(node.inputs) - 2)
-    gain = conv_flops(node.output, w) * BYTES_PER_FLOP
-    if groups != 1 and any(n != 1 for n in node.op.attributes().get("strides", ())[-1:]):
-        gain *= STRIDED_ROWS
+    half = conv_flops(node.output, w) * BYTES_PER_FLOP
+    # Rows with a stride lose more than half, and so do many channels' rows with borders; so does what a padded block computes in vain.
+    slow = any(n != 1 for n in node.op.attributes().get("strides", ())[-1:]) or (groups == 1 and any(node.op.attributes().get("pads", ())))
+    gain = half * ((STRIDED_ROWS if slow else 1) + 1 - -(-oc // lanes) * lanes / oc)
+    if gain <= 0:
+        return []
     activation = blocked(rank, 1, lanes)
     found = []
-    if ic % lanes == 0:
+    if ic % lanes == 0 or depthwise:
         found.append(LayoutOffer((activation, conv_weight_layout(rank, lanes, True, depthwise), *rest), (activation,), -gain))
     if groups == 1:
         # Few input channels (an image's three): rows are read as they are, blocks written.
-        loss = gain / 2 if ic % lanes == 0 else 0.0
+        loss = half / 2 if ic % lanes == 0 else 0.0
         found.append(LayoutOffer((None, conv_weight_layout(rank, lanes, False, False), *rest), (activation,), loss - gain))
     return found
 
@@ -76,9 +79,6 @@ def conv_flops(output: Value, weights: Value) -> float:
     return 2.0 * float(np.prod(weights.constant.shape[1:])) * elements(output)
 
 
-def elements(value: Value) -> float:
-    """How many elements a value has; symbolic extents count as 64, as any number would do to compare."""
-    total = 1.0
 def winograd_offers(node: Node, lanes: int, panel: int) -> list[LayoutOffer]:
     """Activations in blocks of channels; transformed weights in panels of output channels, of one block where panels do not divide them."""
     x, u = node.inputs
@@ -91,6 +91,9 @@ def winograd_offers(node: Node, lanes: int, panel: int) -> list[LayoutOffer]:
     return [LayoutOffer((activation, weights), (activation,), -2.0 * taps * elements(node.output) * BYTES_PER_FLOP)]
 
 
+def elements(value: Value) -> float:
+    """How many elements a value has; symbolic extents count as 64, as any number would do to compare."""
+    total = 1.0
     for d in value.shape:
         total *= d if isinstance(d, int) else 64
     return total

@@ -439,7 +439,7 @@ def _parallelise(s: Schedule, outer: list[str], name: str, machine: Machine) -> 
     taken: list[str] = []
     tasks = 1
     for loop in outer:
-        if tasks >= TASKS_PER_CORE * machine.cores:
+        if tasks >= TASKS_PER_CORE * machine.cores or s.loop(loop).kind != "serial":
             break
         taken.append(loop)
         tasks *= int_const(s.loop(loop).extent) or access.UNKNOWN_EXTENT
