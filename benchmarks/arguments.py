@@ -90,3 +90,8 @@ def machine() -> dict[str, Any]:
         pass
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"cpu": name, "cpus": cpus, "system": platform.platform(), "python": platform.python_version()}
+
+
+def judge(value: float, limit: float) -> str:
+    """How a figure stands to its limit."""
+    return "within" if value <= limit else "over"

@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,11 +30,15 @@ from benchmarks.arguments import add_model_arguments, chosen, machine, model_sou
 from benchmarks.engine_process import TORCH, WEFT, peers
 
 PAUSE = 0.02
-"""Before each turn: the threads of the engine before may still be spinning for work."""
+"""Before each turn: the system's clocks and caches settle."""
 
 
 class Engine:
-    """An engine's process. Everything asked of it waits for the answer, so only one engine runs at a time."""
+    """An engine's process. Everything asked of it waits for the answer, so only one engine runs at a time.
+
+    Between its turns the process is stopped by a signal: worker threads that spin for work after a call, some of them for 60 ms, would take the processor
+    from whoever is next.
+    """
 
     def __init__(self, name: str, path: Path, threads: int, out: Path) -> None:
         self.name, self.out = name, out
@@ -45,12 +50,20 @@ class Engine:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=env)
         self.opened = self._answer()
+        self._signal("SIGSTOP")
+
+    def _signal(self, name: str) -> None:
+        if hasattr(signal, name):  # not on every system
+            self.process.send_signal(getattr(signal, name))
 
     def ask(self, **request: Any) -> dict[str, Any]:
+        self._signal("SIGCONT")
         pipe = cast(IO[str], self.process.stdin)
         pipe.write(json.dumps(request) + "\n")
         pipe.flush()
-        return self._answer()
+        answer = self._answer()
+        self._signal("SIGSTOP")
+        return answer
 
     def _answer(self) -> dict[str, Any]:
         line = cast(IO[str], self.process.stdout).readline()

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-PAUSE = 0.01
-"""Before each turn: the threads of the engine before may still be spinning for work."""
+PAUSE = 0.1
+"""Before each turn: the threads of the engine before may still be spinning for work, some of them for 60 ms."""
 TURN_SECONDS, TURN_CALLS = 0.05, 10
 """A turn is one call that is not counted, then as many as fit."""
 WARM_SECONDS, WARM_CALLS = 0.3, 3
