@@ -49,7 +49,8 @@ def test_what_overhead_calls_is_right(tmp_path: Path) -> None:
 def test_the_peak_counts_children_and_shared_pages_once() -> None:
     hold = "x = bytearray(64 << 20)\n"
     alone = memory.peak_of(hold)
-    both = memory.peak_of("import subprocess, sys\n" + hold + "subprocess.run([sys.executable, '-c', 'import time; x = bytearray(64 << 20); time.sleep(0.5)'])\n")
+    child = "subprocess.run([sys.executable, '-c', 'import time; x = bytearray(64 << 20); time.sleep(0.5)'])\n"
+    both = memory.peak_of("import subprocess, sys\n" + hold + child)
     forked = memory.peak_of("import os, time\n" + hold + "pid = os.fork()\nif pid == 0:\n time.sleep(0.5); os._exit(0)\nos.waitpid(pid, 0)\n")
     assert 64e6 < alone < 100e6
     assert both > alone + 60e6
@@ -74,7 +75,7 @@ def test_compile_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compile_time.main([*words(folder), "--repeat", "1", "--threads", "1"])
     cold, warm = json.loads((folder / "out.json").read_text())["results"]
     assert cold["limit"] is None  # the limit is that of two models
-    assert warm["limit"] == 0.5 + warm["reading"] and 0 < warm["seconds"]
+    assert warm["limit"] == 0.5 + warm["reading"] and warm["seconds"] > 0
     assert "limit s" in capsys.readouterr().out
 
 

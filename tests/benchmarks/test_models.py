@@ -39,7 +39,7 @@ def test_what_each_stresses(twins: dict[str, Any]) -> None:
     assert kinds["efficientnet_b0"]["ReduceMean"] == 12 + 1 and {5} <= {a["kernel_shape"][0] for a in convolutions["efficientnet_b0"] if a["group"] > 1}
     assert {a["group"] for a in convolutions["resnext_deeplab"]} == {1, 32}
     assert {a["dilations"][0] for a in convolutions["resnext_deeplab"]} == {1, 2, 6, 12} and kinds["resnext_deeplab"]["Resize"] == 1
-    assert [7] * 8 == [a["kernel_shape"][0] for a in convolutions["convnext_tiny"] if a["group"] > 1]
+    assert [a["kernel_shape"][0] for a in convolutions["convnext_tiny"] if a["group"] > 1] == [7] * 8
     assert kinds["swin_tiny"]["Softmax"] == 8
     assert kinds["swin_tiny"]["Concat"] == 3 * 4 + 3  # four rolls in each of the three stages that shift, and three mergers of patches
     assert kinds["whisper_encoder"]["Softmax"] == 2 and twins["whisper_encoder"].graph.output[0].type.tensor_type.shape.dim[1].dim_value == 1500
