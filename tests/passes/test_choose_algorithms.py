@@ -61,9 +61,9 @@ def test_weights_used_twice_are_transformed_once() -> None:
 @pytest.mark.parametrize(
     "graph",
     [
-        net(Conv(strides=(2, 2))), net(Conv(dilations=(2, 2))), net(Conv(groups=2), w=(16, 4, 3, 3)), net(Conv(), w=(16, 8, 1, 1)), net(Conv(), w=(18, 8, 3, 3)),
-        net(Conv(), (2, 6, 7, 9), (16, 6, 3, 3)), net(Conv(), (2, 8, Var("h"), 9)), net(Conv(), dtype="float64"), net(Conv(), constant=False),
-        net(Conv(), (2, 8, 9), (16, 8, 3)),
+        net(Conv(strides=(2, 2))), net(Conv(dilations=(2, 2))), net(Conv(groups=2), w=(16, 4, 3, 3)), net(Conv(), w=(16, 8, 1, 1)),
+        net(Conv(), w=(18, 8, 3, 3)), net(Conv(), (2, 6, 7, 9), (16, 6, 3, 3)), net(Conv(), (2, 8, Var("h"), 9)), net(Conv(), dtype="float64"),
+        net(Conv(), constant=False), net(Conv(), (2, 8, 9), (16, 8, 3)),
     ],
     ids=["stride", "dilation", "groups", "pointwise", "outputs", "channels", "symbolic", "float64", "weights", "one_axis"],
 )  # fmt: skip

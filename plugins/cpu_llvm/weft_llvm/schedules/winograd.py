@@ -20,6 +20,7 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
 from weft_llvm.schedules.contraction import PANEL_VECTORS
+from weft_llvm.schedules.reduction import schedule_apart
 from weft_llvm.schedules.tiles import STEP_OVERHEAD, Tile, choose_tile, step_cycles
 
 STAGES = ("winograd_rows", "winograd_input", "winograd_product", "winograd_columns")
@@ -62,11 +63,13 @@ def stages_of(program: Program) -> dict[str, Block]:
 
 
 def shape_of(program: Program) -> Shape | None:
-    """The sizes, if all but the batch are numbers above one (a dimension of one has no loop)."""
+    """The sizes, if all but the batch are numbers above one (a dimension of one has no loop) and nothing comes before the convolution."""
     blocks = stages_of(program)
     if not blocks:
         return None
     rows, product, columns, result = (blocks[k] for k in ("winograd_rows", "winograd_product", "winograd_columns", "winograd"))
+    if [b.name for b in access.blocks_of(program)][: len(STAGES)] != [blocks[k].name for k in STAGES]:
+        return None
     batch = len(result.iters) - 4
     ranks = [len(blocks[k].iters) - batch for k in (*STAGES, "winograd")]
     if batch not in (0, 1) or ranks != [5, 4, 6, 5, 4]:
@@ -91,22 +94,19 @@ class WinogradRule(Rule):
     priority = 20
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        if not stages_of(program):
+        blocks = stages_of(program)
+        if not blocks:
             return Decline("no_winograd", "the group has no single Winograd convolution")
-        shape = shape_of(program)
-        if shape is None:
-            return Decline("degenerate", "a dimension but the batch is one or symbolic")
-        order = [b.name for b in access.blocks_of(program)]
-        if order[: len(STAGES)] != [stages_of(program)[k].name for k in STAGES]:
-            return Decline("prologue", "something is computed before the convolution")
-        if shape.block != machine.lanes(access.target(stages_of(program)["winograd"]).buffer.dtype):
-            return Decline("other_block", "the channel block is not the vector's width")
-        return Offer(float(access.block_work(stages_of(program)["winograd_product"])))
+        return Offer(float(access.block_work(blocks["winograd_product"])))
 
     def apply(self, s: Schedule) -> None:
+        assert s.machine is not None
         shape = shape_of(s.program)
-        assert shape is not None and s.machine is not None
-        schedule_winograd(s, shape, s.machine)
+        if shape is None or shape.block != s.machine.lanes(access.target(stages_of(s.program)["winograd"]).buffer.dtype):
+            # No target chooses the algorithm for these. Put into one another the transforms would be long formulas, so each stage stays alone.
+            schedule_apart(s, s.blocks(), s.machine)
+        else:
+            schedule_winograd(s, shape, s.machine)
 
 
 def schedule_winograd(s: Schedule, shape: Shape, machine: Machine) -> None:

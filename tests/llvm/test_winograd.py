@@ -1,0 +1,208 @@
+"""Winograd convolutions compiled: the definition's numbers for any shape, batch and number of threads. As a script: their errors, for docs/math.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.graph.graphs import numbers
+
+from weft import dtypes as dt
+from weft.codegen.base import KernelCode
+from weft.compilation import Compilation
+from weft.errors import TargetError
+from weft.expr.nodes import Var
+from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.loop.interpret import interpret
+from weft.loop.nodes import int_const
+from weft.loop.pipeline import lower_program
+from weft.lower.lower import lower_group
+from weft.ops.activation import Relu
+from weft.ops.arithmetic import Add, Clip
+from weft.ops.contraction import Conv
+from weft.ops.winograd import WinogradConv, transform_weights
+from weft.passes.choose_layouts import choose_layouts
+from weft.pipeline import resolve_target
+from weft.scheduling.schedule import Schedule
+from weft_llvm.schedules.winograd import Pieces, Shape, WinogradRule, choose_pieces, choose_winograd
+
+Array = np.ndarray[Any, Any]
+LANES = resolve_target("llvm").machine.lanes(dt.float32)
+# Largest error ÷ largest output that is allowed; what is measured is in docs/math.md.
+ALLOWED = {2: 5e-6, 4: 2e-5}
+
+
+def winograd(m: int, x: tuple[Any, ...], w: Array, pads: tuple[int, ...], follow: str = "", block: int = LANES) -> Graph:
+    """A Winograd convolution, with a bias, a residual and a ReLU after it if `follow` says so, or with a Clip."""
+    b = GraphBuilder("net")
+    y = b.add(WinogradConv(m, pads, block), b.input("x", tensor_type("float32", x)), b.constant(transform_weights(w, m), "u"))
+    if "bias" in follow:
+        y = b.add(Add(), y, b.constant(numbers(w.shape[0], 1, 1, seed=5), "bias"))
+    if "residual" in follow:
+        y = b.add(Add(), y, b.input("r", tensor_type("float32", y.shape)))
+    if "relu" in follow:
+        y = b.add(Relu(), y)
+    if "clip" in follow:
+        y = b.add(Clip(), y, b.constant(np.float32(-0.5)), b.constant(np.float32(0.75)))
+    b.output(y, "y")
+    return b.build()
+
+
+def expected(x: Array, w: Array, pads: tuple[int, ...], follow: str, residual: Array | None) -> Array:
+    y = Conv(pads=pads).reference(x.astype(np.float64), w.astype(np.float64))
+    if "bias" in follow:
+        y = y + numbers(w.shape[0], 1, 1, seed=5)
+    if residual is not None:
+        y = y + residual
+    return np.maximum(y, 0) if "relu" in follow else np.clip(y, -0.5, 0.75) if "clip" in follow else y
+
+
+def random_case(seed: int) -> tuple[int, int, tuple[int, ...], tuple[int, ...], str, int, bool]:
+    rng = np.random.default_rng(seed)
+    pads = tuple(int(p) for p in rng.integers(0, 3, 4))
+    height, width = (int(n) for n in rng.integers(1, 41, 2))
+    height, width = max(height, 3 - pads[0] - pads[2]), max(width, 3 - pads[1] - pads[3])
+    shape = (int(rng.integers(1, 4)), int(rng.integers(1, 6)) * LANES, height, width)
+    follow = str(rng.choice(["", "bias relu", "bias residual relu", "clip"]))
+    return int(rng.choice([2, 4])), int(rng.integers(1, 6)) * LANES, shape, pads, follow, int(rng.integers(1, 4)), bool(rng.integers(0, 2))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", range(200 if metafunc.config.getoption("--full") else 10))
+
+
+def test_random_shapes(seed: int) -> None:
+    m, outputs, shape, pads, follow, threads, symbolic = random_case(seed)
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape).astype(np.float32)
+    w = (rng.standard_normal((outputs, shape[1], 3, 3)) / np.sqrt(9 * shape[1])).astype(np.float32)
+    graph = winograd(m, (Var("n"), *shape[1:]) if symbolic else shape, w, pads, follow)
+    compilation = Compilation(resolve_target(f"llvm -threads={threads}"), cache=False)
+    executable = compilation.run(graph)
+    (kernel,) = [k for k in compilation.kernels.values() if k.name.startswith("winogradconv")]
+    assert kernel.rule == "winograd" and not [why for _, why in kernel.declines if why.startswith("failed")]
+    want_shape: tuple[Any, ...] = (shape[0], *graph.nodes[0].output.shape[1:])
+    residual = rng.standard_normal(want_shape).astype(np.float32) if "residual" in follow else None
+    got = executable.run({"x": x, **({} if residual is None else {"r": residual})})["y"]
+    want = expected(x, w, pads, follow, residual)
+    assert got.shape == want.shape == want_shape
+    assert np.abs(got - want).max() <= ALLOWED[m] * max(1.0, float(np.abs(want).max()))
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("m", [2, 4])
+def test_the_schedule_means_the_same(m: int, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft_llvm.schedules import winograd as module
+
+    monkeypatch.setattr(module, "choose_pieces", lambda *_: Pieces(1, together))
+    target = resolve_target("llvm -mcpu=x86-64-v2 -mtriple=x86_64-unknown-linux-gnu -threads=2")  # four lanes
+    w = numbers(8, 8, 3, 3)
+    body = choose_layouts(winograd(m, (2, 8, 7, 6), w, (1, 1, 1, 1), "bias relu", 4), target.capabilities)
+    (node, *after) = [n for n in body.nodes if type(n.op).__name__ != "Relayout"]
+    x, u = node.inputs
+    b = GraphBuilder("group")
+    assert x is not None and u is not None and u.constant is not None
+    y = b.add(node.op, b.input("x", x.type), b.input("u", u.type))
+    y.type = node.output.type
+    bias = b.input("bias", after[0].inputs[1].type)  # type: ignore[union-attr]
+    for n in after:
+        y = b.add(n.op, *((y, bias) if isinstance(n.op, Add) else (y,)))
+        y.type = n.output.type
+    b.output(y)
+    program = lower_group(b.build())
+    s = Schedule(program, target.machine, checked=True)
+    WinogradRule().apply(s)
+    data = numbers(2, 8, 7, 6, seed=2)
+    assert x.tensor.layout is not None and u.tensor.layout is not None and y.tensor.layout is not None
+    packed = [x.tensor.layout.pack(data), u.tensor.layout.pack(u.constant), numbers(8, 1, 1, seed=5)]
+    want = expected(data, w, (1, 1, 1, 1), "bias relu", None)
+    for p in (s.program, lower_program(s.program, frozenset({"fma"}))):
+        arrays = [a.reshape([int_const(d) or 0 for d in q.shape]) for a, q in zip(packed, p.inputs)]
+        (got,) = interpret(p, arrays, shuffle_seed=1).values()
+        got = y.tensor.layout.unpack(np.asarray(got).reshape(y.tensor.layout.stored_shape(y.shape)), want.shape)
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize(("cpu", "arch"), [("skylake-avx512", "x86_64"), ("x86-64-v2", "x86_64"), ("cortex-a72", "aarch64")])
+def test_other_machines_compile_it(cpu: str, arch: str) -> None:
+    resolved = resolve_target(f"llvm -threads=4 -mcpu={cpu} -mtriple={arch}-linux-gnu")
+    lanes = resolved.machine.lanes(dt.float32)
+    compilation = Compilation(resolved, cache=False)
+    compilation.run(winograd(4, (1, 2 * lanes, 28, 28), numbers(4 * lanes, 2 * lanes, 3, 3), (1,) * 4, "bias relu", lanes))
+    (kernel,) = [k for k in compilation.kernels.values() if k.name.startswith("winogradconv")]
+    assert kernel.rule == "winograd" and isinstance(kernel.code, KernelCode)
+
+
+def small_net() -> tuple[Graph, Array, Array]:
+    """Three 3×3 convolutions with residuals, an input and the exact output."""
+    b = GraphBuilder("net")
+    shape = (1, 4 * LANES, 30, 30)
+    x = y = b.input("x", tensor_type("float32", shape))
+    data = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    want = data.astype(np.float64)
+    for k in range(3):
+        w = (np.random.default_rng(k).standard_normal((shape[1], shape[1], 3, 3)) / np.sqrt(9 * shape[1])).astype(np.float32)
+        y = b.add(Relu(), b.add(Add(), b.add(Conv(pads=(1,) * 4), y, b.constant(w)), x))
+        want = np.maximum(Conv(pads=(1,) * 4).reference(want, w.astype(np.float64)) + data, 0)
+    b.output(y, "y")
+    return b.build(), data, want
+
+
+@pytest.mark.parametrize(("option", "operator", "allowed"), [("auto", "WinogradConv", 1e-4), ("off", "Conv", 1e-5)])
+def test_the_option(option: str, operator: str, allowed: float) -> None:
+    graph, data, want = small_net()
+    compilation = Compilation(resolve_target(f"llvm -winograd={option}"), cache=False)
+    got = compilation.run(graph).run({"x": data})["y"]
+    kinds = {type(n.op).__name__ for n in compilation.graphs["fuse"].nodes for n in getattr(n.op, "body", Graph("")).nodes}
+    assert operator in kinds and not {"WinogradConv", "Conv"} - {operator} & kinds
+    assert np.abs(got - want).max() <= allowed * np.abs(want).max()
+
+
+def test_an_unknown_value_of_the_option() -> None:
+    with pytest.raises(TargetError, match="option '-winograd' is one of auto, off, got 'of'") as error:
+        resolve_target("llvm -winograd=of")
+    assert "did you mean 'off'?" in str(error.value)
+
+
+def conv_node(channels: int, size: int, pads: tuple[int, ...] = (1,) * 4) -> Any:
+    b = GraphBuilder()
+    b.add(Conv(pads=pads), b.input("x", tensor_type("float32", (1, channels, size, size))), b.constant(np.zeros((channels, channels, 3, 3), np.float32)))
+    return b.graph.nodes[0]
+
+
+def test_the_cost_model() -> None:
+    machine = resolve_target("llvm -mcpu=znver3 -mtriple=x86_64-unknown-linux-gnu -threads=2").machine
+    assert choose_winograd(conv_node(64, 56), machine) == 4
+    # 36/9 times the weights of the definition, read for 4 tiles only: the larger the weights, the smaller the tile.
+    assert choose_winograd(conv_node(512, 7), machine) != 4
+    # One channel block in and out: the transforms cost more than they save. A single pixel: nothing to tile.
+    assert choose_winograd(conv_node(8, 30), machine) is None
+    assert choose_winograd(conv_node(64, 3, (0,) * 4), machine) is None
+
+
+def test_pieces_fit_the_cache_and_keep_cores_busy() -> None:
+    machine = resolve_target("llvm -mcpu=znver3 -mtriple=x86_64-unknown-linux-gnu -threads=2").machine
+    wide = Shape(64, 64, 14, 14, 4, 8)
+    pieces = choose_pieces(wide, 1, machine)
+    assert pieces.together and 4 * wide.products * wide.channels * wide.across * pieces.rows <= machine.caches[1] // 2
+    # Four tiles and many channels: panels of channels are what there is to share, V is made once for all.
+    assert choose_pieces(Shape(512, 512, 2, 2, 4, 8), 1, machine)[:2] == (2, False)
+
+
+if __name__ == "__main__":
+    for channels, size in ((64, 56), (128, 28), (256, 14), (512, 7)):
+        worst: dict[int, float] = {}
+        for seed in range(3):
+            rng = np.random.default_rng(seed)
+            x = rng.standard_normal((1, channels, size, size)).astype(np.float32)
+            w = (rng.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
+            want = np.maximum(expected(x, w, (1,) * 4, "", None), 0)
+            for m in (0, 2, 4):
+                b = GraphBuilder("net")
+                b.output(b.add(Relu(), b.add(Conv(pads=(1,) * 4), b.input("x", tensor_type("float32", x.shape)), b.constant(w))), "y")
+                graph = winograd(m, x.shape, w, (1,) * 4, "relu") if m else b.build()
+                got = Compilation(resolve_target("llvm -winograd=off")).run(graph).run({"x": x})["y"]
+                worst[m] = max(worst.get(m, 0.0), float(np.abs(got - want).max() / np.abs(want).max()))
+        print(f"{channels}, {size} × {size}: definition {worst[0]:.1e}, F(2×2) {worst[2]:.1e}, F(4×4) {worst[4]:.1e}")
