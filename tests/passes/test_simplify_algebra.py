@@ -11,10 +11,10 @@ from tests.graph.graphs import keeps_meaning, numbers
 
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
-from weft.ops.activation import Relu, Tanh
+from weft.ops.activation import Relu, Sigmoid, Tanh
 from weft.ops.arithmetic import Add, Cast, Divide, Multiply, Negative, Power, Subtract, Where
 from weft.ops.comparison import LogicalNot
-from weft.ops.contraction import Conv
+from weft.ops.contraction import Conv, MatMul
 from weft.ops.elementwise import Identity
 from weft.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
 from weft.ops.reduction import ReduceSum
@@ -141,3 +141,58 @@ def test_a_rule_that_declines_says_why() -> None:
     assert len(graph.nodes) == 3
     assert ("divide_by_power_of_two", "a divisor is no power of two, so its reciprocal rounds") in reasons
     assert ("pad_of_conv", "the padding is not zero") in reasons
+
+
+def test_elementwise_operators_come_before_a_reshape_that_keeps_rows() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (1, 3, 4)))
+    y = b.add(Reshape((1, 3, 5)), b.add(MatMul(), b.add(Reshape((3, 4)), x), b.constant(numbers(4, 5))))
+    y = b.add(Add(), y, b.constant(numbers(5)))
+    y = b.add(Multiply(), b.add(Tanh(), y), y)
+    z = b.add(Tanh(), b.input("z", tensor_type("float32", (1, 3, 5))))
+    b.output(b.add(Add(), z, y))
+    after = simplify_algebra(b.build())
+    keeps_meaning(b.build(), after, [numbers(1, 3, 4), numbers(1, 3, 5, seed=1)])
+    assert [str(n.op).split("(")[0] for n in after.nodes] == ["Reshape", "MatMul", "Add", "Tanh", "Multiply", "Reshape", "Tanh", "Add"]
+    assert str(simplify_algebra(after)) == str(after)
+
+
+def test_a_residual_joins_the_rows_of_a_product() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (1, 3, 4)))
+    y = b.add(Reshape((1, 3, 4)), b.add(MatMul(), b.add(Reshape((3, 4)), x), b.constant(numbers(4, 4))))
+    b.output(b.add(Relu(), b.add(Add(), x, y)))
+    after = simplify_algebra(b.build())
+    keeps_meaning(b.build(), after, [numbers(1, 3, 4)])
+    assert [str(n.op) for n in after.nodes if not isinstance(n.op, MatMul)] == [
+        "Reshape(shape=(3, 4))",
+        "Reshape(shape=(3, 4))",
+        "Add()",
+        "Relu()",
+        "Reshape(shape=(1, 3, 4))",
+    ]
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 2, 2), (2, 2, 3), (3, 1, 4)])
+def test_reshapes_that_matter_stay(shape: tuple[int, ...]) -> None:
+    """Rows of another length, or rows that broadcast, keep the reshape where it is."""
+    b = GraphBuilder()
+    y = b.add(Reshape(shape), b.add(MatMul(), b.input("x", tensor_type("float32", (3, 4))), b.constant(numbers(4, 4))))
+    b.output(b.add(Add(), y, b.input("c", tensor_type("float32", (shape[-2], 1)))))
+    after = simplify_algebra(b.build())
+    keeps_meaning(b.build(), after, [numbers(3, 4), numbers(shape[-2], 1)])
+    assert [str(n.op).split("(")[0] for n in after.nodes] == ["MatMul", "Reshape", "Add"]
+
+
+def test_two_products_of_other_shapes_do_not_change_places_for_ever() -> None:
+    b = GraphBuilder()
+    x, y = b.input("x", tensor_type("float32", (3, 4))), b.input("y", tensor_type("float32", (1, 3, 4)))
+    w = b.constant(numbers(4, 4))
+    b.output(b.add(Add(), b.add(Reshape((1, 3, 4)), b.add(MatMul(), x, w)), b.add(MatMul(), y, w)))
+    after = simplify_algebra(b.build())
+    keeps_meaning(b.build(), after, [numbers(3, 4), numbers(1, 3, 4)])
+
+
+def test_swish() -> None:
+    assert simplified(lambda b, x: b.add(Multiply(), b.add(Sigmoid(), x), x)) == ["Swish(alpha=1.0)"]
+    assert len(simplified(lambda b, x: b.add(Multiply(), b.add(Sigmoid(), x), b.add(Relu(), x)))) == 3

@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.graph.nodes import Graph, Node, Value
+from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.operator import Operator
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.graph.verify import same_dim, same_type
-from weft.ops.activation import Relu
+from weft.ops.activation import Relu, Sigmoid, Swish
 from weft.ops.arithmetic import Add, Cast, Divide, Multiply, Negative, Power, Reciprocal, Sqrt, Subtract, Where
 from weft.ops.comparison import LogicalNot
 from weft.ops.contraction import Conv
@@ -201,6 +201,65 @@ def _broadcast(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     return None
 
 
+def _elementwise_of_reshape(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    """A reshape after a product that keeps its rows moves behind what is computed element by element: that can then be part of the product."""
+    if node.op.kind != "elementwise" or len(node.outputs) != 1 or any(v is None for v in inputs):
+        return None
+    shape = node.output.shape
+    reshaped = [b for v in inputs if v is not None and v.shape == shape and (b := r.producer(v, Reshape)) is not None and _keeps_rows(b)]
+    if not reshaped:
+        return None
+    anchor = next((b.inputs[0] for b in reshaped if _contracts(b.inputs[0])), reshaped[0].inputs[0])
+    assert anchor is not None
+    new: list[Value] = []
+    for v in inputs:
+        assert v is not None
+        before = r.producer(v, Reshape)
+        if v.shape != shape:
+            if v.tensor.rank > 1:
+                return "an operand is broadcast along rows"
+            new.append(v)
+        elif before is not None and before.inputs[0] is not None and before.inputs[0].shape == anchor.shape:
+            new.append(before.inputs[0])
+        elif not _contracts(anchor) or _contracts(v):
+            return "the operands are not reshaped alike"
+        else:
+            new.append(r.add(Reshape(anchor.shape), v))
+    if not _infers_shape(node.op, new, anchor.shape):
+        return "the operands do not give the result its shape"
+    return r.add(Reshape(shape), r.add(node.op, *new))
+
+
+def _keeps_rows(reshape: Node) -> bool:
+    """Whether a reshape of something computed leaves its last axis as it is."""
+    x = reshape.inputs[0]
+    if x is None or not x.tensor.rank or not reshape.output.tensor.rank or x.producer is None or x.producer.op.kind not in ("contraction", "elementwise"):
+        return False
+    return same_dim(x.shape[-1], reshape.output.shape[-1])
+
+
+def _contracts(value: Value | None) -> bool:
+    return value is not None and value.producer is not None and value.producer.op.kind == "contraction"
+
+
+def _infers_shape(op: Operator, inputs: Sequence[Value], shape: Sequence[object]) -> bool:
+    from weft.errors import WeftError
+
+    try:
+        (found,) = op.infer_checked(inputs)
+    except WeftError:
+        return False
+    return isinstance(found, TensorType) and found.shape == tuple(shape)
+
+
+def _swish(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    for x, gate in (inputs, inputs[::-1]):
+        before = r.producer(gate, Sigmoid)
+        if before is not None and before.inputs[0] is x:
+            return r.add(Swish(), x)
+    return None
+
+
 def _infers(node: Node, op: Operator, inputs: Sequence[Value | None]) -> bool:
     from weft.errors import WeftError
 
@@ -301,6 +360,8 @@ RULES: tuple[AlgebraRule, ...] = (
     AlgebraRule("pad_nothing", (Pad,), _pad),
     AlgebraRule("pad_of_conv", (Conv,), _pad_of_conv),
     AlgebraRule("reduce_nothing", (Reduction,), _reduce_nothing),
+    AlgebraRule("swish", (Multiply,), _swish),
+    AlgebraRule("elementwise_of_reshape", (Operator,), _elementwise_of_reshape),
     AlgebraRule("broadcast_operand", (Operator,), _broadcast_operand),
     AlgebraRule("uniform_operand", (Operator,), _uniform_operand),
 )
