@@ -38,7 +38,7 @@ def narrow_weights(graph: Graph, capabilities: Capabilities) -> Graph:
         if key not in known:
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
                 data = weights.constant.astype(narrow.numpy)
-            same = np.array_equal(data.astype(np.float32), weights.constant, equal_nan=True)
+            same = bool((data.astype(np.float32).view(np.uint32) == weights.constant.view(np.uint32)).all())
             stored = Value(r.builder.unique(weights.name), TensorType(narrow, weights.shape, weights.tensor.layout), constant=data) if same else None
             known[key] = weights, stored
         result = known[key][1]
