@@ -176,6 +176,58 @@ def test_workers_sleep_with_signals_masked() -> None:
     assert any(int(m, 16) & 0x7FFFFFFF == 0x7FFFFFFF & ~(1 << 8 | 1 << 18) for m in masks)  # all but KILL and STOP
 
 
+def asleep(tries: int = 200) -> int:
+    """Waits until all workers sleep; how often workers of this process have gone to sleep so far."""
+    assert threads._memory is not None
+    bits = 0
+    for _ in range(tries):
+        time.sleep(0.002)
+        bits = int.from_bytes(threads._memory[192:224], "little")
+        if bits.bit_count() == int.from_bytes(threads._memory[264:272], "little"):
+            break
+    slept = 0
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/status") as file:
+            fields = dict(line.split(":\t", 1) for line in file.read().splitlines() if ":\t" in line)
+        if int(fields["SigBlk"], 16) & 0x7FFFFFFF == 0x7FFFFFFF & ~(1 << 8 | 1 << 18):  # a worker: all but KILL and STOP
+            slept += int(fields["voluntary_ctxt_switches"])
+    return slept
+
+
+linux = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's account of threads")
+
+
+@linux
+def test_a_small_job_lets_workers_sleep() -> None:
+    caller, array = Caller(2), np.zeros(64, np.int32)
+    caller.go(array, 64)
+    undisturbed = 0
+    for _ in range(30):  # a job that the system interrupts looks like a long one
+        before = asleep()
+        caller.go(array, 64)
+        undisturbed += asleep() == before
+    assert undisturbed > 0 and (array == 31).all()
+
+
+@linux
+def test_a_long_job_wakes_workers() -> None:
+    caller, array = Caller(2), np.zeros(16, np.int64)
+    caller.go(array, 16, 2)
+    before = asleep()
+    caller.go(array, 16, 2)  # milliseconds
+    assert asleep() > before
+    assert array.tolist() == [1, *(300_000 * i for i in range(1, 16))]
+
+
+@linux
+def test_many_small_jobs_wake_workers() -> None:
+    caller, array = Caller(2), np.zeros(64, np.int32)
+    before = asleep()
+    for _ in range(2000):
+        caller.go(array, 64)
+    assert asleep() > before and (array == 2000).all()
+
+
 def test_cost(capsys: pytest.CaptureFixture[str]) -> None:
     """Printed, not asserted: machines and their load differ."""
     caller = Caller(2)

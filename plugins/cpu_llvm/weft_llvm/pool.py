@@ -9,6 +9,10 @@ An idle worker spins for about 50 µs, then sleeps on the epoch. The caller wait
 while a job runs, or a parallel loop inside a task, runs alone. Workers start when first needed, with all signals masked, and stay for ever. A state of
 zeros is a pool without workers: that is all that a child of fork() needs.
 
+To wake a worker costs the caller several microseconds, as long as a small model takes. So while workers sleep the caller begins alone, and wakes them
+once what they would save exceeds what the waking costs: it has the time of the chunks so far, and what jobs just before could have saved. A job of few
+tasks wakes them at once, as the first tells nothing before much of the job is done.
+
 Linux likes to wake a thread on the CPU of the one that wakes it, where it would only wait for the caller to finish. So the caller publishes its
 CPU, and a worker leaves that CPU out of its affinity (within the process's own) before it sleeps, and again if it wakes up there.
 
@@ -20,7 +24,7 @@ from __future__ import annotations
 from weft.errors import CodegenError
 from weft.runtime.abi import IMPORTS, OFFSETS
 
-POOL_VERSION = "1"
+POOL_VERSION = "2"
 
 _WORD, _EPOCH = 0, 4
 _TASK, _CLOSURE, _CTX, _TASKS = 64, 72, 80, 88
@@ -28,9 +32,12 @@ _REMAINING, _WAITING = 128, 132
 _SLEEPERS = 192  # a bit for each worker that sleeps, 256 of them
 _BUSY, _WORKERS, _FULL = 256, 264, 272
 _SPIN, _CALLER_CPU, _IMPORTS = 320, 328, 336
+_DEBT, _ALONE = 384, 392  # what sleeping workers could have saved lately, and when a job last did without them, in ticks
 _ARGS = 1024  # 16 bytes for each worker: state, index
 _MOST_WORKERS = 254
 _CHUNKS_PER_THREAD = 64
+_SAMPLES = 4  # chunks per thread from which on the first tells something
+_WAKE_PERCENT = 40  # of the time that an idle thread spins: what a wake costs, caller and worker together (20 µs measured on a virtual machine)
 _MOST_CHUNKS = 2047  # leaves room in 12 bits for one late add of every worker
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
@@ -63,6 +70,7 @@ def emit_pool(architecture: str) -> str:
         "WORD": _WORD, "EPOCH": _EPOCH, "TASKS": _TASKS, "TASK": _TASK, "CLOSURE": _CLOSURE, "JOBCTX": _CTX, "REMAINING": _REMAINING, "WAITING": _WAITING,
         "SLEEPERS": _SLEEPERS, "BUSY": _BUSY, "WORKERS": _WORKERS, "FULL": _FULL, "SPIN": _SPIN,
         "CALLERCPU": _CALLER_CPU, "STATEIMPORTS": _IMPORTS, "ARGS": _ARGS,
+        "DEBT": _DEBT, "ALONE": _ALONE, "SAMPLES": _SAMPLES, "WAKE_PERCENT": _WAKE_PERCENT,
         "MOST_WORKERS": _MOST_WORKERS, "PER_THREAD": _CHUNKS_PER_THREAD, "MOST_CHUNKS": _MOST_CHUNKS,
         "CTX_POOL": OFFSETS["pool"], "CTX_THREADS": OFFSETS["threads"], "CTX_IMPORTS": OFFSETS["imports"],
         "ZEROS": _stores("%mask", 0), "ONES": _stores("%full", -1), "ANY_BIT": _any_bit(),
@@ -186,8 +194,8 @@ leave:
   ret void
 }
 
-; claims and runs chunks of the job until none is left
-define internal void @work(ptr %state) nounwind {
+; claims and runs chunks of the job until none is left, or it has run `most` (-1: no limit). How many it ran.
+define internal i32 @work(ptr %state, i32 %most) nounwind {
 entry:
   %word.at = getelementptr i8, ptr %state, i64 <WORD>
   br label %look
@@ -234,14 +242,16 @@ task.loop:
   br i1 %more, label %task.loop, label %chunk.done
 chunk.done:
   %ran.more = add i32 %ran, 1
-  br label %look
+  %enough = icmp eq i32 %ran.more, %most
+  br i1 %enough, label %none, label %look
 none:
-  %did = icmp ne i32 %ran, 0
+  %total = phi i32 [ %ran, %look ], [ %ran, %claim ], [ %ran.more, %chunk.done ]
+  %did = icmp ne i32 %total, 0
   br i1 %did, label %report, label %leave
 report:
   %remaining.at = getelementptr i8, ptr %state, i64 <REMAINING>
-  %old = atomicrmw sub ptr %remaining.at, i32 %ran seq_cst
-  %last = icmp eq i32 %old, %ran
+  %old = atomicrmw sub ptr %remaining.at, i32 %total seq_cst
+  %last = icmp eq i32 %old, %total
   br i1 %last, label %tell, label %leave
 tell:
   %waiting.at = getelementptr i8, ptr %state, i64 <WAITING>
@@ -254,6 +264,62 @@ rouse:
   call void @wake(ptr %imports, ptr %remaining.at, i64 1, i64 4294967295)
   br label %leave
 leave:
+  ret i32 %total
+}
+
+; runs chunks of the job until none is left, or to wake the workers pays; then it does
+define internal void @begin_alone(ptr %imports, ptr %state, i64 %people, i64 %heads, i64 %bits) noinline nounwind {
+entry:
+  %limit = call i64 @spin_limit(ptr %state)
+  %cost0 = mul i64 %limit, <WAKE_PERCENT>
+  %cost = udiv i64 %cost0, 100
+  %debt.at = getelementptr i8, ptr %state, i64 <DEBT>
+  %alone.at = getelementptr i8, ptr %state, i64 <ALONE>
+  %epoch.at = getelementptr i8, ptr %state, i64 <EPOCH>
+  %word.at = getelementptr i8, ptr %state, i64 <WORD>
+  %helpers = sub i64 %people, 1
+  %began = call i64 @<COUNTER>()
+  %before = load i64, ptr %alone.at, align 8
+  %pause = sub i64 %began, %before
+  %old = icmp ugt i64 %pause, %limit
+  %debt.before = load i64, ptr %debt.at, align 8
+  %debt = select i1 %old, i64 0, i64 %debt.before
+  br label %next
+next:
+  %ran = phi i64 [ 0, %entry ], [ %ran.more, %weigh ]
+  %one = call i32 @work(ptr %state, i32 1)
+  %now = call i64 @<COUNTER>()
+  %spent = sub i64 %now, %began
+  %nothing = icmp eq i32 %one, 0
+  br i1 %nothing, label %finish, label %weigh
+weigh:
+  %ran.more = add i64 %ran, 1
+  %w = load atomic i64, ptr %word.at monotonic, align 8
+  %claimed = and i64 %w, 4095
+  %c = lshr i64 %w, 12
+  %count = and i64 %c, 4095
+  %over = icmp ugt i64 %claimed, %count
+  %left0 = sub i64 %count, %claimed
+  %left = select i1 %over, i64 0, i64 %left0
+  ; with helpers this thread would run one of `people` chunks of the rest, rounded up
+  %up = add i64 %left, %helpers
+  %own = udiv i64 %up, %people
+  %spared = sub i64 %left, %own
+  %saved0 = mul i64 %spared, %spent
+  %saved1 = udiv i64 %saved0, %ran.more
+  %saved = add i64 %saved1, %debt
+  %pays = icmp ugt i64 %saved, %cost
+  br i1 %pays, label %rouse, label %next
+rouse:
+  call void @wake(ptr %imports, ptr %epoch.at, i64 %heads, i64 %bits)
+  store i64 0, ptr %debt.at, align 8
+  ret void
+finish:
+  %lost0 = mul i64 %spent, %helpers
+  %lost = udiv i64 %lost0, %people
+  %debt.now = add i64 %debt, %lost
+  store i64 %debt.now, ptr %debt.at, align 8
+  store i64 %now, ptr %alone.at, align 8
   ret void
 }
 
@@ -289,7 +355,7 @@ look:
   %invited = icmp ult i64 %index, %allowed
   br i1 %invited, label %join, label %rest
 join:
-  call void @work(ptr %state)
+  %joined = call i32 @work(ptr %state, i32 -1)
   %began.now = call i64 @<COUNTER>()
   br label %rest
 rest:
@@ -535,11 +601,18 @@ rouse:
   %below = sub i64 %top, 1
   %bits = select i1 %many, i64 4294967295, i64 %below
   %heads = select i1 %many, i64 2147483647, i64 %useful
+  %telling = mul i64 %people, <SAMPLES>
+  %coarse = icmp ult i64 %chunks, %telling
+  br i1 %coarse, label %wake.now, label %alone.first
+alone.first:
+  call void @begin_alone(ptr %imports, ptr %state, i64 %people, i64 %heads, i64 %bits)
+  br label %take.part
+wake.now:
   %epoch.at = getelementptr i8, ptr %state, i64 <EPOCH>
   call void @wake(ptr %imports, ptr %epoch.at, i64 %heads, i64 %bits)
   br label %take.part
 take.part:
-  call void @work(ptr %state)
+  %mine = call i32 @work(ptr %state, i32 -1)
   %left0 = load atomic i32, ptr %remaining.at acquire, align 4
   %done0 = icmp eq i32 %left0, 0
   br i1 %done0, label %over, label %wait.for.others
