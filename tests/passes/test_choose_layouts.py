@@ -72,9 +72,17 @@ def test_outputs_and_others_get_conversions_once() -> None:
     keeps_meaning(b.build(), graph, [numbers(2, 4, 8, 8)])
 
 
-def test_channels_that_do_not_divide_stay_row_major() -> None:
+def test_channels_that_do_not_divide_are_padded() -> None:
     b = GraphBuilder()
-    y = conv(b, b.input("x", tensor_type("float32", (2, 3, 8, 8))), 6)
+    y = conv(b, b.add(Relu(), conv(b, b.input("x", tensor_type("float32", (2, 3, 8, 8))), 11)), 6)
+    b.output(y)
+    assert chosen(b.build(), numbers(2, 3, 8, 8)) == [("Conv", NC4), ("Relu", NC4), ("Conv", NC4), ("Relayout", None)]
+    assert not choose_layouts(b.build(), CAPABILITIES).outputs[0].tensor.layout
+
+
+def test_what_would_be_computed_in_vain_stays_row_major_and_so_do_computed_weights() -> None:
+    b = GraphBuilder()
+    y = b.add(Conv(), b.input("x", tensor_type("float32", (2, 3, 8, 8))), b.constant(numbers(1, 3, 3, 3)))
     b.output(b.add(Relu(), y))
     w = b.input("w", tensor_type("float32", (4, 3, 3, 3)))
     b.output(b.add(Conv(), y := b.input("z", tensor_type("float32", (2, 3, 8, 8))), w))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from weft import dtypes as dt
 from weft.errors import LoweringError
-from weft.expr.nodes import Const, Expr, FloorDiv, FloorMod, Select, Var, all_of, const, free_vars, lt, select, substitute, transform, walk, wrap
+from weft.expr.nodes import Cast, Const, Expr, FloorDiv, FloorMod, Mul, Select, Var, all_of, const, free_vars, lt, select, substitute, transform, walk, wrap
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify
 from weft.graph.layout import Layout
@@ -242,6 +242,8 @@ class _Lowering:
                     values[axis.var.name] = const(0)
                     continue
                 parts = self._split_factor(axis, bodies)
+                if parts is None and (parts := self._padded_factor(axis, reduce)) is not None:
+                    extent = const(-(-int(extent.value) // parts) * parts)  # type: ignore[attr-defined]
                 if parts is None:
                     values[axis.var.name] = add_iter(f"r{k}", extent, "reduce")
                 else:
@@ -348,6 +350,28 @@ class _Lowering:
                             if axis.extent % part.b.value == 0 and part.b.value > 1:
                                 return int(part.b.value)
         return None
+
+    def _padded_factor(self, axis: ReduceAxis, reduce: Reduce) -> int | None:
+        """The factor by which both operands of a sum of products are stored in blocks of this axis, if the last one is padded: zeros add nothing."""
+        if not isinstance(axis.extent, int) or reduce.reducer.name != "sum" or len(reduce.values) != 1:
+            return None
+        value = reduce.values[0]
+        if isinstance(value, Select) and value.b == reduce.reducer.identity([value.dtype])[0]:
+            value = value.a
+        if not isinstance(value, Mul):
+            return None
+        factors = set()
+        for operand in (value.a, value.b):
+            read = operand.value if isinstance(operand, Cast) else operand
+            layout = self.layouts.get(id(read.tensor)) if isinstance(read, Read) else None
+            if not isinstance(read, Read) or layout is None:
+                return None
+            places = [k for k, i in enumerate(read.indices) if axis.var.name in free_vars(i)]
+            if len(places) != 1 or simplify(read.indices[places[0]]) != axis.var or read.tensor.shape[places[0]] != axis.extent:
+                return None
+            parts = [p for i in layout.map(read.indices) for p in walk(i) if isinstance(p, FloorDiv) and isinstance(p.b, Const) and axis.var.name in free_vars(p.a)]
+            factors.add(int(parts[0].b.value) if len(parts) == 1 else None)  # type: ignore[attr-defined]
+        return factors.pop() if len(factors) == 1 else None
 
     # -- scans
     def _copy(self, to: Buffer, source: Buffer, base: str, scan: tuple[Expr, Expr] | None = None, lead: bool = False) -> Stmt:

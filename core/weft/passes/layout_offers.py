@@ -15,6 +15,8 @@ from weft.passes.capabilities import Capabilities, LayoutOffer, LayoutRule
 BYTES_PER_FLOP = 1 / 8
 # Queries that make up for packing the keys that they all read.
 QUERIES_TO_PACK = 8
+# Input channels with those that pad the last block, over the channels: from there on rows are read as they are.
+MOST_VAIN = 1.3
 # Rows of one channel with a stride give no vector of neighbours: a convolution per channel or group runs about so many times as long as at stride 1.
 STRIDED_ROWS = 8
 
@@ -64,11 +66,13 @@ def conv_offers(node: Node, lanes: int) -> list[LayoutOffer]:
         return []
     activation = blocked(rank, 1, lanes)
     found = []
-    if ic % lanes == 0 or depthwise:
+    vain = -(-ic // lanes) * lanes / ic
+    if ic % lanes == 0 or depthwise or (groups == 1 and vain < MOST_VAIN):
+        gain -= 0 if depthwise else half * (vain - 1)
         found.append(LayoutOffer((activation, conv_weight_layout(rank, lanes, True, depthwise), *rest), (activation,), -gain))
     if groups == 1:
         # Few input channels (an image's three): rows are read as they are, blocks written.
-        loss = half / 2 if ic % lanes == 0 else 0.0
+        loss = half / 2 if vain < MOST_VAIN else 0.0
         found.append(LayoutOffer((None, conv_weight_layout(rank, lanes, False, False), *rest), (activation,), loss - gain))
     return found
 
