@@ -10,7 +10,8 @@ from weft.loop.nodes import Block, Program, stmt_exprs, walk_stmts
 from weft.lower.lower import lower_group
 from weft.machine import Machine
 from weft.ops.image import Resize
-from weft.ops.reduction import ReduceMean
+from weft.ops.normalization import Softmax
+from weft.ops.reduction import ReduceMean, ReduceSum
 from weft.ops.window import AveragePool
 from weft.passes.pipeline import run_passes
 from weft.scheduling.rule import Decline, Rule
@@ -84,3 +85,21 @@ def test_a_pool_divides_before_its_sum_leaves_the_registers() -> None:
     (reduction,) = [b for b in blocks_of(s.program) if is_reduction(b)]
     assert target(reduction).buffer.scope == "register" and len(target(reduction).buffer.shape) == 1
     assert [s.loop(x).kind for x in s.loops(reduction.name)][-2:] == ["unrolled", "vectorized"]
+
+
+def test_an_exponential_that_two_passes_read_is_computed_once() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (4, 96)))
+    s = Schedule(lowered(b, b.add(Softmax(), x)), MACHINE)
+    RowwiseRule().apply(s)
+    calls = [n for block in blocks_of(s.program) for x in walk_stmts(block.body) for e in stmt_exprs(x) for n in walk(e) if isinstance(n, Call)]
+    assert [n.name for n in calls] == ["exp"]
+
+
+def test_partial_results_meet_in_halves() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (4, 96)))
+    s = Schedule(lowered(b, b.add(ReduceSum((1,)), x)), MACHINE)
+    RowwiseRule().apply(s)
+    shapes = [[d.value for d in target(b).buffer.shape] for b in blocks_of(s.program) if is_reduction(b)]  # type: ignore[attr-defined]
+    assert [n for shape in shapes for n in shape][:-1] == [32, 8, 4, 2]

@@ -17,7 +17,7 @@ from weft.expr.functions import call
 from weft.expr.nodes import Expr, and_, cast_to, const, select
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Operator, Sample, algorithm
-from weft.ops.arithmetic import Absolute, Sqrt, Where
+from weft.ops.arithmetic import Absolute, Reciprocal, Sqrt, Where
 from weft.ops.comparison import Equal
 from weft.ops.composing import Composer
 from weft.ops.contraction import reduction_tolerance
@@ -72,7 +72,7 @@ class Softmax(Composite):
         axes = (axis_of(self.axis, len(x.shape)),)
         wide = c.wide(x)
         exps = c(Exp(), c.sub(wide, c.max(wide, axes)))
-        return c.cast(c.div(exps, c.sum(exps, axes)), x.dtype)
+        return c.cast(c.mul(exps, c(Reciprocal(), c.sum(exps, axes))), x.dtype)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -104,6 +104,11 @@ class LogSoftmax(Softmax):
         wide = c.wide(x)
         low = c.sub(wide, c.max(wide, axes))
         return c.cast(c.sub(low, c(Log(), c.sum(c(Exp(), low), axes))), x.dtype)
+
+
+def _inverse_deviation(c: Composer, x: Value, axes: tuple[int, ...], epsilon: float) -> Value:
+    """1 / √(mean of x² + epsilon): one division per row, not one per element."""
+    return c(Reciprocal(), c(Sqrt(), c.add(c.mean(c.mul(x, x), axes), epsilon)))
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ class LayerNorm(Composite):
             first = c.slice(first, axis, 0, 1)
         near = c.sub(x, first)
         low = c.sub(near, c.mean(near, axes))
-        return c.div(low, c(Sqrt(), c.add(c.mean(c.mul(low, low), axes), self.epsilon)))
+        return c.mul(low, _inverse_deviation(c, low, axes, self.epsilon))
 
     @algorithm("decompose")
     def two_passes(self, builder: GraphBuilder, x: Value, scale: Value | None = None, bias: Value | None = None) -> Value:
@@ -171,7 +176,7 @@ class RMSNorm(LayerNorm):
         return x / np.sqrt((x * x).mean(axes, keepdims=True) + self.epsilon)
 
     def moments(self, c: Composer, x: Value, axes: tuple[int, ...]) -> Value:
-        return c.div(x, c(Sqrt(), c.add(c.mean(c.mul(x, x), axes), self.epsilon)))
+        return c.mul(x, _inverse_deviation(c, x, axes, self.epsilon))
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -266,7 +271,7 @@ class InstanceNorm(Composite):
             wide = c.reshape(wide, (x.shape[0], groups, quotient(x.shape[1:], [groups])))
         axes = tuple(range(2, len(wide.shape)))
         low = c.sub(wide, c.mean(wide, axes))
-        y = c.div(low, c(Sqrt(), c.add(c.mean(c.mul(low, low), axes), self.epsilon)))
+        y = c.mul(low, _inverse_deviation(c, low, axes, self.epsilon))
         y = c.reshape(y, x.shape) if grouped else y
         vector = (x.shape[1], *(1 for _ in x.shape[2:]))
         return c.cast(c.add(c.mul(y, c.reshape(c.wide(scale), vector)), c.reshape(c.wide(bias), vector)), x.dtype)

@@ -149,6 +149,17 @@ def formula_cost(block: Block) -> int:
     return cost
 
 
+INSTRUCTIONS = frozenset({"abs", "ceil", "copysign", "floor", "fma", "round", "sqrt", "trunc"})
+"""Functions that are an instruction or two on most machines."""
+
+
+def calls_formula(block: Block) -> bool:
+    """Whether the block calls a function that becomes a long formula, such as exp."""
+    from weft.expr.nodes import Call
+
+    return any(isinstance(n, Call) and n.name not in INSTRUCTIONS for s in walk_stmts(block.body) for e in stmt_exprs(s) for n in walk(e))
+
+
 def blocks_of(program: Program) -> list[Block]:
     """The blocks of a program in order."""
     return [s for s in walk_stmts(program.body) if isinstance(s, Block)]

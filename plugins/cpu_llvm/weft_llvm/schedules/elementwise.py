@@ -58,7 +58,7 @@ def inline_producers(s: Schedule, among: list[str] | None = None, keep_shared: b
             continue
         if keep_shared and access.formula_cost(block) > SHARED_COST and _reads(s, store.buffer.name, consumers) >= SHARED * access.block_work(block):
             continue
-        heavy = access.formula_cost(block) > 24
+        heavy = access.formula_cost(block) > 24 or access.calls_formula(block)
         if heavy and (len(consumers) > 1 or any(access.is_reduction(s.block(c)) for c in consumers)):
             continue
         s.compute_inline(name)

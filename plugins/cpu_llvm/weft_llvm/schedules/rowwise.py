@@ -155,9 +155,11 @@ def partial_reduction(s: Schedule, name: str, loop: str, width: int, lanes: int)
             column, lane = s.split(lane, [width // lanes, lanes])
             s.unroll(column)
         s.vectorize(lane)
-    if width > lanes:
-        # Vectors one with another first: lanes, which take a step each, are fewer then.
-        column, lane = s.split(s.loops(name)[-1], [width // lanes, lanes])
+    # Vectors one with another first, then halves of a vector: a chain as long as the logarithm of the width.
+    left = width
+    while left > 2:
+        half = lanes if left > lanes else left // 2
+        column, lane = s.split(s.loops(name)[-1], [left // half, half])
         folded = s.rfactor(name, lane)
         init = s.decompose_reduction(folded, column)
         s.set_scope(folded, "register")
@@ -165,4 +167,5 @@ def partial_reduction(s: Schedule, name: str, loop: str, width: int, lanes: int)
         s.unroll(column)
         for b in (folded, init):
             s.vectorize(s.loops(b)[-1])
+        left = half
     s.unroll(s.loops(name)[-1])
