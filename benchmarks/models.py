@@ -439,7 +439,7 @@ def torch_model(name: str) -> TorchModel:
         for parameter in module.parameters():
             if parameter.dim() <= 1:
                 # Fresh biases are 0, scales 1 or 1e-6: an exporter makes one constant of all, and an optimiser may leave out what they do.
-                nn.init.normal_(parameter, float(parameter.mean().round()), 0.1)
+                nn.init.normal_(parameter, float(parameter.detach().mean().round()), 0.1)
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d):
             # Fresh statistics are 0 and 1, which would leave nothing to fold.
