@@ -77,6 +77,17 @@ def test_a_transposed_operand_is_copied_into_panels_inside_the_kernel() -> None:
     assert kernel.rule == "contraction" and "cache_read" in str(kernel.trace)
 
 
+def test_few_rows_read_a_transposed_operand_as_it_lies() -> None:
+    b = GraphBuilder()
+    left, right = b.input("x", tensor_type("float32", (3, 203))), b.input("w", tensor_type("float32", (50, 203)))
+    b.output(b.add(MatMul(), left, b.add(Transpose((1, 0)), right)), "y")
+    compilation, executable = compiled(b)
+    (kernel,) = compilation.kernels.values()
+    assert kernel.rule == "contraction" and "rfactor" in str(kernel.trace) and "cache_read" not in str(kernel.trace)
+    x, w = normal(0, 3, 203), normal(1, 50, 203)
+    check(executable.run({"x": x, "w": w})["y"], x @ w.T)
+
+
 @quick
 @given(
     channels=st.sampled_from([1, 3, 8, 13, 16, 24]),

@@ -137,6 +137,13 @@ def test_cache_read_then_compute_at() -> None:
     same(p, s.program)
 
 
+def test_rfactor_with_the_partial_results_as_last_dimension() -> None:
+    p = matmul(7, 9, 8)
+    s = sched(p, ("split", "k0", [None, 4]), ("rfactor", "matmul", "k0_1", True))
+    assert shape(s, "matmul_rf") == "7, 9, 4"
+    same(p, s.program)
+
+
 def test_cache_read_in_another_order() -> None:
     p = matmul(8, 9, 5)
     s = sched(p, ("cache_read", "matmul", "A", "local", [1, 0]))

@@ -21,7 +21,7 @@ IDENTITIES: dict[type[Expr], Callable[[DType], Const]] = {
 }  # fmt: skip
 
 
-def rfactor(program: Program, block: str, loop: str) -> tuple[Program, str]:
+def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tuple[Program, str]:
     """One partial result per iteration of reduction loop `loop`, by a new block in place of `block`, which then combines them. Returns the new block's name.
 
         for k_0 in 8 { for k_1 in 4 { block S(rk: reduce 32 = k_0*4 + k_1) init { s[0] = 0.0f32 } { s[0] = s[0] + x[rk] } } }
@@ -29,7 +29,8 @@ def rfactor(program: Program, block: str, loop: str) -> tuple[Program, str]:
         for k_0 in 8 { for k_1 in 4 { block S_rf(f: 4 = k_1, r: reduce 8 = k_0) init { S_rf[f, 0] = 0.0f32 } { S_rf[f, 0] = S_rf[f, 0] + x[r*4 + f] } } }
         for k_1_1 in 4 { block S(rf: reduce 4 = k_1_1) init { s[0] = 0.0f32 } { s[0] = s[0] + S_rf[rf, 0] } }
 
-    The loop is spatial from then on: vectorize or parallel it, after reordering it as needed.
+    The loop is spatial from then on: vectorize or parallel it, after reordering it as needed. It is the first dimension of the partial results, or
+    the `last`, as lanes should be.
     """
     step = "rfactor"
     tree = Tree(program)
@@ -62,7 +63,7 @@ def rfactor(program: Program, block: str, loop: str) -> tuple[Program, str]:
         raise tree.error(step, f"the nest of '{block}' stores scattered elements of '{store.buffer.name}'", (block,))
 
     name = tree.fresh(f"{block}_rf")
-    partial = Buffer(name, (f.extent, *store.buffer.shape), store.buffer.dtype)
+    partial = Buffer(name, (*store.buffer.shape, f.extent) if last else (f.extent, *store.buffer.shape), store.buffer.dtype)
     new_iters = {v: Var(tree.fresh(f"{v}_v"), dt.int64) for v in dict.fromkeys(reduced)}
     mine = Var(tree.fresh(f"{loop}_f"), dt.int64)
     new_iters[loop] = mine
@@ -81,7 +82,7 @@ def rfactor(program: Program, block: str, loop: str) -> tuple[Program, str]:
     guard = all_of(substitute(c, {**by_iter, **new_iters}) for c in held)
     extents = {i.var.name: i.extent for i, _ in iters}
     step_value = tidy(select(guard, substitute(value, values), identity), extents)
-    target = (mine, *store.indices)
+    target = (*store.indices, mine) if last else (mine, *store.indices)
     part = Block(
         name,
         tuple(i for i, _ in iters),
@@ -92,11 +93,11 @@ def rfactor(program: Program, block: str, loop: str) -> tuple[Program, str]:
         annotations=b.annotations,
     )
     # The old block, over the partial results.
-    last = Var(tree.fresh(f"{loop}_r"), dt.int64)
+    part_index = Var(tree.fresh(f"{loop}_r"), dt.int64)
     start = replace(b, iters=tuple(i for i, _ in keep), bindings=tuple(x for _, x in keep), predicate=Const(True, dt.bool_))
-    whole = (last, *store.indices)
+    whole = (*store.indices, part_index) if last else (part_index, *store.indices)
     body = Store(store.buffer, store.indices, BUILDERS[operation](Load(store.buffer, store.indices), Load(partial, whole)))
-    combine = replace(start, iters=(*start.iters, BlockIter(last, f.extent, "reduce")), bindings=(*start.bindings, Var(loop, dt.int64)), body=body)
+    combine = replace(start, iters=(*start.iters, BlockIter(part_index, f.extent, "reduce")), bindings=(*start.bindings, Var(loop, dt.int64)), body=body)
     renamed = rename_iters(tree, combine)
     boxes = {n.var.name: boxes[o.var.name] for n, o in zip(renamed.iters, combine.iters) if o.var.name in boxes}
     final = renest(tree, renamed, boxes, outer, ())

@@ -33,6 +33,8 @@ TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
 REORDER_GAIN = 0.7
 """Traffic of the other order, of this one's, below which loops are reordered."""
+FOLD_CYCLES, COPY_CYCLES = 8.0, 0.7
+"""Adding up the lanes of one result; moving one element of an operand that is contiguous along the reduction into a panel."""
 UNROLLED_STEPS = 64
 """Most multiply-adds in the innermost body."""
 
@@ -162,7 +164,52 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
     else:
         tail = s.cache_write(name, "register")
     packing = find_packing(s, name, machine)
-    schedule_tile(s, name, tail, machine, None if packing is None else pack_operand(s, name, packing))
+    if packing is not None and packing.transposed and packing.rows * FOLD_CYCLES < packing.depth * COPY_CYCLES:
+        schedule_dots(s, name, tail, machine)
+    else:
+        schedule_tile(s, name, tail, machine, None if packing is None else pack_operand(s, name, packing))
+
+
+def schedule_dots(s: Schedule, name: str, tail: str, machine: Machine) -> None:
+    """Few rows by an operand that is contiguous along the reduction, which is read once, as it lies: the lanes are partial sums, added up at the end."""
+    view = access.LoopView.of(s, name)
+    dtype = view.store.buffer.dtype
+    lanes = machine.lanes(dtype)
+    (reduce,) = [x for x in view.loops if view.kinds.get(x) == "reduce"]
+    spatial = [x for x in view.loops if view.kinds.get(x) == "spatial"]
+    column = next(x for x in reversed(spatial) if view.extent(x) > 1 and view.stride(view.store, x) == 1)
+    (operand,) = [x for x in view.loads if x.buffer.name != view.store.buffer.name and view.stride(x, column) != 0]
+    row = next((x for x in reversed(spatial) if view.extent(x) > 1 and view.stride(operand, x) == 0), None)
+    heights = 1 if row is None else view.extents[row]
+    tile = _choose(s, heights, [c for c in (1, 2, 3, 4, 6, 8) if c <= view.extent(column)], view.extent(column), machine, dtype, None)
+    _, lane = s.split(reduce, [None, lanes])
+    part = s.rfactor(name, lane, True)
+    buffers = [access.target(s.block(b)).buffer.name for b in (part, name)]
+    s.set_scope(part, "register")
+    column_outer, column_inner = s.split(column, [None, tile.columns])
+    outer, inner = [*(x for x in spatial if x not in (row, column)), column_outer], [column_inner]
+    if row is not None:
+        row_outer, row_inner = s.split(row, [None, tile.rows])
+        outer.append(row_outer)
+        inner.insert(0 if tile.columns <= tile.rows else 1, row_inner)
+    steps = [x for x in s.loops(part) if x not in (*outer, *inner, lane)]
+    s.reorder(*outer, *steps, *inner, lane)
+    s.reverse_compute_at(name, outer[-1])
+    s.reverse_compute_at(tail, outer[-1])
+    init = s.decompose_reduction(part, steps[0])
+    for buffer in buffers:
+        s.compact_buffer(buffer, align=lanes)
+    for b in (part, init):
+        around = s.loops(b)
+        for x in around[around.index(outer[-1]) + 1 : -1]:
+            if x not in steps:
+                s.unroll(x)
+        s.vectorize(around[-1])
+    for b in (name, tail):
+        around = s.loops(b)
+        for x in around[around.index(outer[-1]) + 1 :]:
+            s.unroll(x)
+    _parallelise(s, outer, part, machine)
 
 
 @dataclass(frozen=True)
@@ -173,6 +220,9 @@ class Packing:
     order: tuple[int, ...]
     loop: str
     width: int
+    rows: int
+    depth: int
+    transposed: bool
 
 
 def find_packing(s: Schedule, name: str, machine: Machine) -> Packing | None:
@@ -208,7 +258,7 @@ def find_packing(s: Schedule, name: str, machine: Machine) -> Packing | None:
     if transposed and view.stride(operand, reduce[0]) != 1:
         return None
     inner = [names.index(reduce[0]), names.index(vector)]
-    return Packing(operand.buffer.name, (*(d for d in range(len(names)) if d not in inner), *inner), vector, width)
+    return Packing(operand.buffer.name, (*(d for d in range(len(names)) if d not in inner), *inner), vector, width, rows, view.extent(reduce[0]), transposed)
 
 
 def pack_operand(s: Schedule, name: str, packing: Packing) -> str:
@@ -382,7 +432,7 @@ def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
             s.unroll(loop)
 
 
-def _choose(s: Schedule, rows: int | None, candidates: list[int], vectors: int, machine: Machine, dtype: DType, depth: int) -> Tile:
+def _choose(s: Schedule, rows: int | None, candidates: list[int], vectors: int, machine: Machine, dtype: DType, depth: int | None) -> Tile:
     tile = choose_tile(rows, candidates, vectors, machine, dtype, depth=depth)
     heights = list(range(1, machine.vector_registers))
     return Tile(int(s.choose("tile_rows", heights, tile.rows)), int(s.choose("tile_columns", candidates, tile.columns)))
