@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
+from weft import pipeline
 
 
 def save_with_external_data(folder: Path, weights: np.ndarray) -> Path:
@@ -55,3 +58,25 @@ def test_files_beside_a_model_do_not_matter(tmp_path: Path, monkeypatch: pytest.
     stages: list[str] = []
     weft.compile(path, "llvm", on_stage=lambda s: stages.append(s.stage))
     assert stages == ["cache"]
+
+
+def test_what_a_large_model_refers_to_is_remembered_with_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(pipeline, "LARGE", 1)
+    monkeypatch.setattr(pipeline, "SETTLED", -1.0)
+    weights = np.ones((30, 40), np.float32)
+    path = save_with_external_data(tmp_path, weights)
+    target = pipeline.resolve_target("llvm")
+    first = pipeline.model_key(path, target, None, None)
+    reader = pipeline.find_frontend(path)
+    digest, files = pipeline._identify(path, reader)
+    assert files == [tmp_path / "weights.bin"]
+
+    def unread(path: Path) -> list[Path]:
+        raise AssertionError("read again")
+
+    assert pipeline._identify(path, dataclasses.replace(reader, files=unread)) == (digest, files)
+    assert pipeline.model_key(path, target, None, None) == first
+    (weights * 2).tofile(tmp_path / "weights.bin")
+    os.utime(tmp_path / "weights.bin", ns=(1, 1))
+    assert pipeline.model_key(path, target, None, None) != first

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import operator
 import os
 import time
@@ -297,8 +298,9 @@ def model_key(model: Any, target: ResolvedTarget, input_shapes: Mapping[str, Seq
         from weft.fingerprint import stamp_files
 
         reader = find_frontend(model, frontend)
-        digest.update(_file_digest(path))
-        stamp_files([] if reader.files is None else reader.files(path), digest)
+        content, others = _identify(path, reader)
+        digest.update(content.encode())
+        stamp_files(others, digest)
     elif isinstance(model, (bytes, bytearray)):
         digest.update(model)
     else:
@@ -313,21 +315,25 @@ SETTLED = 2.0
 """Seconds after which a file's time tells it from what it was: a write within the clock's tick would not."""
 
 
-def _file_digest(path: Path) -> bytes:
-    """The hash of a model file; that of a large one is remembered by its place, size and time, as reading it takes longer than all the rest."""
+def _identify(path: Path, reader: Frontend) -> tuple[str, list[Path]]:
+    """The hash of a model file and the other files that it refers to; those of a large one are remembered by its place, size and time, as reading it
+    takes longer than all the rest."""
     from weft.fingerprint import hash_file
 
     stat = path.stat()
     store = Cache("digests") if stat.st_size >= LARGE and time.time() - stat.st_mtime > SETTLED else None
-    key = f"{path.resolve()}:{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
+    place = f"{path.resolve()}:{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
+    key = repr((place, reader.name, fingerprints()))
     known = store.get(key) if store is not None else None
     if known is not None:
-        return known
-    digest = hashlib.sha256()
-    hash_file(path, digest)
+        digest, *files = json.loads(known)
+        return digest, [Path(f) for f in files]
+    hashed = hashlib.sha256()
+    hash_file(path, hashed)
+    found = [] if reader.files is None else list(reader.files(path))
     if store is not None:
-        store.put(key, digest.digest())
-    return digest.digest()
+        store.put(key, json.dumps([hashed.hexdigest(), *map(str, found)]).encode())
+    return hashed.hexdigest(), found
 
 
 def fingerprints() -> str:
