@@ -18,6 +18,7 @@ from weft.ops.contraction import Conv, MatMul
 from weft.ops.elementwise import Identity
 from weft.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
 from weft.ops.reduction import ReduceSum
+from weft.ops.transcendental import Erf
 from weft.passes.simplify_algebra import simplify_algebra
 
 N = Var("n")
@@ -196,3 +197,22 @@ def test_two_products_of_other_shapes_do_not_change_places_for_ever() -> None:
 def test_swish() -> None:
     assert simplified(lambda b, x: b.add(Multiply(), b.add(Sigmoid(), x), x)) == ["Swish(alpha=1.0)"]
     assert len(simplified(lambda b, x: b.add(Multiply(), b.add(Sigmoid(), x), b.add(Relu(), x)))) == 3
+
+
+GELUS: dict[str, Build] = {
+    "as exported": lambda b, x: b.add(Multiply(), b.add(Multiply(), x, b.add(Add(), b.add(Erf(), b.add(Divide(), x, k(b, 2**0.5))), k(b, 1))), k(b, 0.5)),
+    "half first": lambda b, x: b.add(Multiply(), b.add(Multiply(), k(b, 0.5), x), b.add(Add(), k(b, 1), b.add(Erf(), b.add(Multiply(), x, k(b, 0.5**0.5))))),
+}
+
+
+@pytest.mark.parametrize("name", GELUS)
+def test_gelu(name: str) -> None:
+    assert simplified(GELUS[name]) == ["Gelu(approximate=false)"]
+
+
+def test_nearly_gelu() -> None:
+    def other(b: GraphBuilder, x: Value, scale: float = 0.5, inner: float = 2**0.5) -> Value:
+        return b.add(Multiply(), b.add(Multiply(), x, b.add(Add(), b.add(Erf(), b.add(Divide(), x, k(b, inner))), k(b, 1))), k(b, scale))
+
+    assert len(simplified(lambda b, x: other(b, x, scale=0.6))) == 5
+    assert len(simplified(lambda b, x: other(b, x, inner=1.5))) == 5

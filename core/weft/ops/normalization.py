@@ -108,7 +108,7 @@ class LogSoftmax(Softmax):
 
 def _inverse_deviation(c: Composer, x: Value, axes: tuple[int, ...], epsilon: float) -> Value:
     """1 / √(mean of x² + epsilon): one division per row, not one per element."""
-    return c(Reciprocal(), c(Sqrt(), c.add(c.mean(c.mul(x, x), axes), epsilon)))
+    return c(Reciprocal(), c(Sqrt(), c.add(c.mean(c.mul(x, x), axes), epsilon)))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

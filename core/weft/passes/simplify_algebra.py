@@ -6,6 +6,7 @@ asks through `on_decline`), or None if the pattern is not there. Rules keep ever
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -16,13 +17,14 @@ from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.operator import Operator
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.graph.verify import same_dim, same_type
-from weft.ops.activation import Relu, Sigmoid, Swish
+from weft.ops.activation import Gelu, Relu, Sigmoid, Swish
 from weft.ops.arithmetic import Add, Cast, Divide, Multiply, Negative, Power, Reciprocal, Sqrt, Subtract, Where
 from weft.ops.comparison import LogicalNot
 from weft.ops.contraction import Conv
 from weft.ops.elementwise import Identity
 from weft.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
 from weft.ops.reduction import Reduction
+from weft.ops.transcendental import Erf
 
 Inputs: TypeAlias = "tuple[Value | None, ...]"
 # A Replacement, or the reason why there is none.
@@ -260,6 +262,35 @@ def _swish(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     return None
 
 
+def _gelu(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    """x · ½ · (erf(x/√2) + 1), its factors in any order."""
+    factors = [f for v in inputs for f in _factors(r, v)]
+    scale = math.prod(n for f in factors if (n := scalar_of(f)) is not None)
+    others = [f for f in factors if scalar_of(f) is None]
+    if len(others) != 2 or not math.isclose(scale, 0.5, rel_tol=1e-6):
+        return None
+    for x, gate in (others, others[::-1]):
+        added = r.producer(gate, Add)
+        parts = [] if added is None else [(a, b) for a, b in (added.inputs, added.inputs[::-1]) if all_equal(b, 1)]
+        erf = r.producer(parts[0][0], Erf) if parts else None
+        inner = r.producer(erf.inputs[0], Divide, Multiply) if erf is not None else None
+        if inner is None:
+            continue
+        a, b = inner.inputs
+        number = scalar_of(b) if a is x else scalar_of(a) if b is x and isinstance(inner.op, Multiply) else None
+        if number is not None and math.isclose(number, math.sqrt(2.0 if isinstance(inner.op, Divide) else 0.5), rel_tol=1e-6):
+            return _if_same(r.add(Gelu(), x), node)
+    return None
+
+
+def _factors(r: Rewriter, value: Value | None) -> list[Value]:
+    """What a product of products multiplies; one that something else needs as well is a factor itself."""
+    before = r.producer(value, Multiply) if value is not None and r.single_use(value) else None
+    if before is None:
+        return [] if value is None else [value]
+    return [f for v in before.inputs for f in _factors(r, v)]
+
+
 def _infers(node: Node, op: Operator, inputs: Sequence[Value | None]) -> bool:
     from weft.errors import WeftError
 
@@ -361,6 +392,7 @@ RULES: tuple[AlgebraRule, ...] = (
     AlgebraRule("pad_of_conv", (Conv,), _pad_of_conv),
     AlgebraRule("reduce_nothing", (Reduction,), _reduce_nothing),
     AlgebraRule("swish", (Multiply,), _swish),
+    AlgebraRule("gelu", (Multiply,), _gelu),
     AlgebraRule("elementwise_of_reshape", (Operator,), _elementwise_of_reshape),
     AlgebraRule("broadcast_operand", (Operator,), _broadcast_operand),
     AlgebraRule("uniform_operand", (Operator,), _uniform_operand),
