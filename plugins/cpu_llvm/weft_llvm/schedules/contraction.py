@@ -487,11 +487,16 @@ def _parallelise(s: Schedule, outer: list[str], name: str, machine: Machine) -> 
     while outer and int_const(s.loop(outer[0]).extent) == 1:
         outer = outer[1:]
     taken: list[str] = []
-    tasks = 1
+    tasks, wanted = 1, TASKS_PER_CORE * machine.cores
     for loop in outer:
-        if tasks >= TASKS_PER_CORE * machine.cores or s.loop(loop).kind != "serial":
+        if tasks >= wanted or s.loop(loop).kind != "serial":
             break
+        n = int_const(s.loop(loop).extent)
+        if taken and n is not None and n * tasks >= 2 * wanted:
+            # Part of it: a fused loop's number says nothing about where the last tile is, which the loop inside still does.
+            loop, _ = s.split(loop, [None, n // -(-wanted // tasks)])
+            n = int_const(s.loop(loop).extent)
         taken.append(loop)
-        tasks *= int_const(s.loop(loop).extent) or access.UNKNOWN_EXTENT
+        tasks *= n or access.UNKNOWN_EXTENT
     if taken:
         s.parallel(taken[0] if len(taken) == 1 else str(s.fuse(*taken)))
