@@ -186,7 +186,8 @@ def test_pieces_fit_the_cache_and_keep_cores_busy() -> None:
     machine = resolve_target("llvm -mcpu=znver3 -mtriple=x86_64-unknown-linux-gnu -threads=2").machine
     wide = Shape(64, 64, 14, 14, 4, 8)
     pieces = choose_pieces(wide, 1, machine)
-    assert pieces.together and 4 * wide.products * wide.channels * wide.across * pieces.rows <= machine.caches[1] // 2
+    assert pieces.together and wide.down % pieces.rows == 0
+    assert 4 * wide.products * wide.channels * wide.across * pieces.rows <= machine.caches[1] // 2
     # Four tiles and many channels: panels of channels are what there is to share, V is made once for all.
     assert choose_pieces(Shape(512, 512, 2, 2, 4, 8), 1, machine)[:2] == (2, False)
 

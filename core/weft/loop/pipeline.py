@@ -16,6 +16,7 @@ from weft.loop.passes.partition_loops import partition_loops
 from weft.loop.passes.simplify import simplify
 from weft.loop.passes.start_empty_reductions import start_empty_reductions
 from weft.loop.passes.unroll_loops import unroll_loops
+from weft.loop.passes.unswitch_loops import unswitch_loops
 from weft.loop.passes.vectorize_loops import vectorize_loops
 
 
@@ -36,6 +37,7 @@ STAGES: tuple[Stage, ...] = (
     _stage(start_empty_reductions, "a reduction that may have no step has its start value stored"),
     _stage(lower_blocks, "no Block"),
     _stage(simplify, "formulas simplified by ranges and conditions; no empty or single-trip loop"),
+    _stage(unswitch_loops, "a loop that says so is free of conditions that do not vary in it, in one of two copies"),
     _stage(partition_loops, "the hot part of a loop carries no condition that splits its range"),
     _stage(flatten_buffers, "every buffer has one dimension"),
     _stage(guard_loads, "a Load that a Select guards has a predicate"),

@@ -132,17 +132,17 @@ class Atom:
     value: Expr
 
 
-def _atoms_of(cond: Expr) -> Iterator[Expr]:
+def atoms_of(cond: Expr) -> Iterator[Expr]:
     if isinstance(cond, (And, Or)):
-        yield from _atoms_of(cond.a)
-        yield from _atoms_of(cond.b)
+        yield from atoms_of(cond.a)
+        yield from atoms_of(cond.b)
     elif isinstance(cond, Not):
-        yield from _atoms_of(cond.a)
+        yield from atoms_of(cond.a)
     elif isinstance(cond, (Lt, Le, Eq, Ne)):
         yield cond
 
 
-def _conditions(stmt: Stmt, binders: tuple[Stmt, ...] = ()) -> Iterator[tuple[Expr, tuple[Stmt, ...]]]:
+def conditions_in(stmt: Stmt, binders: tuple[Stmt, ...] = ()) -> Iterator[tuple[Expr, tuple[Stmt, ...]]]:
     """Every condition in `stmt`, with the loops and lets between."""
     if isinstance(stmt, If):
         yield stmt.cond, binders
@@ -156,7 +156,7 @@ def _conditions(stmt: Stmt, binders: tuple[Stmt, ...] = ()) -> Iterator[tuple[Ex
                 yield node.predicate, binders
     inner = (*binders, stmt) if isinstance(stmt, (For, Let)) else binders
     for child in stmt_children(stmt):
-        yield from _conditions(child, inner)
+        yield from conditions_in(child, inner)
 
 
 def _extreme(form: Linear, binders: tuple[Stmt, ...]) -> tuple[Linear, bool] | None:
@@ -226,7 +226,7 @@ def _weight(stmt: Stmt) -> int:
     return own + sum(_weight(c) for c in stmt_children(stmt))
 
 
-def _decide(stmt: Stmt, values: dict[Expr, Expr]) -> Stmt:
+def decide(stmt: Stmt, values: dict[Expr, Expr]) -> Stmt:
     """`stmt` with the conditions replaced by their values and the Ifs that this decides gone."""
     if not values:
         return stmt
@@ -256,7 +256,7 @@ def partition_loops(program: Program) -> Program:
     Vectorized and unrolled loops stay whole: the loop around them is cut where all their iterations agree. A loop annotated
     partition=0 is left alone. The program grows to at most MAX_GROWTH times its statements.
     """
-    if not any(True for _ in _conditions(program.body)):
+    if not any(True for _ in conditions_in(program.body)):
         return program
     weight = _weight(program.body)
     budget = max(weight * (MAX_GROWTH - 1), MIN_LIMIT - weight)
@@ -287,8 +287,8 @@ def partition_loops(program: Program) -> Program:
         nonlocal budget, changed
         atoms: dict[Expr, Atom] = {}
         seen: set[Expr] = set()
-        for condition, binders in _conditions(loop.body):
-            for cond in _atoms_of(condition):
+        for condition, binders in conditions_in(loop.body):
+            for cond in atoms_of(condition):
                 atom = _atom(cond, loop, binders, scope)
                 if atom is None:
                     continue
@@ -316,13 +316,13 @@ def partition_loops(program: Program) -> Program:
         before |= {a.cond: a.value for a in upper if always(le(begin, a.bound), scope)}
         after = {a.cond: _opposite(a.value) for a in upper if a.exact and all(o.bound == a.bound for o in upper)}
         after |= {a.cond: a.value for a in lower if always(le(a.bound, end), scope)}
-        mid_body = _decide(loop.body, middle)
+        mid_body = decide(loop.body, middle)
         parallel = loop.kind == "parallel"
         if parallel:
             shared = {c: v for c, v in before.items() if no_post or after.get(c) == v} if not no_pre else after
-            sides = [EMPTY if no_pre and no_post else _decide(loop.body, shared)]
+            sides = [EMPTY if no_pre and no_post else decide(loop.body, shared)]
         else:
-            sides = [EMPTY if no_pre else _decide(loop.body, before), EMPTY if no_post else _decide(loop.body, after)]
+            sides = [EMPTY if no_pre else decide(loop.body, before), EMPTY if no_post else decide(loop.body, after)]
         growth = _weight(mid_body) + sum(_weight(s) for s in sides) - _weight(loop.body)
         if growth > budget:
             return None

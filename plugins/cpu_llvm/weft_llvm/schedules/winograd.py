@@ -30,6 +30,8 @@ MEMORY_BYTES_PER_CYCLE = 6.0
 """What one core reads a cycle from memory, for weights are cold where others are used in between."""
 MEMORY_CORES = 2.5
 """Cores that together read as fast as memory allows."""
+UNHIDDEN = 0.1
+"""The part of a stream's time by which it delays work that takes longer."""
 STORE_CYCLES = 1.5
 """Cycles per vector that a transform stores, its loads and arithmetic included."""
 
@@ -156,7 +158,11 @@ def schedule_winograd(s: Schedule, shape: Shape, machine: Machine) -> None:
     _finish(s, tail, y)
     if not pieces.together:
         outer.append(panels)
-    s.parallel(outer[0] if len(outer) == 1 else s.fuse(*outer))
+    together = outer[0] if len(outer) == 1 else s.fuse(*outer)
+    # All pieces are alike but for the border, which `_input` keeps to itself, and for the last rows of results.
+    for loop in (together, row):
+        s.annotate(loop, "partition", 0)
+    s.parallel(together)
 
 
 def _finish(s: Schedule, block: str, at: str) -> None:
@@ -194,8 +200,12 @@ def _input(s: Schedule, rows: str, v: str, at: str | None, shape: Shape) -> None
     s.reorder(column, p_of_rows)
     _finish(s, rows, column)
     _finish(s, v, tile)
+    # Only the picture's first and last rows of tiles reach over its border.
+    s.annotate(column, "unswitch", 1)
+    together = row if at is not None else s.fuse(*batch, channel, row)
+    s.annotate(together, "partition", 0)
     if at is None:
-        s.parallel(s.fuse(*batch, channel, row))
+        s.parallel(together)
 
 
 def inside(s: Schedule, block: str, loop: str | None) -> list[str]:
@@ -231,23 +241,29 @@ def choose_pieces(shape: Shape, images: int, machine: Machine) -> Pieces:
     weights = 4 * shape.products * shape.channels * shape.outputs
     half = machine.caches[1] // 2
     found: list[Pieces] = []
-    for rows in sorted({-(-shape.down // n) for n in range(1, shape.down + 1)}):
-        whole, rest = divmod(shape.down, rows)
-        count = whole + (rest > 0)
+    for rows in range(1, shape.down + 1):
+        if shape.down % rows:
+            continue  # a smaller last piece would have conditions in its innermost loops
+        count = shape.down // rows
         v = 4 * shape.products * shape.channels * shape.across * rows
-        steps = whole * row_tiles_cycles(rows * shape.across, panel, machine) + (row_tiles_cycles(rest * shape.across, panel, machine) if rest else 0)
-        cycles = steps * shape.products * shape.channels * panels
+        cycles = count * row_tiles_cycles(rows * shape.across, panel, machine) * shape.products * shape.channels * panels
         products = 4 * shape.products * shape.across * rows * shape.block * panel
-        # Whatever does not stay near is read anew: the weights by every piece, a piece's V by every panel; a panel's products are written, too.
-        far = count * ((weights if weights + v > half else 0) + panels * ((v if v > half else 0) + (2 * products if products > half else 0)))
         for together in (True, False):
             if together and count * images == 1:
                 continue
             tasks = images * count * (1 if together else panels)
             idle = -(-tasks // machine.cores) * machine.cores / tasks
-            moved = far + (0 if together else 2 * count * v)
-            found.append(Pieces(rows, together, cycles * idle + moved / FAR_BYTES_PER_CYCLE))
+            # Whatever does not stay near is read anew: the weights by every piece, a piece's V by every panel; a panel's products are written, too.
+            stays = v <= half and (together or machine.cores == 1)
+            moved = (weights if weights + v > half else 0) + panels * ((0 if stays else v) + (2 * products if products > half else 0))
+            moved = count * (moved + (0 if together else 2 * v))
+            found.append(Pieces(rows, together, overlapped(cycles * idle, moved / FAR_BYTES_PER_CYCLE)))
     return min(found, key=lambda p: (p.cycles, p.rows))
+
+
+def overlapped(work: float, reading: float) -> float:
+    """Cycles of work while data is read ahead for it: the longer of both, and what reading disturbs."""
+    return max(work, reading) + UNHIDDEN * min(work, reading)
 
 
 def choose_winograd(node: Node, machine: Machine) -> int | None:
@@ -267,7 +283,8 @@ def choose_winograd(node: Node, machine: Machine) -> int | None:
         inside = sum(max(0, min(n, inputs + low - k) - max(0, low - k)) for k in range(TAPS))
         taps *= inside / n
     steps = height * row_tiles_cycles(width, panel_blocks(panels), machine)
-    direct = count * steps * taps * channels * (outputs // (block * panel_blocks(panels))) + 4 * TAPS**2 * channels * outputs / from_memory
+    direct = count * steps * taps * channels * (outputs // (block * panel_blocks(panels)))
+    direct = overlapped(direct, 4 * TAPS**2 * channels * outputs / from_memory)
     best, choice = direct, None
     for m in POINTS:
         shape = Shape(channels, outputs, -(-height // m), -(-width // m), m, block)
@@ -278,7 +295,7 @@ def choose_winograd(node: Node, machine: Machine) -> int | None:
         # Transforms are stores: of rows, of columns; the product's results and what the rows and columns of tiles take of them.
         moved = channels * (m * reach + reach**2) + outputs * (reach**2 + reach * m + m**2)
         cycles = choose_pieces(shape, count, machine).cycles + STORE_CYCLES * tiles * moved / block
-        total = count * cycles + 4 * shape.products * channels * outputs / from_memory
+        total = overlapped(count * cycles, 4 * shape.products * channels * outputs / from_memory)
         if total < best:
             best, choice = total, m
     return choice
