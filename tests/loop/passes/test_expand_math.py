@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from weft.expr.functions import FUNCTIONS, call
 from weft.expr.nodes import Binary, Call, Expr, Select, Var, const, walk
 from weft.loop.interpret import interpret
 from weft.loop.math_tables import FORMULAS, Lets
-from weft.loop.nodes import For, If, Let, Program, Store, While, buffer, int64, stmt_exprs, walk_stmts
+from weft.loop.nodes import For, If, Let, Load, Program, Store, While, buffer, int64, seq, stmt_exprs, walk_stmts
 from weft.loop.nodes import Stmt as Statement
 from weft.loop.passes.expand_math import expand_math
 
@@ -231,3 +232,28 @@ def test_messages() -> None:
     with pytest.raises(LoopError, match="no function 'exp' of complex64") as error:
         expand_math(program(Store(z, (I,), call("exp", z[I]))), frozenset())
     assert "why: its formula is for floats" in str(error.value)
+
+
+def stores(shift: int, source: str = "x") -> Program:
+    """y[i] = exp(source[i + shift]) for i = 0 … 5, written out."""
+    x, y = buffer("x", (int64(8),), dt.float32), buffer("y", (int64(8),), dt.float32)
+    read = x if source == "x" else y
+    body = seq(*(Store(y, (int64(i),), call("exp", Load(read, (int64(i + shift),)))) for i in range(6)))
+    return Program("p", (x,), (y,), (), body)
+
+
+def test_formulas_of_neighbouring_stores_are_computed_in_turn() -> None:
+    after = expand_math(stores(2), NATIVE)
+    data = np.linspace(-3, 3, 8, dtype=np.float32)
+    np.testing.assert_allclose(interpret(after, {"x": data})["y"][:6], np.exp(data[2:]), rtol=1e-6)
+    order = [s for s in walk_stmts(after.body) if isinstance(s, (Let, Store))]
+    steps = next(k for k, s in enumerate(order) if isinstance(s, Store))
+    # Four chains before the first store, step by step: the loads of all four come first.
+    assert [any(isinstance(n, Load) for n in walk(s.value)) for s in order[:steps]][:5] == [True] * 4 + [False]
+    assert [isinstance(s, Store) for s in order[steps : steps + 5]] == [True] * 4 + [False]
+
+
+def test_stores_that_read_what_others_write_stay_in_order() -> None:
+    after = expand_math(stores(1, source="y"), NATIVE)
+    written = [isinstance(s, Store) for s in walk_stmts(after.body) if isinstance(s, (Let, Store))]
+    assert not any(a and b for a, b in pairwise(written))

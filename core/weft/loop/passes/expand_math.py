@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import zip_longest
+
 from weft import dtypes as dt
 from weft.errors import LoopError
 from weft.expr.nodes import Call, Expr, cast_to, has, transform, walk
@@ -12,6 +16,7 @@ from weft.loop.nodes import (
     Let,
     Load,
     Program,
+    Seq,
     Stmt,
     Store,
     While,
@@ -24,6 +29,9 @@ from weft.loop.nodes import (
     with_stmt_children,
 )  # fmt: skip
 from weft.loop.passes.copies import Names
+
+SIDE_BY_SIDE = 4
+"""Stores whose formulas are computed in turn: enough to hide latency, few enough for sixteen registers."""
 
 
 def expand_math(program: Program, functions: frozenset[str]) -> Program:
@@ -45,7 +53,33 @@ def expand_math(program: Program, functions: frozenset[str]) -> Program:
     def expand(e: Expr, lets: Lets) -> Expr:
         return transform(e, lambda n: _formula(n, lets) if isinstance(n, Call) and n.name not in functions else None)
 
+    def interleaved(stores: Sequence[Store]) -> Stmt:
+        """Stores that do not depend on one another, their formulas step by step side by side: each is a long chain on its own."""
+        lets = [Lets(functions, names.fresh) for _ in stores]
+        results = [map_stmt_exprs(x, partial(expand, lets=own)) for x, own in zip(stores, lets)]
+        body: Stmt = seq(*results)
+        for step in reversed(list(zip_longest(*(own.bound for own in lets)))):
+            for pair in reversed(step):
+                body = body if pair is None else Let(pair[0], pair[1], body)
+        return body
+
+    def visit_all(stmts: Sequence[Stmt]) -> Iterator[Stmt]:
+        run: list[Store] = []
+        for s in stmts:
+            store = s if isinstance(s, Store) and any(missing(e) for e in stmt_exprs(s)) else None
+            if run and (store is None or len(run) == SIDE_BY_SIDE or not _apart([*run, store])):
+                yield interleaved(run)
+                run = []
+            if store is None:
+                yield visit(s)
+            else:
+                run.append(store)
+        if run:
+            yield interleaved(run)
+
     def visit(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Seq):
+            return seq(*visit_all(stmt.stmts))
         children = stmt_children(stmt)
         if children:
             new = tuple(visit(c) for c in children)
@@ -65,6 +99,12 @@ def expand_math(program: Program, functions: frozenset[str]) -> Program:
         return bound(lets, result)
 
     return program.with_body(visit(program.body))
+
+
+def _apart(stores: Sequence[Store]) -> bool:
+    """Whether no store reads what another one of them writes."""
+    written = {s.buffer.name for s in stores}
+    return not any(isinstance(n, Load) and n.buffer.name in written for s in stores for e in stmt_exprs(s) for n in walk(e))
 
 
 def bound(lets: Lets, stmt: Stmt) -> Stmt:

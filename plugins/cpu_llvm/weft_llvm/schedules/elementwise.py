@@ -12,6 +12,8 @@ from weft_llvm.schedules import access
 PARALLEL_WORK = 1 << 14
 """Operations below which a loop is not worth a fork and join."""
 
+VECTORS = 4
+"""Vectors of a long formula that are unrolled."""
 TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
 SHARED, SHARED_COST = 4, 16
@@ -94,7 +96,7 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
     vector = contiguous_loop(s, name, inner)
     if vector and (n is None or n >= lanes):
         if n is None or n > lanes:
-            outer_part, inner = s.split(inner, [None, lanes])
+            outer_part, inner = lanes_of(s, name, inner, lanes)
             rest.append(outer_part)
         s.vectorize(inner)
     elif vector and n is not None and n > 1:
@@ -103,6 +105,16 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
         rest.append(inner)  # otherwise it stays a loop: indices come from a fused one by division
     if parallel and first == 0 and work >= PARALLEL_WORK and rest:
         parallelise(s, rest, machine)
+
+
+def lanes_of(s: Schedule, name: str, loop: str, lanes: int) -> tuple[str, str]:
+    """Splits a loop into vectors; (outer loop, lanes). Several vectors of a long formula are unrolled, to be computed side by side."""
+    n = int_const(s.loop(loop).extent)
+    if not access.calls_formula(s.block(name)) or (n is not None and n < 4 * VECTORS * lanes):
+        return s.split(loop, [None, lanes])  # type: ignore[return-value]
+    outer, vectors, inner = s.split(loop, [None, VECTORS, lanes])
+    s.unroll(vectors)
+    return outer, inner
 
 
 def parallelise(s: Schedule, loops: list[str], machine: Machine) -> None:

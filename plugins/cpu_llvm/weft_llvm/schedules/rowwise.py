@@ -9,7 +9,7 @@ from weft.machine import Machine
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
-from weft_llvm.schedules.elementwise import inline_producers
+from weft_llvm.schedules.elementwise import inline_producers, lanes_of
 from weft_llvm.schedules.reduction import lane_loop, schedule_apart, split_blocks
 
 
@@ -131,7 +131,7 @@ def schedule_row(s: Schedule, name: str, row: str, machine: Machine) -> None:
         return
     if access.stride_of(access.target(block), var) != 1:
         return
-    _, lane = s.split(loop, [None, lanes])
+    _, lane = lanes_of(s, name, loop, lanes)
     s.vectorize(lane)
 
 
