@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -47,7 +48,7 @@ class Poly:
     __slots__ = ("terms",)
 
     def __init__(self, terms: Mapping[Monomial, int]) -> None:
-        self.terms = {m: c for m, c in terms.items() if c}
+        self.terms = terms if all(terms.values()) else {m: c for m, c in terms.items() if c}
 
     def __add__(self, other: Poly) -> Poly:
         terms = dict(self.terms)
@@ -117,6 +118,7 @@ def number(value: int) -> Poly:
     return Poly({(): value})
 
 
+@lru_cache(1 << 14)
 def poly(e: Expr) -> Poly:
     """An integer formula as a polynomial; casts between integers are taken as exact, as index formulas do not overflow."""
     if isinstance(e, Const):

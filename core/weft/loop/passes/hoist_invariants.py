@@ -40,7 +40,9 @@ def hoist_invariants(program: Program) -> Program:
 
     Only formulas that cannot fault move, since they may move out of a condition: no loads, integer division by constants only.
     """
-    known: dict[Expr, tuple[int, bool, bool, frozenset[str]]] = {}
+    # By identity: to hash a formula takes as long as to measure it. What is measured is kept, so that no other takes its place in memory.
+    known: dict[int, tuple[int, bool, bool, frozenset[str]]] = {}
+    kept: list[Expr] = []
     names: list[Names] = []  # made at the first use: most kernels hoist nothing
 
     def fresh(base: str) -> str:
@@ -71,7 +73,7 @@ def hoist_invariants(program: Program) -> Program:
     def hoist(expr: Expr, depth: int, levels: dict[str, int], pending: list[dict[Expr, Var]]) -> Expr:
         def measure(e: Expr) -> tuple[int, bool, bool, frozenset[str]]:
             """Size of e, whether it cannot fault, whether it is costly, its variables."""
-            found = known.get(e)
+            found = known.get(id(e))
             if found is None:
                 parts = [measure(c) for c in e.children()]
                 size, safe, costly, variables = 1, not isinstance(e, (Load, IntrinsicCall)), False, NONE
@@ -86,7 +88,8 @@ def hoist_invariants(program: Program) -> Program:
                     costly = True
                     if isinstance(e, _DIVISIONS) and e.dtype.is_integer and not (isinstance(e.b, Const) and e.b.value):
                         safe = False
-                found = known[e] = (size, safe, costly, variables)
+                found = known[id(e)] = (size, safe, costly, variables)
+                kept.append(e)
             return found
 
         def level_of(e: Expr) -> int:
