@@ -35,6 +35,8 @@ REORDER_GAIN = 0.7
 """Traffic of the other order, of this one's, below which loops are reordered."""
 FOLD_CYCLES, COPY_CYCLES = 8.0, 0.7
 """Adding up the lanes of one result; moving one element of an operand that is contiguous along the reduction into a panel."""
+SHARED_REGISTERS = 3
+"""Operands that the compiler keeps for the next tap where taps overlap."""
 UNROLLED_STEPS = 64
 """Most multiply-adds in the innermost body."""
 
@@ -302,14 +304,26 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
         inside = -(-width // lanes)
         column_extent = view.extent(roles.column) if roles.column is not None else 1
         candidates = [c * inside for c in range(1, MOST_COLUMNS // inside + 1) if c <= column_extent and (column_extent % c == 0 or column_extent > 16 * c)]
-        tile = _choose(s, row_extent, candidates, column_extent * inside, machine, dtype, depth)
+        tile = _choose(
+            s, row_extent, candidates, column_extent * inside, machine, dtype, depth, _shared(view, roles, reduce), bool(view.conditions) or len(reduce) > 2
+        )
         panels = max(1, tile.columns // inside)
         if roles.column is not None and panels > 1:
             outer_column, column_loop = s.split(roles.column, [None, panels])
             outer[outer.index(roles.column)] = outer_column
     else:
         vectors = -(-(width or access.UNKNOWN_EXTENT) // lanes)
-        tile = _choose(s, row_extent, [c for c in (1, 2, 3, 4, 6, 8) if c <= vectors], vectors, machine, dtype, depth)
+        tile = _choose(
+            s,
+            row_extent,
+            [c for c in (1, 2, 3, 4, 6, 8) if c <= vectors],
+            vectors,
+            machine,
+            dtype,
+            depth,
+            _shared(view, roles, reduce),
+            bool(view.conditions) or len(reduce) > 2,
+        )
         vector_outer, vector_loop = s.split(vector_loop, [None, tile.columns * lanes])
         outer.append(vector_outer)
     if row_loop is not None:
@@ -432,8 +446,22 @@ def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
             s.unroll(loop)
 
 
-def _choose(s: Schedule, rows: int | None, candidates: list[int], vectors: int, machine: Machine, dtype: DType, depth: int | None) -> Tile:
-    tile = choose_tile(rows, candidates, vectors, machine, dtype, depth=depth)
+def _shared(view: access.LoopView, roles: Roles, reduce: list[str]) -> int:
+    """Registers that fill with what several taps of an unrolled body read: rows of the tile and innermost taps move over the same elements."""
+    if roles.row is None or not reduce or view.extents[reduce[-1]] is None or not 1 < view.extent(reduce[-1]) <= MOST_TAPS:
+        return 0
+    narrow = [x for x in view.loads if x.buffer.name != view.store.buffer.name and view.stride(x, roles.vector) == 0]
+    for x in narrow:
+        step, tap = view.stride(x, roles.row), view.stride(x, reduce[-1])
+        if step and tap and step % tap == 0 and step // tap < view.extent(reduce[-1]):
+            return SHARED_REGISTERS
+    return 0
+
+
+def _choose(
+    s: Schedule, rows: int | None, candidates: list[int], vectors: int, machine: Machine, dtype: DType, depth: int | None, spare: int = 0, taps: bool = False
+) -> Tile:
+    tile = choose_tile(rows, candidates, vectors, machine, dtype, depth=depth, spare=spare, taps=taps)
     heights = list(range(1, machine.vector_registers))
     return Tile(int(s.choose("tile_rows", heights, tile.rows)), int(s.choose("tile_columns", candidates, tile.columns)))
 

@@ -14,7 +14,8 @@ from weft.dtypes import DType
 from weft.machine import Machine
 
 FMA_LATENCY = 4
-LOADS_PER_CYCLE = 2.0
+LOAD_CYCLES, BROADCAST_CYCLES = 0.5, 0.8
+"""Of a vector, and of a scalar into all lanes: those of neighbouring rows mostly want the same bank of the first cache."""
 STEP_OVERHEAD = 0.5
 """Cycles of a reduction step beside the arithmetic: counting, addresses, what the caches do not hide."""
 CACHE_BYTES_PER_CYCLE = (64.0, 28.0, 22.0)
@@ -36,7 +37,7 @@ def step_cycles(tile: Tile, machine: Machine, dtype: DType, bytes_per_cycle: flo
     fma_per_cycle = max(0.5, machine.flops(dtype) / (2 * lanes))
     accumulators = tile.rows * tile.columns
     streamed = 0.0 if bytes_per_cycle is None else tile.columns * machine.vector_bits / 8 / bytes_per_cycle
-    return max(accumulators / fma_per_cycle, (tile.rows + tile.columns) / LOADS_PER_CYCLE, float(FMA_LATENCY), streamed)
+    return max(accumulators / fma_per_cycle, tile.columns * LOAD_CYCLES + tile.rows * BROADCAST_CYCLES, float(FMA_LATENCY), streamed)
 
 
 def held(tile: Tile, machine: Machine) -> int:
@@ -54,9 +55,9 @@ def rows_inside(tile: Tile) -> bool:
     return 1 < tile.rows < tile.columns
 
 
-def fits(tile: Tile, machine: Machine) -> bool:
-    """Whether accumulators and operands stay in registers. A single row uses each vector once, so it stays in memory."""
-    return tile.rows * tile.columns + held(tile, machine) <= machine.vector_registers
+def fits(tile: Tile, machine: Machine, spare: int = 0) -> bool:
+    """Whether accumulators and operands stay in registers, `spare` of which hold something else. A single row uses each vector once, so it stays in memory."""
+    return tile.rows * tile.columns + held(tile, machine) + spare <= machine.vector_registers
 
 
 def cache_rate(size: float, machine: Machine) -> float | None:
@@ -77,6 +78,8 @@ def choose_tile(
     dtype: DType,
     step_overhead: float = STEP_OVERHEAD,
     depth: int | None = None,
+    spare: int = 0,
+    taps: bool = False,
 ) -> Tile:
     """The cheapest tile.
 
@@ -85,6 +88,8 @@ def choose_tile(
         columns: candidates for vectors per tile.
         vectors: extent of the column loop in vectors; a tail tile is as dear as its own shape.
         step_overhead: cycles of each reduction step beside the arithmetic (address computation, loop).
+        spare: registers that hold something else.
+        taps: the body holds several steps, among which the compiler holds a vector more where vectors come one after another.
         depth: steps of the reduction; None: the vectors are taken to come from the first cache.
     """
     best: tuple[float, int, Tile] | None = None
@@ -95,7 +100,7 @@ def choose_tile(
         again = None if depth is None else cache_rate(depth * c * vector_bytes, machine)
         for r in range(1, machine.vector_registers):
             tile = Tile(r, c)
-            if not fits(tile, machine) or (rows is not None and r > rows):
+            if not fits(tile, machine, 0 if r * c == 1 else spare + (taps and rows_inside(tile))) or (rows is not None and r > rows):
                 continue
             total = 0.0
             for count_c, c_part in ((vectors // c, c), (1 if vectors % c else 0, vectors % c)):
