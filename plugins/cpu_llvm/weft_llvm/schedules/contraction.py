@@ -450,10 +450,13 @@ def _shared(view: access.LoopView, roles: Roles, reduce: list[str]) -> int:
     """Registers that fill with what several taps of an unrolled body read: rows of the tile and innermost taps move over the same elements."""
     if roles.row is None or not reduce or view.extents[reduce[-1]] is None or not 1 < view.extent(reduce[-1]) <= MOST_TAPS:
         return 0
-    narrow = [x for x in view.loads if x.buffer.name != view.store.buffer.name and view.stride(x, roles.vector) == 0]
-    for x in narrow:
+    operands = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
+    for x in operands:
         step, tap = view.stride(x, roles.row), view.stride(x, reduce[-1])
         if step and tap and step % tap == 0 and step // tap < view.extent(reduce[-1]):
+            if all(view.stride(o, roles.vector) for o in operands):
+                # Depthwise: weights are held, too.
+                return 2 * SHARED_REGISTERS
             return SHARED_REGISTERS
     return 0
 
