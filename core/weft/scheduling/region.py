@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -441,6 +442,12 @@ def block_accesses(block: Block, buffer: str | None = None) -> list[Access]:
     return found
 
 
+@lru_cache(maxsize=1024)
+def loads_in(e: Expr) -> tuple[Load, ...]:
+    """The loads in a formula, each once: what select chooses among may load an element many times. Remembered, for every primitive asks."""
+    return tuple(dict.fromkeys(n for n in walk(e) if isinstance(n, Load)))
+
+
 def _collect_block(block: Block, values: Mapping[str, Expr], inner: tuple[tuple[str, Expr], ...], found: list[Access], buffer: str | None) -> None:
     own: list[Access] = []
     for part in (block.init, block.body):
@@ -463,8 +470,8 @@ def _collect(stmt: Stmt, values: Mapping[str, Expr], block: Block | None, inner:
         _collect_block(stmt, {**values, **bound}, inner, found, buffer)
         return
     for e in stmt_exprs(stmt):
-        for node in walk(e):
-            if isinstance(node, Load) and (buffer is None or node.buffer.name == buffer):
+        for node in loads_in(e):
+            if buffer is None or node.buffer.name == buffer:
                 found.append(Access(node.buffer, tuple(substitute(i, values) for i in node.indices), False, block, inner))
     if isinstance(stmt, Let):
         values = {**values, stmt.var.name: substitute(stmt.value, values)}
