@@ -8,23 +8,27 @@ FlashAttention's (Dao et al., 2022); keys are not tiled, as rows of scores fit i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from weft.dtypes import DType
 from weft.errors import ScheduleError
-from weft.expr.nodes import Var
+from weft.expr.nodes import Var, free_vars
 from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
 from weft_llvm.schedules.contraction import PANEL_VECTORS, find_roles, is_contraction, split_panels
-from weft_llvm.schedules.elementwise import schedule_elementwise
+from weft_llvm.schedules.elementwise import PARALLEL_WORK, parallelise, schedule_elementwise
 from weft_llvm.schedules.rowwise import schedule_row
-from weft_llvm.schedules.tiles import choose_tile
+from weft_llvm.schedules.tiles import STEP_OVERHEAD, Tile, fits, step_cycles
 
 COMPOSITE = "ScaledDotProductAttention"
-LEAST_ROWS, MOST_ROWS = 24, 64
-"""Queries in a tile: enough that keys and values, streamed once per tile, cost little beside the arithmetic, and few enough that scores stay near."""
+LEAST_ROWS, MOST_ROWS, WHOLE_ROWS = 12, 64, 256
+"""Queries in a tile: so many at least, however many the keys; so many at most; so many at most if there are no more."""
+STREAM_CYCLES = 4.0
+"""What a vector of keys or values costs once per tile of queries, beyond what it costs each register tile."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
     late = [b for b in s.blocks()[s.blocks().index(parts.total) :] if b not in (parts.product, tail, *packs)]
     rows, others = tail_loops(s, parts, tail)
     if rows is not None:
-        size = choose_rows(s, rows, machine)
+        size = choose_rows(s, parts, rows, machine)
         tiles, inside = s.split(rows, [None, size])
         s.reorder(*others[:-1], tiles, inside, others[-1])
     else:
@@ -126,10 +130,13 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
     moved += [b for b in reversed(early) if b not in packs]
     for b in moved:
         s.compute_at(b, tiles)
-    # One row at a time through the softmax: it stays in the first cache from its maximum to its sum.
-    row = s.loops(parts.exps)[s.loops(parts.exps).index(tiles) + 1]
-    s.compute_at(parts.greatest, row)
-    s.reverse_compute_at(parts.total, row)
+    inner = s.loops(parts.exps)[s.loops(parts.exps).index(tiles) + 1 :]
+    row = tiles
+    if len(inner) > 1:
+        # One row at a time goes through the softmax: it stays in the first cache from its maximum to its sum.
+        row = inner[0]
+        s.compute_at(parts.greatest, row)
+        s.reverse_compute_at(parts.total, row)
     tiled = [p for p, t in ((parts.scores, logits[-1]), (parts.product, tail)) if tile_product(s, p, t, tiles, machine)]
     rest = [b for b in moved if b not in tiled]
     for b in rest:
@@ -139,8 +146,8 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
             schedule_row(s, b, row if b in (parts.greatest, parts.exps, parts.total) else tiles, machine)
     if parts.product not in tiled:
         schedule_row(s, tail, tiles, machine)
-    outer = s.loops(tail)[: s.loops(tail).index(tiles) + 1]
-    s.parallel(outer[0] if len(outer) == 1 else str(s.fuse(*outer)))
+    if sum(access.block_work(s.block(p)) for p in (parts.scores, parts.product)) >= PARALLEL_WORK:
+        parallelise(s, s.loops(tail)[: s.loops(tail).index(tiles) + 1], machine)
 
 
 def tail_loops(s: Schedule, parts: Parts, tail: str) -> tuple[str | None, list[str]]:
@@ -179,18 +186,19 @@ def tile_product(s: Schedule, name: str, tail: str, around: str, machine: Machin
     shared = view.loops[: view.loops.index(around) + 1]
     reduce = [x for x in view.loops if view.kinds.get(x) == "reduce"]
     row = roles.row if roles.row is not None and roles.row not in shared else None
-    rows, width = 1 if row is None else view.extents[row], view.extents[roles.vector]
+    rows, width = 1 if row is None else view.extent(row), view.extents[roles.vector]
+    whole = row is None or int_const(block.iters[position(s, name, row)].extent) == rows
     inner: list[str] = []
     outer: list[str] = []
     vector = roles.vector
     if width is not None and width == PANEL_VECTORS * lanes and roles.column is not None and roles.column not in shared:
-        tile = choose_tile(rows, [PANEL_VECTORS], view.extent(roles.column) * PANEL_VECTORS, machine, dtype)
+        _, tile = choose_height(rows, whole, [PANEL_VECTORS], PANEL_VECTORS, machine, dtype)
         outer.append(roles.column)
         column, vector = s.split(vector, [None, lanes])
         inner += [column, vector]
     else:
         vectors = -(-(width or access.UNKNOWN_EXTENT) // lanes)
-        tile = choose_tile(rows, [c for c in (1, 2, 3, 4) if c <= vectors], vectors, machine, dtype)
+        _, tile = choose_height(rows, whole, [c for c in (1, 2, 3, 4) if c <= vectors], vectors, machine, dtype)
         panel, vector = s.split(vector, [None, tile.columns * lanes])
         outer.append(panel)
         column, vector = s.split(vector, [None, lanes])
@@ -213,6 +221,11 @@ def tile_product(s: Schedule, name: str, tail: str, around: str, machine: Machin
     return True
 
 
+def position(s: Schedule, name: str, loop: str) -> int:
+    """Which iterator of a block a loop drives."""
+    return next(k for k, b in enumerate(s.block(name).bindings) if loop in free_vars(b))
+
+
 def finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
     """The epilogue on the tile: its contiguous loop in vectors, the rest unrolled."""
     loops = s.loops(tail)
@@ -232,9 +245,47 @@ def finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
             s.unroll(x)
 
 
-def choose_rows(s: Schedule, row: str, machine: Machine) -> int:
-    """Queries of a tile."""
-    return 32
+def choose_height(rows: int, whole: bool, columns: Iterable[int], vectors: int, machine: Machine, dtype: DType) -> tuple[float, Tile]:
+    """Cycles of one reduction step over all of a tile of queries, and the register tile that needs least.
+
+    Args:
+        rows: queries of the tile; a register tile's rows divide them unless they are `whole`, all queries that there are.
+    """
+    best: tuple[float, int, Tile] | None = None
+    for c in columns:
+        for r in range(1, min(rows, machine.vector_registers) + 1):
+            tile = Tile(r, c)
+            if not fits(tile, machine) or (rows % r and not whole):
+                continue
+            cycles = rows // r * (step_cycles(tile, machine, dtype) + STEP_OVERHEAD)
+            if rows % r:
+                cycles += step_cycles(Tile(rows % r, c), machine, dtype) + STEP_OVERHEAD
+            key = (-(-vectors // c) * cycles, -r * c, tile)
+            best = key if best is None or key[:2] < best[:2] else best
+    assert best is not None
+    return best[0], best[2]
+
+
+def choose_rows(s: Schedule, parts: Parts, row: str, machine: Machine) -> int:
+    """Queries of a tile: the fewer the more often keys and values are streamed, the more the sooner scores leave the second cache; all of them where
+    that is few, as tiles that are not whole cost as much as whole ones."""
+    store = access.target(s.block(parts.exps)).buffer
+    dtype, keys = store.dtype, int_const(store.shape[-1]) or access.UNKNOWN_EXTENT
+    n = int_const(s.loop(row).extent)
+    room = machine.caches[1] * 3 // 4
+    best: tuple[float, int] | None = None
+    for rows in range(1, min(n or MOST_ROWS, WHOLE_ROWS) + 1):
+        if rows > MOST_ROWS and rows != n:
+            continue
+        size = 2 * rows * keys * dtype.bytes
+        if size > room and rows > LEAST_ROWS:
+            continue
+        cycles, _ = choose_height(rows, rows == n, [PANEL_VECTORS], PANEL_VECTORS, machine, dtype)
+        tiles = float(-(-n // rows)) if n is not None else 1 / rows
+        key = (tiles * (cycles + STREAM_CYCLES), -rows)
+        best = key if best is None or key < best else best
+    assert best is not None
+    return int(s.choose("query_rows", list(range(1, WHOLE_ROWS + 1)), -best[1]))
 
 
 def inline_formulas(s: Schedule) -> None:
