@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
