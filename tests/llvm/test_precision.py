@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from weft.ops.recurrent import LSTM
 from weft.pipeline import model_key, resolve_target
 from weft.runtime.cpu_features import host_features
 from weft.runtime.executable import Executable
+from weft_llvm.target import CONVERSIONS, LlvmOptions
 
 Array = np.ndarray[Any, Any]
 X86 = "llvm -mtriple=x86_64-linux-gnu -mcpu="
@@ -192,6 +194,13 @@ def test_refused_without_the_instructions(target: str, what: str, hint: str) -> 
 def test_an_unknown_precision_names_the_known_ones() -> None:
     with pytest.raises(TargetError, match=r"option '-precision' is one of fp32, fp16, bf16, got 'half'"):
         resolve_target("llvm -precision=half")
+
+
+def test_the_page_lists_every_option_and_what_precisions_need() -> None:
+    page = (Path(__file__).parents[2] / "docs/performance.md").read_text(encoding="utf-8")
+    assert [f.name for f in fields(LlvmOptions) if f"`-{f.name}`" not in page] == []
+    for precision, (_, names) in CONVERSIONS.items():
+        assert f"| `-precision={precision}` | {names['x86_64']} | {names['aarch64']} |" in page
 
 
 # -- nothing silent ---------------------------------------------------------------------------------------------------

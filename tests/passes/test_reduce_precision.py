@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.graph.graphs import numbers, reparsed
 
@@ -77,6 +77,7 @@ def by_hand(value: float, narrow: DType) -> float:
 
 
 @pytest.mark.parametrize("narrow", NARROW, ids=str)
+@settings(deadline=None)
 @given(st.lists(st.floats(-60000, 60000, width=32), min_size=1, max_size=8))
 def test_rounds_to_nearest_even(narrow: DType, values: list[float]) -> None:
     got = round_weights(np.array(values, np.float32), narrow)
@@ -86,6 +87,7 @@ def test_rounds_to_nearest_even(narrow: DType, values: list[float]) -> None:
 
 @pytest.mark.parametrize("narrow", NARROW, ids=str)
 @pytest.mark.parametrize("make", GRAPHS, ids=lambda f: f.__name__)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
 def test_meaning(make: Callable[..., Graph], narrow: DType, seed: int) -> None:
     """The reference is the model itself with other weights: so activations, biases, states and sums are not rounded."""
