@@ -9,6 +9,7 @@ differ from machine to machine and from hour to hour.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import math
 import os
@@ -233,6 +234,23 @@ def show(results: Sequence[Result], rows: Sequence[dict[str, Any]], averages: Se
         console.print(table)
 
 
+def markdown(results: Sequence[Result], rows: Sequence[dict[str, Any]], averages: Sequence[dict[str, Any]], about: dict[str, Any], day: str) -> str:
+    """The medians and ratios as a table for docs/performance.md: a line per model and number of threads."""
+    names = list(dict.fromkeys(r.engine for r in results))
+    medians = {(r.model, r.threads, r.engine): f"{r.median * 1e3:.2f}" for r in results if r.median is not None}
+    versions = ", ".join(dict.fromkeys(f"{r.engine} {r.version}" for r in results if r.version))
+    over = {(r["model"], r["threads"]): f"{r['over_best']:.2f}" for r in rows}
+    lines = [f"{day}, {about['cpu']} ({about['cpus']} CPUs), {versions}; medians in ms.", ""]
+    lines.append("| " + " | ".join(["model", "threads", *names, "weft/best"]) + " |")
+    lines.append("|" + "---|" * (len(names) + 3))
+    for model, threads in dict.fromkeys((r.model, r.threads) for r in results):
+        cells = [medians.get((model, threads, name), "–") for name in names]
+        lines.append("| " + " | ".join([model, str(threads), *cells, over.get((model, threads), "")]) + " |")
+    for r in averages:
+        lines.append("| " + " | ".join([f"geometric mean of {r['models']}", str(r["threads"]), *[""] * len(names), f"{r['over_best']:.2f}"]) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=(__doc__ or "").split("\n")[0])
     add_model_arguments(parser)
@@ -242,6 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=10, help="calls in a turn at most [%(default)s]")
     parser.add_argument("--seconds", type=float, default=0.2, help="length of a turn, after at least one call [%(default)s]")
     parser.add_argument("--json", type=Path, help="file for every number")
+    parser.add_argument("--markdown", type=Path, help="file for the table of docs/performance.md")
     options = parser.parse_args(arguments)
 
     source = model_source(options.source)
@@ -256,6 +275,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = ratios(results)
     averages = means(rows)
     show(results, rows, averages)
+    if options.markdown:
+        options.markdown.write_text(markdown(results, rows, averages, machine(), datetime.date.today().isoformat()), encoding="utf-8")
     if options.json:
         settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()} | {"source": source}
         report = {"machine": machine(), "settings": settings, "results": [asdict(r) for r in results], "ratios": rows, "geometric_means": averages}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import accuracy, compile_time, memory, overhead
+from benchmarks import accuracy, compare, compile_time, memory, overhead
 from benchmarks.arguments import judge
 from benchmarks.models import save_twin
 
@@ -95,3 +95,31 @@ def test_accuracy_sees_a_wrong_answer(folder: Path) -> None:
     with np.load(folder / "mlp.npz") as archive:
         np.savez(folder / "mlp.npz", x=archive["x"], out=np.ones((32, 10), np.float32))
     assert accuracy.main(words(folder)) == 1
+
+
+def test_the_table_of_a_comparison() -> None:
+    results = [
+        compare.Result("mlp", 1, "weft", "0.1", median=1e-3),
+        compare.Result("mlp", 1, "onnxruntime", "1.3", median=2e-3),
+        compare.Result("mlp", 1, "openvino", error="cannot"),
+        compare.Result("lstm", 1, "weft", "0.1", median=4e-3),
+        compare.Result("lstm", 1, "onnxruntime", "1.3", median=2e-3),
+        compare.Result("lstm", 1, "openvino", "20", median=8e-3),
+    ]
+    rows = compare.ratios(results)
+    text = compare.markdown(results, rows, compare.means(rows), {"cpu": "EPYC", "cpus": 2}, "2026-11-21")
+    assert text.splitlines() == [
+        "2026-11-21, EPYC (2 CPUs), weft 0.1, onnxruntime 1.3, openvino 20; medians in ms.",
+        "",
+        "| model | threads | weft | onnxruntime | openvino | weft/best |",
+        "|---|---|---|---|---|---|",
+        "| mlp | 1 | 1.00 | 2.00 | – | 0.50 |",
+        "| lstm | 1 | 4.00 | 2.00 | 8.00 | 2.00 |",
+        "| geometric mean of 2 | 1 |  |  |  | 1.00 |",
+    ]
+
+
+def test_engines_take_turns(folder: Path) -> None:
+    results = compare.measure("mlp", folder / "mlp.onnx", 1, ["weft"], 2, 3, 0.1)
+    assert [(r.engine, r.error) for r in results] == [("weft", None)]
+    assert 2 <= results[0].calls <= 6 and len(results[0].times) == results[0].calls
