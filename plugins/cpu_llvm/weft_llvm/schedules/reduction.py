@@ -157,7 +157,7 @@ def _unroll_taps(s: Schedule, name: str, reduce: list[str], outer: list[str]) ->
         around = {x for c in view.conditions if loop in c for x in c if x in outer}
         for x in around - {outer[-1]}:
             s.annotate(x, "partition", 0)
-        if n is None or n > budget or around - {outer[-1]}:
+        if not n or n > budget or around - {outer[-1]}:
             break
         if n > 1:
             s.unroll(loop)
