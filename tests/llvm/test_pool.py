@@ -197,6 +197,20 @@ def asleep(tries: int = 200) -> int:
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's account of threads")
 
 
+def test_callers_do_not_multiply_workers() -> None:
+    """However many threads call, a job has the workers that its `threads` asks for: a second caller runs its job alone."""
+    assert Caller(2).go(np.zeros(8, np.int32), 8) == 0 and threads._memory is not None
+    before = int.from_bytes(threads._memory[264:272], "little")
+    arrays = [np.zeros(64, np.int32) for _ in range(6)]
+    callers = [threading.Thread(target=lambda a=a: [Caller(2).go(a, 64) for _ in range(20)]) for a in arrays]  # type: ignore[misc]
+    for c in callers:
+        c.start()
+    for c in callers:
+        c.join()
+    assert all((a == 20).all() for a in arrays)
+    assert int.from_bytes(threads._memory[264:272], "little") == before >= 1
+
+
 @linux
 def test_a_small_job_lets_workers_sleep() -> None:
     caller, array = Caller(2), np.zeros(64, np.int32)
