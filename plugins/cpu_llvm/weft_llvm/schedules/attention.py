@@ -50,6 +50,8 @@ def find_parts(program: Program) -> Parts | str:
     others = [b for b in sums if b not in products]
     if len(products) != 2 or len(others) != 2:
         return f"the group has {len(products)} products and {len(others)} other reductions, an attention two of each"
+    if any(int_const(i.extent) == 1 for b in sums for i in b.iters if i.kind == "reduce"):
+        return "there is one key, or heads are of size one, so that a sum has one term"
     weights = operands(products[1])[0].buffer.name
     exps = next((b.name for b in blocks if access.target(b).buffer.name == weights), None)
     if exps is None or dict(others[0].annotations).get("op") != "ReduceMax":
