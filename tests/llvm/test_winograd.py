@@ -1,7 +1,8 @@
-"""Winograd convolutions compiled: the definition's numbers for any shape, batch and number of threads. As a script: their errors, for docs/math.md."""
+"""Winograd convolutions compiled: the definition's numbers for any shape, batch and number of threads. As a script: errors and times, for the docs."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -194,18 +195,35 @@ def test_pieces_stay_near_and_keep_cores_busy() -> None:
     assert choose_pieces(Shape(512, 512, 2, 2, 4, 8), 1, machine)[:2] == (2, False)
 
 
+def measure(channels: int, size: int) -> None:
+    """Prints, for the definition and both tiles, the largest error ÷ largest output, and the kernel's time on this thread (least of many, interleaved)."""
+    worst: dict[int, float] = {}
+    calls: dict[int, Any] = {}
+    target = resolve_target("llvm -threads=1 -winograd=off")
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal((1, channels, size, size)).astype(np.float32)
+        w = (rng.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
+        want = np.maximum(expected(x, w, (1,) * 4, "", None), 0)
+        for m in (0, 2, 4):
+            b = GraphBuilder("net")
+            b.output(b.add(Relu(), b.add(Conv(pads=(1,) * 4), b.input("x", tensor_type("float32", x.shape)), b.constant(w))), "y")
+            compilation = Compilation(target)
+            got = compilation.run(winograd(m, x.shape, w, (1,) * 4, "relu") if m else b.build()).run({"x": x})["y"]
+            worst[m] = max(worst.get(m, 0.0), float(np.abs(got - want).max() / np.abs(want).max()))
+            if m not in calls:
+                (kernel,) = [k for k in compilation.kernels.values() if "conv" in k.name]
+                arrays = [np.ones([int_const(d) or 0 for d in q.shape], np.float32) for q in kernel.naive.params]
+                calls[m] = target.kind.codegen(target.target).jit(kernel.naive, kernel.code).prepare(arrays)  # type: ignore[attr-defined]
+    best = dict.fromkeys(calls, 1.0)
+    for m in [*calls] * 60:
+        started = time.thread_time()
+        calls[m]()
+        best[m] = min(best[m], time.thread_time() - started)
+    names = {0: "definition", 2: "F(2×2)", 4: "F(4×4)"}
+    print(f"{channels}, {size} × {size}: " + ", ".join(f"{names[m]} {worst[m]:.1e} {best[m] * 1e3:.3f} ms" for m in calls))
+
+
 if __name__ == "__main__":
-    for channels, size in ((64, 56), (128, 28), (256, 14), (512, 7)):
-        worst: dict[int, float] = {}
-        for seed in range(3):
-            rng = np.random.default_rng(seed)
-            x = rng.standard_normal((1, channels, size, size)).astype(np.float32)
-            w = (rng.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
-            want = np.maximum(expected(x, w, (1,) * 4, "", None), 0)
-            for m in (0, 2, 4):
-                b = GraphBuilder("net")
-                b.output(b.add(Relu(), b.add(Conv(pads=(1,) * 4), b.input("x", tensor_type("float32", x.shape)), b.constant(w))), "y")
-                graph = winograd(m, x.shape, w, (1,) * 4, "relu") if m else b.build()
-                got = Compilation(resolve_target("llvm -winograd=off")).run(graph).run({"x": x})["y"]
-                worst[m] = max(worst.get(m, 0.0), float(np.abs(got - want).max() / np.abs(want).max()))
-        print(f"{channels}, {size} × {size}: definition {worst[0]:.1e}, F(2×2) {worst[2]:.1e}, F(4×4) {worst[4]:.1e}")
+    for each in ((64, 56), (128, 28), (256, 14), (512, 7)):
+        measure(*each)
