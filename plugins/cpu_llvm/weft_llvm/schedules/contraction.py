@@ -25,7 +25,7 @@ MOST_COLUMNS = 8
 """Vectors side by side in a tile, at most."""
 PANEL_VECTORS = 2
 """Vectors in a panel of a packed operand, as weft_llvm.plugin offers it."""
-FEW_TILES = 3
+FEW_TILES = 4
 """Tiles along a row that are unrolled, each with its own borders."""
 MOST_TAPS = 7
 """Taps along one axis that are unrolled for the sake of borders."""
@@ -255,7 +255,7 @@ def find_packing(s: Schedule, name: str, machine: Machine) -> Packing | None:
     width = PANEL_VECTORS * machine.lanes(operand.buffer.dtype)
     transposed = view.stride(operand, vector) != 1
     n = view.extents[vector]
-    if not transposed and (rows <= machine.vector_registers or (n is not None and n <= 2 * width)):
+    if not transposed and (rows <= machine.vector_registers // 2 or (n is not None and n <= 2 * width)):
         return None
     if transposed and view.stride(operand, reduce[0]) != 1:
         return None
