@@ -525,7 +525,10 @@ def _parallelise(s: Schedule, outer: list[str], name: str, machine: Machine) -> 
         n = int_const(s.loop(loop).extent)
         if taken and n is not None and n * tasks >= 2 * wanted:
             # Part of it: a fused loop's number says nothing about where the last tile is, which the loop inside still does.
-            loop, _ = s.split(loop, [None, n // -(-wanted // tasks)])
+            whole = dict(s.loop(loop).annotations).get("partition") == 0
+            loop, inside = s.split(loop, [None, n // -(-wanted // tasks)])
+            if whole:
+                s.annotate(inside, "partition", 0)
             n = int_const(s.loop(loop).extent)
         taken.append(loop)
         tasks *= n or access.UNKNOWN_EXTENT
