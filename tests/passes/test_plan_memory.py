@@ -133,6 +133,28 @@ def test_scratch_lies_where_values_of_other_steps_lie() -> None:
     assert plan.arena_bytes == plan.lower_bound == live and len(plan.scratch["y3"]) == 1
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([16, 32, 64, 128]), min_size=1, max_size=6), st.data())
+def test_scratch_per_task_lies_above_what_lives_in_its_step(widths: list[int], data: st.DataObject) -> None:
+    b = GraphBuilder()
+    y = b.input("x", tensor_type("float32", (16, 16)))
+    for k, width in enumerate(widths):
+        y = b.add(MatMul(), y, b.constant(numbers(y.shape[1], width, seed=k)), name=f"y{k}")  # type: ignore[arg-type]
+    b.output(y)
+    graph = fuse(b.build())
+    sizes = st.sampled_from([const(640), mul(TASKS, 64), mul(TASKS, 1024), mul(TASKS, 4096)])
+    wanted = {node.outputs[0].name: data.draw(st.lists(sizes, max_size=2)) for node in graph.nodes}
+    plan = plan_memory(graph, scratch=wanted)
+    used = [(k, wanted[node.outputs[0].name]) for k, node in enumerate(graph.nodes) if wanted[node.outputs[0].name]]
+    for threads in (1, 2, 64):
+        env = {TASKS.name: 4 * threads}
+        check(plan, env, used)
+        live = [sum(plan.sizes[v] for v, (a, z) in plan.lifetimes.items() if a <= k <= z) for k in range(len(graph.nodes))]  # type: ignore[misc]
+        for k, asked in used:
+            live[k] += sum(bytes_at(as_dim(size), env) for size in asked)  # type: ignore[operator]
+        assert bytes_at(plan.lower_bound, env) == max(live)
+
+
 def test_small_elements_of_unknown_count_are_not_blown_up_to_cache_lines() -> None:
     b = GraphBuilder()
     x = b.input("x", tensor_type("bool", (N, N)))

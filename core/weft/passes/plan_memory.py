@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TypeAlias
 
 from weft import dtypes as dt
-from weft.expr.nodes import Expr, Mul, free_vars, wrap
+from weft.codegen.base import TASKS, TASKS_PER_THREAD
+from weft.expr.nodes import Expr, Mul, free_vars, maximum, wrap
 from weft.graph.evaluate import dim_value
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, Node, TensorType, Value
@@ -21,6 +23,9 @@ from weft.tensor.language import Dim, as_dim
 
 ALIGNMENT = 64
 Class: TypeAlias = "tuple[tuple[Expr, int], ...]"
+_TASKS: Class = ((TASKS, 1),)
+_TYPICAL_TASKS = 4 * TASKS_PER_THREAD
+"""For which the packing is chosen where scratch is per task; it holds for any number."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +215,8 @@ def _place(slots: Sequence[_Slot], known: Mapping[str, int]) -> tuple[Dim, Dim]:
     for slot in slots:
         _rounded(slot)
         classes.setdefault(slot.factors, []).append(slot)
+    if classes.keys() == {(), _TASKS}:
+        return _stack(classes[()], classes[_TASKS])
     base: Dim = 0
     bound: Dim = 0
 
@@ -226,6 +233,42 @@ def _place(slots: Sequence[_Slot], known: Mapping[str, int]) -> tuple[Dim, Dim]:
         bound = _plus(bound, _times(most_live(blocks), factors))
         base = _plus(base, _times(total, factors))
     return base, bound
+
+
+def _stack(fixed: Sequence[_Slot], scratch: Sequence[_Slot]) -> tuple[Dim, Dim]:
+    """As `_place`, where all sizes are numbers but for scratch per task: that lies above whatever lives in its step, for any number of threads."""
+    blocks = [(s.number, s.first, s.last) for s in fixed]
+    asked = Counter[int]()  # step → bytes per task
+    for slot in scratch:
+        asked[slot.first] += slot.number
+
+    def totals(placed: Sequence[int]) -> set[tuple[int, int]]:
+        ends = [(at + size, first, last) for at, (size, first, last) in zip(placed, blocks)]
+        tops = {(max((end for end, first, last in ends if first <= step <= last), default=0), per_task) for step, per_task in asked.items()}
+        return tops | {(max((end for end, _, _ in ends), default=0), 0)}
+
+    def packed(early: bool, order: Callable[[Block], tuple[int, ...]]) -> list[int]:
+        # What lives beside much scratch lies low: it comes first.
+        beside = [max(asked[step] for step in range(first, last + 1)) if early else 0 for _, first, last in blocks]
+        return _pack_in_order(blocks, sorted(range(len(blocks)), key=lambda k: (-beside[k], *order(blocks[k]))))[0]
+
+    tries = [packed(early, order) for early in (False, True) for order in _ORDERS]
+    placed = min(tries, key=lambda t: max(n + per_task * _TYPICAL_TASKS for n, per_task in totals(t)))
+    for slot, at in zip(fixed, placed):
+        slot.offset, slot.bytes = at, slot.number
+    taken = Counter[int]()
+    for slot in scratch:
+        top = max((at + size for at, (size, first, last) in zip(placed, blocks) if first <= slot.first <= last), default=0)
+        slot.offset, slot.bytes = _plus(top, _times(taken[slot.first], _TASKS)), _times(slot.number, _TASKS)
+        taken[slot.first] += slot.number
+    lives = {(sum(size for size, first, last in blocks if first <= step <= last), per_task) for step, per_task in asked.items()}
+    return _most(totals(placed)), _most(lives | {(most_live(blocks), 0)})
+
+
+def _most(sums: set[tuple[int, int]]) -> Dim:
+    """The greatest of number + per task × TASKS; no term that another one is never below."""
+    terms = [(n, t) for n, t in sorted(sums) if not any(m >= n and u >= t and (m, u) != (n, t) for m, u in sums)]
+    return as_dim(reduce(maximum, [wrap(_plus(n, _times(t, _TASKS)), dt.int64) for n, t in terms]))
 
 
 Block: TypeAlias = "tuple[int, int, int]"
