@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from weft.expr.nodes import Call, walk
 from weft.graph.group import Group
 from weft.graph.layout import blocked
@@ -9,9 +11,12 @@ from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
 from weft.loop.nodes import Block, Program, stmt_exprs, walk_stmts
 from weft.lower.lower import lower_group
 from weft.machine import Machine
+from weft.ops.activation import Relu
+from weft.ops.arithmetic import Add, Multiply
 from weft.ops.image import Resize
 from weft.ops.normalization import Softmax
 from weft.ops.reduction import ReduceMean, ReduceSum
+from weft.ops.transcendental import Exp
 from weft.ops.window import AveragePool
 from weft.passes.pipeline import run_passes
 from weft.scheduling.rule import Decline, Rule
@@ -103,3 +108,10 @@ def test_partial_results_meet_in_halves() -> None:
     RowwiseRule().apply(s)
     shapes = [[d.value for d in target(b).buffer.shape] for b in blocks_of(s.program) if is_reduction(b)]  # type: ignore[attr-defined]
     assert [n for shape in shapes for n in shape][:-1] == [32, 8, 4, 2]
+
+
+def test_an_exponential_that_one_formula_uses_twice_is_not_stored() -> None:
+    b = GraphBuilder()
+    e = b.add(Exp(), b.input("x", tensor_type("float32", (4, 96))))
+    b.output(b.add(Multiply(), b.add(Add(), e, b.constant(np.float32(1))), b.add(Relu(), e)))
+    assert len(scheduled(b.build(), ElementwiseRule()).blocks()) == 1

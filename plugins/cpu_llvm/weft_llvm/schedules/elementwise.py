@@ -16,7 +16,7 @@ VECTORS = 4
 """Vectors of a long formula that are unrolled."""
 TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
-SHARED, SHARED_COST = 4, 16
+SHARED, SHARED_COST = 4, 12
 """Reads of each element, and operations of its formula, from which on it is computed once, stored and read."""
 
 
@@ -50,7 +50,7 @@ def inline_producers(s: Schedule, among: list[str] | None = None, keep_shared: b
         keep_shared: not where consumers read each element often and its formula costs more than reading it (tables of places, blends of neighbours).
     """
     outputs = {b.name for b in s.program.outputs}
-    for name in among or s.blocks():
+    for name in reversed(among or s.blocks()):  # users first: those that end up in one block are one user
         block = s.block(name)
         store = access.target(block)
         if access.is_reduction(block) or store.buffer.name in outputs or len(list(access.stores(block))) != 1:
