@@ -1,0 +1,110 @@
+"""Attention as one kernel: what it computes on shapes of every kind, and that it is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.compilation import Compilation
+from weft.dtypes import float32
+from weft.expr.nodes import Var
+from weft.graph.evaluate import evaluate
+from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.lower.lower import lower_group
+from weft.ops.arithmetic import Add
+from weft.ops.attention import ScaledDotProductAttention
+from weft.ops.movement import Transpose
+from weft.pipeline import resolve_target
+from weft.scheduling.rule import Decline
+from weft_llvm.schedules.attention import AttentionRule, choose_height
+
+HEADS_LAST = Transpose((0, 2, 1, 3))
+
+
+def attention(
+    batch: int = 1, heads: int = 2, kv_heads: int = 2, queries: Any = 5, keys: Any = 7, size: int = 8, columns: int | None = None,
+    term: str = "", side_by_side: bool = True, blank: str = "nan",
+) -> Graph:  # fmt: skip
+    """One attention; `side_by_side`: operands and result [batch, positions, heads, size], as projections have them."""
+    b = GraphBuilder("attention")
+    values = []
+    for name, n, h, w in (("q", queries, heads, size), ("k", keys, kv_heads, size), ("v", keys, kv_heads, columns or size)):
+        shape = (batch, n, h, w) if side_by_side else (batch, h, n, w)
+        x = b.input(name, tensor_type("float32", shape))
+        values.append(b.add(HEADS_LAST, x) if side_by_side else x)
+    if term:
+        shapes = {"added": (batch, 1, queries, keys), "bias": (heads, queries, keys), "allowed": (queries, keys), "padding": (batch, 1, 1, keys)}
+        values.append(b.input("term", tensor_type("bool" if term in ("allowed", "padding") else "float32", shapes[term])))
+    y = b.add(ScaledDotProductAttention(size**-0.5, blank=blank), *values)
+    b.output(b.add(HEADS_LAST, y) if side_by_side else y, "y")
+    return b.build()
+
+
+def arrays(graph: Graph, sizes: dict[str, int] | None = None, seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    found = {}
+    for v in graph.inputs:
+        shape = [d if isinstance(d, int) else (sizes or {})[str(d)] for d in v.shape]
+        found[v.name] = rng.random(shape) < 0.8 if v.dtype.is_bool else rng.standard_normal(shape).astype(np.float32)
+    return found
+
+
+def check(graph: Graph, inputs: dict[str, Any]) -> list[str]:
+    """Compiled it gives what it means; the rules of its kernels."""
+    compilation = Compilation(resolve_target("llvm"), cache=False)
+    executable = compilation.run(graph)
+    got = executable.run(inputs)["y"]
+    np.testing.assert_allclose(got, evaluate(graph, inputs)[0], rtol=1e-4, atol=2e-5)
+    return [k.rule for k in compilation.kernels.values()]
+
+
+@given(st.data())
+@settings(max_examples=3, deadline=None)
+def test_any_shape(data: st.DataObject) -> None:
+    number = lambda lo, hi: data.draw(st.integers(lo, hi))
+    groups = number(1, 3)
+    graph = attention(
+        batch=number(1, 2), heads=groups * number(1, 3), kv_heads=groups, queries=data.draw(st.sampled_from([1, 3, 13, 49, 70, 131])),
+        keys=data.draw(st.sampled_from([2, 9, 49, 64, 150])), size=data.draw(st.sampled_from([2, 7, 16, 40, 64])),
+        columns=data.draw(st.sampled_from([None, 5, 33])), term=data.draw(st.sampled_from(["", "added", "bias", "allowed"])),
+        side_by_side=data.draw(st.booleans()), blank="zero",
+    )  # fmt: skip
+    check(graph, arrays(graph, seed=number(0, 99)))
+
+
+@pytest.mark.parametrize("sizes", [{"s": 1, "t": 33}, {"s": 50, "t": 50}, {"s": 7, "t": 130}])
+def test_sizes_known_only_when_run(sizes: dict[str, int]) -> None:
+    graph = attention(batch=2, heads=4, kv_heads=2, queries=Var("s"), keys=Var("t"), size=16, term="padding")
+    check(graph, arrays(graph, sizes))
+
+
+def test_one_query_reads_keys_where_they_are() -> None:
+    graph = attention(heads=4, kv_heads=4, queries=1, keys=300, size=64)
+    compilation = Compilation(resolve_target("llvm"), cache=False)
+    compilation.run(graph)
+    (kernel,) = compilation.kernels.values()
+    assert "Relayout" not in str(kernel.naive)
+    check(graph, arrays(graph))
+
+
+def test_why_other_groups_are_declined() -> None:
+    machine = resolve_target("llvm").machine
+    rule = AttentionRule()
+    b = GraphBuilder("sum")
+    x = b.input("x", tensor_type("float32", (4,)))
+    b.output(b.add(Add(), x, x))
+    answer = rule.offer(lower_group(b.build(), "sum"), machine)
+    assert isinstance(answer, Decline) and answer.reason == "the group holds no attention"
+    answer = rule.offer(lower_group(attention(keys=1), "one_key"), machine)
+    assert isinstance(answer, Decline) and answer.reason == "there is one key, or heads are of size one, so that a sum has one term"
+
+
+def test_register_rows_divide_a_tile_that_is_not_all() -> None:
+    machine = resolve_target("llvm").machine
+    for rows in (16, 24, 35, 64):
+        _, tile = choose_height(rows, False, [2], 2, machine, float32)
+        assert rows % tile.rows == 0
