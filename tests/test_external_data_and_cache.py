@@ -50,6 +50,24 @@ def test_changed_external_data_is_another_model(tmp_path: Path, monkeypatch: pyt
     assert not hit
 
 
+def test_an_entry_with_damaged_weights_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    weights = np.arange(1200, dtype=np.float32).reshape(30, 40)
+    path = save_with_external_data(tmp_path, weights)
+    x = np.ones((2, 30), np.float32)
+    expected = weft.compile(path, "llvm")(x)
+    (entry,) = (tmp_path / "cache" / "models").rglob("*.file")
+    whole = entry.read_bytes()
+    entry.unlink()  # not written over in place: an executable may have it mapped
+    entry.write_bytes(whole.replace(weights[29, 39:].tobytes(), np.float32(7).tobytes()))
+    assert entry.read_bytes() != whole
+    for expected_stages in ({"load", "save"}, {"cache"}):
+        stages: list[str] = []
+        np.testing.assert_array_equal(weft.compile(path, "llvm", on_stage=lambda s: stages.append(s.stage))(x), expected)  # noqa: B023
+        assert expected_stages <= set(stages)
+    assert entry.read_bytes() == whole
+
+
 def test_files_beside_a_model_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     path = save_with_external_data(tmp_path, np.ones((30, 40), np.float32))

@@ -227,7 +227,8 @@ def compile(
     executable = compilation.run(graph)
     if key is not None:
         with compilation.stage("save", key[:12]):
-            store.put(key, executable.save)
+            # An entry that a crash of the system damages is rebuilt, if its weights are looked at.
+            store.put(key, lambda path: executable.save(path, durable=not settings.VERIFY_WEIGHTS.get()))
     return executable
 
 

@@ -250,7 +250,7 @@ def test_weights_messages(saved: Path, tmp_path: Path) -> None:
         rewritten(saved, path, lambda n, d: weights if n == WEIGHTS else d)
 
         def edit(m: dict[str, Any]) -> None:
-            m["weights"].update(sha256=hashlib.sha256(weights).hexdigest(), bytes=len(weights))
+            m["weights"].update(sha256=archive.hash_pieces([weights])[0], bytes=len(weights))
 
         with_manifest(path, tmp_path / "edited.weft", edit)
         with pytest.raises(ArchiveError, match=message):
@@ -276,6 +276,50 @@ def test_trusted_weights_are_not_hashed(saved: Path, tmp_path: Path, monkeypatch
     broken = rewritten(saved, tmp_path / "c.weft", lambda n, d: d[:-1] + b"x" if n == CODE + "cpu" else d)
     with pytest.raises(ArchiveError, match="the hash of 'code/cpu'"):  # code is always checked
         Executable.load(broken)
+
+
+def test_weights_are_hashed_in_pieces(tmp_path: Path) -> None:
+    data = np.random.default_rng(0).bytes((9 << 20) + 5)
+    leaves = b"".join(hashlib.sha256(data[at : at + (4 << 20)]).digest() for at in range(0, len(data), 4 << 20))
+    # However the bytes come, pieces are of 4 MiB.
+    for cuts in ([], [1], [4 << 20, 5 << 20], [0, (8 << 20) - 1, 8 << 20]):
+        ends = [*cuts, len(data)]
+        parts = [data[a:b] for a, b in zip([0, *ends], ends)]
+        assert archive.hash_pieces(parts) == (hashlib.sha256(leaves).hexdigest(), len(data))
+    large = np.arange(3 << 20, dtype=np.float32)  # three pieces
+    base = affine()
+    constants = {"c": np.arange(4, dtype=np.float32), "large": large}
+    manifest = base.manifest.with_(constants=tuple(ConstantInfo(k, str(v.dtype), v.shape) for k, v in constants.items()))
+    path = tmp_path / "large.weft"
+    Executable(manifest, base._code, constants).save(path, durable=False)
+    np.testing.assert_array_equal(archive.load(path).constants["large"], large)
+    content = bytearray(path.read_bytes())
+    for k in (1 << 20, 2 << 20, (3 << 20) - 1):
+        at = content.index(large[k : k + 1].tobytes(), 4 * k)
+        damaged = content.copy()
+        damaged[at] ^= 1
+        (tmp_path / "damaged.weft").write_bytes(damaged)
+        with pytest.raises(ArchiveError, match=r"the hash of 'weights\.safetensors' is not"):
+            archive.load(tmp_path / "damaged.weft")
+
+
+def test_archives_of_the_first_format_are_read(saved: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(saved) as z:
+        whole = hashlib.sha256(z.read(WEIGHTS)).hexdigest()
+
+    def edit(m: dict[str, Any]) -> None:
+        m.update(format=1)
+        m["weights"].update(sha256=whole)
+
+    old = tmp_path / "old.weft"
+    with_manifest(saved, old, edit)
+    loaded = Executable.load(old)
+    np.testing.assert_array_equal(loaded(X), Y)
+    loaded.save(tmp_path / "new.weft")
+    assert (tmp_path / "new.weft").read_bytes() == saved.read_bytes()
+    damaged = rewritten(old, tmp_path / "damaged.weft", lambda n, d: d[:-1] + b"x" if n == WEIGHTS else d)
+    with pytest.raises(ArchiveError, match=r"the hash of 'weights\.safetensors' is not"):
+        Executable.load(damaged)
 
 
 def test_saving_is_atomic(saved: Path, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@
     weights.safetensors      its data 64-byte aligned in the file, so that they are used where they lie
 
 Every section has its sha256 in the manifest, checked before the section is used; the manifest itself has the zip's checksum, and a whole file can be
-pinned with `expect`. Weights are hashed too (about 0.3 s for 400 MB) unless WEFT_VERIFY_WEIGHTS=0 or `expect` has already vouched for the file.
+pinned with `expect`. Weights are hashed too, unless WEFT_VERIFY_WEIGHTS=0 or `expect` has already vouched for the file: in pieces of 4 MiB, several at
+once (0.15 s for 400 MB on two threads), and the hash in the manifest is that of the pieces' hashes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import os
 import secrets
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,7 +31,8 @@ import numpy as np
 from weft import settings
 from weft.dtypes import dtype
 from weft.errors import ArchiveError, ExecutionError
-from weft.runtime.plan import ConstantInfo, Manifest, SectionInfo
+from weft.runtime.plan import FORMAT_VERSION, ConstantInfo, Manifest, SectionInfo
+from weft.runtime.threads import available_threads
 
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
@@ -37,6 +40,7 @@ CODE = "code/"
 ALIGNMENT = 64
 _MOST_MANIFEST = 256 << 20
 _MOST_HEADER = 100 << 20  # safetensors' own limit
+_PIECE = 4 << 20
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # same executable, same bytes
 _ZIP64 = 20
 _PADDING_FIELD = 0xD935  # the extra field that zipalign uses
@@ -96,6 +100,37 @@ def _weights(constants: Mapping[str, np.ndarray[Any, Any]]) -> Iterator[memoryvi
         at = end
 
 
+def hash_pieces(parts: Iterable[memoryview | bytes]) -> tuple[str, int]:
+    """sha256 of the sha256 of each 4 MiB of all parts together, and how many bytes they have."""
+    total = 0
+
+    def pieces() -> Iterator[list[memoryview]]:
+        nonlocal total
+        piece: list[memoryview] = []
+        room = _PIECE
+        for part in parts:
+            rest = memoryview(part)
+            total += len(rest)
+            while len(rest):
+                piece.append(rest[:room])
+                rest = rest[room:]
+                room -= len(piece[-1])
+                if not room:
+                    yield piece
+                    piece, room = [], _PIECE
+        if piece:
+            yield piece
+
+    def digest(piece: list[memoryview]) -> bytes:
+        found = hashlib.sha256()
+        for part in piece:
+            found.update(part)  # without Python's lock
+        return found.digest()
+
+    with ThreadPoolExecutor(available_threads(), "weft-hash") as pool:
+        return hashlib.sha256(b"".join(pool.map(digest, pieces()))).hexdigest(), total
+
+
 def _read_weights(data: memoryview, infos: tuple[ConstantInfo, ...], where: str) -> dict[str, np.ndarray[Any, Any]]:
     if len(data) < 8:
         raise ArchiveError(f"{where} has truncated weights")
@@ -128,16 +163,9 @@ def _read_weights(data: memoryview, infos: tuple[ConstantInfo, ...], where: str)
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Writes the archive to a temporary file beside `path`, then puts it in place."""
-    if constants:
-        digest, size = hashlib.sha256(), 0
-        for piece in _weights(constants):
-            digest.update(piece)
-            size += len(piece)
-        manifest = manifest.with_(weights=SectionInfo(digest.hexdigest(), size))
-    else:
-        manifest = manifest.with_(weights=None)
+def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: Mapping[str, np.ndarray[Any, Any]], durable: bool = True) -> None:
+    """Writes the archive to a temporary file beside `path`, then puts it in place, in the present format; `durable`: not before it is on the disk."""
+    manifest = manifest.with_(weights=SectionInfo(*hash_pieces(_weights(constants))) if constants else None, format=FORMAT_VERSION)
     temporary = None
     try:
         candidate = path.parent / f".{path.name[:100]}.{secrets.token_hex(8)}.tmp"
@@ -150,7 +178,8 @@ def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: M
                 if constants:
                     _add(archive, file, WEIGHTS, _weights(constants))
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(candidate, path)
         temporary = None
     except OSError as error:
@@ -225,14 +254,14 @@ class _Reader:
             raise ArchiveError(f"{self.where} has a corrupt manifest", why=str(error), hint="save or copy it again") from None
         return Manifest.from_json(text, self.where)
 
-    def section(self, name: str, info: SectionInfo, check: bool = True) -> memoryview:
+    def section(self, name: str, info: SectionInfo, check: bool = True, pieces: bool = False) -> memoryview:
         if name not in self.members:
             raise ArchiveError(f"{self.where} lacks '{name}', which its manifest names")
         begin, size = self.members[name]
         if size != info.bytes:
             raise ArchiveError(f"{self.where} is corrupt", why=f"'{name}' has {size} bytes, its manifest says {info.bytes}")
         data = self.data[begin : begin + size]
-        if check and hashlib.sha256(data).hexdigest() != info.sha256:
+        if check and (hash_pieces([data])[0] if pieces else hashlib.sha256(data).hexdigest()) != info.sha256:
             raise ArchiveError(f"{self.where} is corrupt", why=f"the hash of '{name}' is not the one in its manifest", hint="save or copy it again")
         return data
 
@@ -304,7 +333,7 @@ def load(path: Path, expect: str | None = None) -> Content:
     constants: dict[str, np.ndarray[Any, Any]] = {}
     if manifest.constants and manifest.weights is not None:
         check = expect is None and settings.VERIFY_WEIGHTS.get()
-        constants = _read_weights(reader.section(WEIGHTS, manifest.weights, check), manifest.constants, str(path))
+        constants = _read_weights(reader.section(WEIGHTS, manifest.weights, check, pieces=manifest.format >= 2), manifest.constants, str(path))
     return Content(manifest, code, constants)
 
 

@@ -464,11 +464,15 @@ class Executable:
         return ExecutionError(f"'{name}' failed with code {code or returned}", why=f"arguments {args}")
 
     # -- archive
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the executable to a file, atomically: a reader sees the old file or the new one."""
+    def save(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
+        """Writes the executable to a file, atomically: a reader sees the old file or the new one.
+
+        Args:
+            durable: return when the file is on the disk. Without, it may be lost or damaged if the system crashes soon, and is refused then.
+        """
         from weft.runtime import archive
 
-        archive.save(Path(path), self.manifest, self._code, self._constants)
+        archive.save(Path(path), self.manifest, self._code, self._constants, durable)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], expect: str | None = None, *, threads: int | None = None) -> Executable:

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, TypeAlias
 from weft.dtypes import dtype
 from weft.errors import ArchiveError, WeftError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: the hash of the weights is that of the hashes of their pieces; 1: of all their bytes."""
 _MAX_INT = (1 << 63) - 1
 
 
