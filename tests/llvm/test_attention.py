@@ -14,13 +14,16 @@ from weft.dtypes import float32
 from weft.expr.nodes import Var
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.loop.interpret import interpret
+from weft.loop.nodes import Allocate, Program, walk_stmts
 from weft.lower.lower import lower_group
 from weft.ops.arithmetic import Add
 from weft.ops.attention import ScaledDotProductAttention
 from weft.ops.movement import Transpose
 from weft.pipeline import resolve_target
 from weft.scheduling.rule import Decline
-from weft_llvm.schedules.attention import AttentionRule, choose_height
+from weft.scheduling.schedule import Schedule
+from weft_llvm.schedules.attention import LEAST_ROWS, AttentionRule, choose_height, schedule_attention
 
 HEADS_LAST = Transpose((0, 2, 1, 3))
 
@@ -62,9 +65,8 @@ def check(graph: Graph, inputs: dict[str, Any]) -> list[str]:
     return [k.rule for k in compilation.kernels.values()]
 
 
-@given(st.data())
-@settings(max_examples=3, deadline=None)
-def test_any_shape(data: st.DataObject) -> None:
+def draw(data: st.DataObject) -> tuple[Graph, dict[str, Any]]:
+    """An attention of any shape with inputs for it."""
     number = lambda lo, hi: data.draw(st.integers(lo, hi))
     groups = number(1, 3)
     graph = attention(
@@ -73,21 +75,77 @@ def test_any_shape(data: st.DataObject) -> None:
         columns=data.draw(st.sampled_from([None, 5, 33])), term=data.draw(st.sampled_from(["", "added", "bias", "allowed"])),
         side_by_side=data.draw(st.booleans()), blank="zero",
     )  # fmt: skip
-    check(graph, arrays(graph, seed=number(0, 99)))
+    return graph, arrays(graph, seed=number(0, 99))
+
+
+@given(st.data())
+@settings(max_examples=4, deadline=None)
+def test_any_shape(data: st.DataObject) -> None:
+    assert "attention" in check(*draw(data))
+
+
+@pytest.mark.full
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_shape_of_many(data: st.DataObject) -> None:
+    assert "attention" in check(*draw(data))
+
+
+def lowered(graph: Graph) -> Program:
+    """The naive program of the kernel that holds the attention."""
+    compilation = Compilation(resolve_target("llvm"), cache=False)
+    compilation.run(graph)
+    (kernel,) = [k for k in compilation.kernels.values() if k.rule == "attention"]
+    return kernel.naive
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "packed": {"heads": 2, "queries": 40, "keys": 50, "size": 32},
+    "grouped": {"heads": 4, "kv_heads": 2, "queries": 20, "keys": 33, "size": 16, "term": "added"},
+    "decode": {"heads": 4, "kv_heads": 2, "queries": 1, "keys": 40, "size": 32},
+    "few": {"heads": 2, "queries": 3, "keys": 21, "size": 24, "columns": 5, "side_by_side": False, "term": "allowed", "blank": "zero"},
+    "one_head": {"heads": 1, "kv_heads": 1, "queries": 70, "keys": 50, "size": 40, "term": "allowed", "blank": "zero"},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_step_keeps_the_program_sound_and_its_meaning(shape: str) -> None:
+    naive = lowered(attention(**SHAPES[shape]))
+    rng = np.random.default_rng(0)
+    inputs = {}
+    for b in naive.inputs:
+        size = [int(str(d)) for d in b.shape]
+        inputs[b.name] = rng.random(size) < 0.8 if b.dtype.is_bool else rng.standard_normal(size).astype(np.float32)
+    schedule = Schedule(naive, resolve_target("llvm").machine, checked=True)
+    schedule_attention(schedule, schedule.machine)
+    (wanted,), (got,) = interpret(naive, inputs).values(), interpret(schedule.program, inputs).values()
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("queries", "keys", "size"), [(512, 512, 64), (1024, 300, 32), (16, 9000, 32), (300, 9000, 32)])
+def test_scores_are_in_memory_for_one_tile_only(queries: int, keys: int, size: int) -> None:
+    machine = resolve_target("llvm").machine
+    naive = lowered(attention(queries=queries, keys=keys, size=size))
+    schedule = Schedule(naive, machine)
+    schedule_attention(schedule, machine)
+    rows = schedule.trace.choices["query_rows"]
+    held = [s.buffer for s in walk_stmts(schedule.program.body) if isinstance(s, Allocate) and s.buffer.shape and str(s.buffer.shape[-1]) == str(keys)]
+    assert held
+    for buffer in held:
+        assert np.prod([int(str(d)) for d in buffer.shape]) <= rows * keys, buffer
+    assert sum(np.prod([int(str(d)) for d in b.shape]) * b.dtype.bytes for b in held) <= machine.caches[1] or rows <= LEAST_ROWS
 
 
 @pytest.mark.parametrize("sizes", [{"s": 1, "t": 33}, {"s": 50, "t": 50}, {"s": 7, "t": 130}])
 def test_sizes_known_only_when_run(sizes: dict[str, int]) -> None:
     graph = attention(batch=2, heads=4, kv_heads=2, queries=Var("s"), keys=Var("t"), size=16, term="padding")
-    check(graph, arrays(graph, sizes))
+    assert "attention" in check(graph, arrays(graph, sizes))
 
 
-def test_one_query_reads_keys_where_they_are() -> None:
-    graph = attention(heads=4, kv_heads=4, queries=1, keys=300, size=64)
-    compilation = Compilation(resolve_target("llvm"), cache=False)
-    compilation.run(graph)
-    (kernel,) = compilation.kernels.values()
-    assert "Relayout" not in str(kernel.naive)
+@pytest.mark.parametrize("kv_heads", [8, 2])
+def test_one_query_reads_keys_where_they_are(kv_heads: int) -> None:
+    graph = attention(heads=8, kv_heads=kv_heads, queries=1, keys=300, size=64)
+    assert "Relayout" not in str(lowered(graph))
     check(graph, arrays(graph))
 
 

@@ -127,6 +127,28 @@ def test_compute_inline_and_back() -> None:
     same(p, s.program)
 
 
+HEADS = """program heads(x: float32[2, 4, 5]) -> (y: float32[5, 8]) {
+  allocate a: float32[2, 4, 5]
+  for g in 2 { for r in 4 { for n in 5 { block A(ag: 2 = g, ar: 4 = r, an: 5 = n) { a[ag, ar, an] = x[ag, ar, an]*2.0f32 } } } }
+  for m in 5 { for h in 8 { block B(bm: 5 = m, bh: 8 = h) { y[bm, bh] = a[bh//4, bh%4, bm] + 1.0f32 } } }
+}"""
+
+
+def test_reverse_compute_inline_keeps_apart_what_the_consumer_takes_as_one() -> None:
+    p = parse_program(HEADS)
+    s = sched(p, ("reverse_compute_inline", "B"))
+    assert s.blocks() == ["A"] and "y[an, ag*4 + ar]" in str(s)
+    same(p, s.program)
+
+
+def test_parallel_over_joined_loops_that_index_one_dimension_together() -> None:
+    s = sched(parse_program(HEADS), ("reverse_compute_inline", "B"), ("fuse", "g", "r"), ("parallel", "g_r"))
+    assert "g_r in 8 parallel" in str(s)
+    overlapping = HEADS.replace("y[bm, bh]", "y[bm, bh//4*3 + bh%4]").replace("y: float32[5, 8]", "y: float32[5, 7]")  # 3 is both 0*3 + 3 and 1*3 + 0
+    with pytest.raises(ScheduleError, match="two iterations may touch the same element of buffer 'y'"):
+        sched(parse_program(overlapping), ("parallel", "h"))
+
+
 def test_cache_read_then_compute_at() -> None:
     p = matmul(8, 9, 5)
     s = sched(p, ("cache_read", "matmul", "A", "local"))

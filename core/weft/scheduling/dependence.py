@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from weft.expr.nodes import Expr, FloorDiv, FloorMod, Var, free_vars, walk
 from weft.loop.nodes import Allocate, Block, Buffer, For, Stmt, walk_stmts
-from weft.scheduling.region import Access, Poly, accesses, at_least_zero, block_accesses, loops_under, number, poly, union_box
+from weft.scheduling.region import Access, Interval, Poly, accesses, at_least_zero, block_accesses, interval, loops_under, number, poly, union_box
 from weft.scheduling.tree import Tree, blocks_in
 
 
@@ -97,22 +97,29 @@ def disjoint(uses: list[Access], loop: For, inner: dict[str, Expr]) -> bool:
         return False
     apart: set[Expr] = set()
     for ends in box:
-        if ends is None:
-            continue
-        for digit in digits:
-            # One step of the digit moves the box past its own end, whatever the others are.
-            lo = {m: c for m, c in ends[0].terms.items() if digit in m}
-            if len(lo) != 1:
-                continue
-            ((monomial, factor),) = lo.items()
-            if monomial != (digit,) or any(digit in m and m != (digit,) for m in ends[1].terms) or ends[1].terms.get((digit,), 0) != factor:
-                continue
-            others = [d for d in digits if d != digit and any(d in m for m in (*ends[0].terms, *ends[1].terms))]
-            if others:
-                continue
-            if at_least_zero(number(abs(factor) - 1) - (ends[1] - ends[0])):
-                apart.add(digit)
+        if ends is not None:
+            apart |= _told_apart(ends, digits, loop)
     return loop.var in apart or _complete(apart, loop)
+
+
+def _told_apart(ends: Interval, digits: list[Expr], loop: For) -> set[Expr]:
+    """The digits that where a box lies in one dimension gives back: each moves it further than the box and all lesser digits together reach."""
+    steps: list[tuple[int, Expr]] = []
+    for digit in digits:
+        found = {m: c for p in ends for m, c in p.terms.items() if digit in m}
+        if not found:
+            continue
+        ((monomial, factor), *others) = found.items()
+        if others or monomial != (digit,) or any(p.terms.get((digit,)) != factor for p in ends):
+            return set()
+        steps.append((abs(factor), digit))
+    reach: Poly | None = ends[1] - ends[0]
+    for factor, digit in sorted(steps, key=lambda step: step[0]):
+        if reach is None or not at_least_zero(number(factor - 1) - reach):
+            return set()
+        most = interval(digit, {loop.var.name: loop.extent})
+        reach = None if most is None else reach + (most[1] - most[0]).scale(factor)
+    return {digit for _, digit in steps}
 
 
 def _digits(box: list[tuple[Poly, Poly] | None], loop: For) -> list[Expr]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.expr.nodes import Expr, substitute, transform, walk
-from weft.loop.nodes import Load, Program, Seq, Store
+from weft.expr.nodes import Const, Expr, FloorDiv, FloorMod, Var, add, const, mul, substitute, transform, walk
+from weft.loop.nodes import Block, Load, Program, Seq, Store, int_const
 from weft.scheduling.dependence import out_of_scope, readers, reads, writers
-from weft.scheduling.primitives.compute_inline import drop_allocation, single_store, whole_index
-from weft.scheduling.region import accesses, certain, loops_under, union_box
+from weft.scheduling.primitives.compute_inline import drop_allocation, single_store
+from weft.scheduling.region import Interval, accesses, certain, loops_under, number, union_box
 from weft.scheduling.rewrite import clean_extents, domain, outgrows, own_predicate, private_depth, tidy
 from weft.scheduling.tree import Tree, blocks_in
 
@@ -19,6 +19,8 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
         block A(ai: n = i) { a[ai] = x[ai]*2.0f32 }      block B(bi: n = j) { y[bi] = a[bi] + 1.0f32 }
         → reverse_compute_inline("B")
         block A(ai: n = i) { y[ai] = x[ai]*2.0f32 + 1.0f32 }
+
+    Dimensions that the consumer takes as one, `a[bi//4, bi%4]`, are elementwise as well: `bi` becomes the producer's `ai*4 + aj`.
     """
     step = "reverse_compute_inline"
     tree = Tree(program)
@@ -31,7 +33,7 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
         suppliers = writers(tree, [name])
         loads = [n for n in walk(value) if isinstance(n, Load) and n.buffer.name == name]
         if len({x.indices for x in loads}) == 1:
-            dims = whole_index(Store(loads[0].buffer, loads[0].indices, loads[0]), b)
+            dims = places(loads[0], b)
             if dims is not None:
                 break
     else:
@@ -43,8 +45,10 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
     hint = f"reverse_compute_at('{block}', a loop of '{producer.name}') keeps the block and moves it"
     inner, formula = single_store(tree, producer, step, hint)
     extents = {i.var.name: i.extent for i in b.iters}
-    for k, v in dims.items():
-        shape = inner.buffer.shape[k]
+    for v, parts in dims.items():
+        (k, shape), *joined = ((k, inner.buffer.shape[k]) for k in parts)
+        for _, more in joined:
+            shape = mul(shape, more)
         if shape != extents[v] and not (certain_equal(shape, extents[v])):
             raise tree.error(step, f"'{block}' takes {extents[v]} of the {shape} elements of '{name}' in dimension {k}", (block, producer.name), hint)
     order = [x.name for x in blocks_in(program.body)]
@@ -65,10 +69,14 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
     if depth is not None:
         moving = {**loops_under(Seq(()), domain(there[:depth])), **domain(there[depth:])}
         written = union_box([a.box(moving) for a in accesses(producer, name) if a.write])
-        if outgrows(path, b, {v: written[k] for k, v in dims.items()}) is not None:
+        if outgrows(path, b, {v: _joined(written, parts) for v, parts in dims.items()}) is not None:
             why = f"'{producer.name}' stores more per iteration than '{block}' takes, and '{block}' uses buffers that live for one iteration"
             raise tree.error(step, why, (block, producer.name), "inline before compact_buffer")
-    values = {v: inner.indices[k] for k, v in dims.items()}
+    values: dict[str, Expr] = {}
+    for v, parts in dims.items():
+        values[v] = const(0)
+        for k, factor in parts.items():
+            values[v] = add(values[v], mul(inner.indices[k], const(factor)))
 
     def load(node: Expr) -> Expr | None:
         return formula if isinstance(node, Load) and node.buffer.name == name else None
@@ -85,3 +93,42 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
 
 def certain_equal(a: Expr, b: Expr) -> bool:
     return certain(a <= b, {}) and certain(b <= a, {})
+
+
+def places(load: Load, block: Block) -> dict[str, dict[int, int]] | None:
+    """Iterator → the dimensions it runs over, outermost first, each with the steps of the iterator that one step there takes.
+
+    None unless every iterator runs over dimensions of its own, as whole index of one or split into quotient and remainder over two, and the others are zero.
+    """
+    iters = {i.var for i in block.iters}
+    found: dict[str, dict[int, int]] = {}
+    for k, e in enumerate(load.indices):
+        if isinstance(e, Const) and e.value == 0:
+            continue
+        if isinstance(e, Var):
+            v, parts = e, {k: 1}
+        elif isinstance(e, FloorDiv) and isinstance(e.a, Var):
+            v, c = e.a, int_const(e.b)
+            rest = next((j for j, o in enumerate(load.indices) if o == FloorMod(v, e.b)), None)
+            if c is None or rest is None or int_const(load.buffer.shape[rest]) != c:
+                return None
+            parts = {k: c, rest: 1}
+        elif isinstance(e, FloorMod) and any(o == FloorDiv(e.a, e.b) for o in load.indices):
+            continue
+        else:
+            return None
+        if v not in iters or v.name in found:
+            return None
+        found[v.name] = parts
+    return found if len(found) == len(iters) else None
+
+
+def _joined(box: list[Interval | None], parts: dict[int, int]) -> Interval | None:
+    """The box of an iterator that runs over several dimensions."""
+    ends = [(box[k], factor) for k, factor in parts.items()]
+    low, high = number(0), number(0)
+    for end, factor in ends:
+        if end is None:
+            return None
+        low, high = low + end[0].scale(factor), high + end[1].scale(factor)
+    return low, high

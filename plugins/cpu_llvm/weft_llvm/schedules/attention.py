@@ -22,7 +22,7 @@ from weft_llvm.schedules import access
 from weft_llvm.schedules.contraction import PANEL_VECTORS, find_roles, is_contraction, split_panels
 from weft_llvm.schedules.elementwise import PARALLEL_WORK, parallelise, schedule_elementwise
 from weft_llvm.schedules.rowwise import schedule_row
-from weft_llvm.schedules.tiles import STEP_OVERHEAD, Tile, fits, step_cycles
+from weft_llvm.schedules.tiles import FMA_LATENCY, LOAD_CYCLES, STEP_OVERHEAD, Tile, fits, step_cycles
 
 COMPOSITE = "ScaledDotProductAttention"
 LEAST_ROWS, MOST_ROWS, WHOLE_ROWS = 12, 64, 256
@@ -103,6 +103,7 @@ class AttentionRule(Rule):
 
 def schedule_attention(s: Schedule, machine: Machine) -> None:
     """Schedules a group that holds one attention."""
+    move_results(s)
     inline_formulas(s)
     parts = find_parts(s.program)
     assert isinstance(parts, Parts)
@@ -139,7 +140,12 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
         row = inner[0]
         s.compute_at(parts.greatest, row)
         s.reverse_compute_at(parts.total, row)
-    tiled = [p for p, t in ((parts.scores, logits[-1]), (parts.product, tail)) if tile_product(s, p, t, tiles, machine)]
+    tiled = []
+    for p, t in ((parts.scores, logits[-1]), (parts.product, tail)):
+        if tile_product(s, p, t, tiles, machine) or tile_dots(s, p, t, tiles, machine):
+            tiled.append(p)
+        else:
+            s.set_scope(p, "global")
     rest = [b for b in moved if b not in tiled]
     for b in rest:
         s.compact_buffer(access.target(s.block(b)).buffer.name)
@@ -149,7 +155,10 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
     if parts.product not in tiled:
         schedule_row(s, tail, tiles, machine)
     if sum(access.block_work(s.block(p)) for p in (parts.scores, parts.product)) >= PARALLEL_WORK:
-        parallelise(s, s.loops(tail)[: s.loops(tail).index(tiles) + 1], machine)
+        around = s.loops(tail)[: s.loops(tail).index(tiles) + 1]
+        around = [x for x in around if int_const(s.loop(x).extent) != 1]
+        if around:
+            parallelise(s, around, machine)
 
 
 def tail_loops(s: Schedule, parts: Parts, tail: str) -> tuple[str | None, list[str]]:
@@ -182,7 +191,6 @@ def tile_product(s: Schedule, name: str, tail: str, around: str, machine: Machin
     split_panels(s, name)
     roles = find_roles(s, name)
     if roles is None:
-        s.set_scope(name, "global")
         return False
     view = access.LoopView.of(s, name)
     shared = view.loops[: view.loops.index(around) + 1]
@@ -221,6 +229,70 @@ def tile_product(s: Schedule, name: str, tail: str, around: str, machine: Machin
         s.vectorize(loops[-1])
     finish_tail(s, tail, outer[-1], lanes)
     return True
+
+
+def tile_dots(s: Schedule, name: str, tail: str, around: str, machine: Machine) -> bool:
+    """Register tiles of a product whose right operand is contiguous along the sum, read once, as it lies: lanes are partial sums, added up at the end.
+
+    The block `tail` takes the results. False if that operand is not so, or the sum is shorter than a vector.
+    """
+    view = access.LoopView.of(s, name)
+    lanes = machine.lanes(view.store.buffer.dtype)
+    reduce = [x for x in view.loops if view.kinds.get(x) == "reduce"]
+    inner = view.loops[view.loops.index(around) + 1 :]
+    spatial = [x for x in inner if x not in reduce and view.extent(x) > 1]
+    column = next((x for x in reversed(spatial) if view.stride(view.store, x) == 1), None)
+    loads = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
+    if len(reduce) != 1 or column is None or view.extent(reduce[0]) < lanes or any(view.stride(x, reduce[0]) != 1 for x in loads):
+        return False
+    right = [x for x in loads if view.stride(x, column) != 0]
+    if len(right) != 1:
+        return False
+    row = next((x for x in reversed(spatial) if x != column and view.stride(right[0], x) == 0), None)
+    tile = dots_tile(1 if row is None else view.extent(row), view.extent(column), machine)
+    _, lane = s.split(reduce[0], [None, lanes])
+    part = s.rfactor(name, lane, True)
+    buffers = [access.target(s.block(b)).buffer.name for b in (part, name)]
+    s.set_scope(part, "register")
+    column_outer, column_inner = s.split(column, [None, tile.columns])
+    outer, kept = [*(x for x in spatial if x not in (row, column)), column_outer], [column_inner]
+    if row is not None:
+        row_outer, row_inner = s.split(row, [None, tile.rows])
+        # Keys stand outside queries: they stay in the first cache while all queries of the tile pass.
+        outer.append(row_outer)
+        kept.insert(0, row_inner)
+    loops = s.loops(part)
+    steps = [x for x in loops[loops.index(around) + 1 :] if x not in (*outer, *kept, lane)]
+    s.reorder(*outer, *steps, *kept, lane)
+    s.reverse_compute_at(name, outer[-1])
+    s.reverse_compute_at(tail, outer[-1])
+    init = s.decompose_reduction(part, steps[0])
+    for buffer in buffers:
+        s.compact_buffer(buffer, align=lanes)
+    for b in (part, init):
+        loops = s.loops(b)
+        for x in loops[loops.index(outer[-1]) + 1 : -1]:
+            if x not in steps:
+                s.unroll(x)
+        s.vectorize(loops[-1])
+    for b in (name, tail):
+        loops = s.loops(b)
+        for x in loops[loops.index(outer[-1]) + 1 :]:
+            s.unroll(x)
+    return True
+
+
+def dots_tile(rows: int, columns: int, machine: Machine) -> Tile:
+    """The register tile of partial sums with the fewest loads for each multiply-add: its rows and columns are all vectors."""
+    best: tuple[float, Tile] | None = None
+    for r in range(1, min(rows, 4) + 1):
+        for c in range(1, min(columns, 8) + 1):
+            if r * c + min(r, c) + 1 <= machine.vector_registers:
+                tiles = -(-rows // r) * -(-columns // c) if columns < access.UNKNOWN_EXTENT else -(-rows // r) / c
+                cost = tiles * max(float(FMA_LATENCY), r * c / 2, (r + c) * LOAD_CYCLES)
+                best = (cost, Tile(r, c)) if best is None or cost <= best[0] else best
+    assert best is not None
+    return best[1]
 
 
 def position(s: Schedule, name: str, loop: str) -> int:
@@ -288,6 +360,15 @@ def choose_rows(s: Schedule, parts: Parts, row: str, machine: Machine) -> int:
         best = key if best is None or key < best else best
     assert best is not None
     return int(s.choose("query_rows", list(range(1, WHOLE_ROWS + 1)), -best[1]))
+
+
+def move_results(s: Schedule) -> None:
+    """Stores each result where the blocks that only move it would put it, so that heads which share keys keep an axis of their own."""
+    while isinstance(access.target(s.block(s.blocks()[-1])).value, Load):
+        try:
+            s.reverse_compute_inline(s.blocks()[-1])
+        except ScheduleError:
+            return  # the result is not moved element by element: the last block stays as it is
 
 
 def inline_formulas(s: Schedule) -> None:
