@@ -408,6 +408,10 @@ class Simplifier:
             g = gcd(*(v for m, v in s.items() if m))
             if g > 1:
                 s = {m: v // g for m, v in s.items() if m or v // g}
+            coarser = self._coarser(s)
+            if coarser is not None:
+                s = coarser
+                continue
             divided = [(m[0], v) for m, v in s.items() if len(m) == 1 and type(m[0]) is FloorDiv and isinstance(m[0].b, Const) and m[0].b.value > 0]
             if len(divided) != 1 or abs(divided[0][1]) != 1:
                 break
@@ -426,6 +430,17 @@ class Simplifier:
         if k == 0:
             return Le(emit(less), emit(more))
         return Lt(emit(less), emit(_combine(more, {(): k + 1}))) if k >= -1 else Lt(emit(_combine(less, {(): -k - 1})), emit(more))
+
+    def _coarser(self, s: Sum) -> Sum | None:
+        """A sum with fewer terms that is ≥ 0 where `s` is: c·x + r ≥ 0 ⟺ x + ⌊r/c⌋ ≥ 0, where ⌊r/c⌋ is the same for all r."""
+        for c in sorted({abs(v) for m, v in s.items() if m}, reverse=True):
+            rest = {m: v for m, v in s.items() if not m or v % c}
+            if c == 1 or len(rest) == len(s) or not any(rest):
+                continue
+            lo, hi = self.range_of_sum(rest)
+            if lo is not None and hi is not None and lo // c == hi // c:
+                return _combine({m: v // c for m, v in s.items() if m not in rest}, {(): lo // c} if lo // c else {})
+        return None
 
     def _equal(self, e: Binary) -> Expr:
         yes, no = (TRUE, FALSE) if type(e) is Eq else (FALSE, TRUE)
