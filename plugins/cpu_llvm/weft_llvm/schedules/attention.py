@@ -13,22 +13,26 @@ from dataclasses import dataclass
 
 from weft.dtypes import DType
 from weft.errors import ScheduleError
-from weft.expr.nodes import Var, free_vars
+from weft.expr.nodes import FloorDiv, FloorMod, Var, free_vars
 from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
-from weft_llvm.schedules.contraction import PANEL_VECTORS, find_roles, is_contraction, split_panels
+from weft_llvm.schedules.contraction import PANEL_VECTORS, UNROLLED_STEPS, find_roles, is_contraction, split_panels
 from weft_llvm.schedules.elementwise import PARALLEL_WORK, parallelise, schedule_elementwise
-from weft_llvm.schedules.rowwise import schedule_row
-from weft_llvm.schedules.tiles import FMA_LATENCY, LOAD_CYCLES, STEP_OVERHEAD, Tile, fits, step_cycles
+from weft_llvm.schedules.rowwise import fold_halves, schedule_row
+from weft_llvm.schedules.tiles import STEP_OVERHEAD, Tile, fits, step_cycles
 
 COMPOSITE = "ScaledDotProductAttention"
 LEAST_ROWS, MOST_ROWS, WHOLE_ROWS = 12, 64, 256
 """Queries in a tile: so many at least, however many the keys; so many at most; so many at most if there are no more."""
 STREAM_CYCLES = 4.0
 """What a vector of keys or values costs once per tile of queries, beyond what it costs each register tile."""
+
+
+STREAM_ROWS, STREAM_SUMS = 8, 4
+"""Of a product of few rows: rows of the right operand that pass together, and vectors of sums in registers meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -140,17 +144,21 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
         row = inner[0]
         s.compute_at(parts.greatest, row)
         s.reverse_compute_at(parts.total, row)
-    tiled = []
+    tiled, streamed = [], False
     for p, t in ((parts.scores, logits[-1]), (parts.product, tail)):
-        if tile_product(s, p, t, tiles, machine) or tile_dots(s, p, t, tiles, machine):
+        if p == parts.product and few_rows(s, p, tiles, machine):
+            streamed = True
+        elif tile_product(s, p, t, tiles, machine) or tile_dots(s, p, t, tiles, machine):
             tiled.append(p)
-        else:
-            s.set_scope(p, "global")
+            continue
+        s.set_scope(p, "global")
     rest = [b for b in moved if b not in tiled]
     for b in rest:
         s.compact_buffer(access.target(s.block(b)).buffer.name)
     for b in rest:
-        if b not in logits or parts.scores not in tiled:
+        if streamed and b == parts.product:
+            stream_product(s, b, tiles, machine)
+        elif b not in logits or parts.scores not in tiled:
             schedule_row(s, b, row if b in (parts.greatest, parts.exps, parts.total) else tiles, machine)
     if parts.product not in tiled:
         schedule_row(s, tail, tiles, machine)
@@ -231,10 +239,43 @@ def tile_product(s: Schedule, name: str, tail: str, around: str, machine: Machin
     return True
 
 
+def few_rows(s: Schedule, name: str, around: str, machine: Machine) -> bool:
+    """Whether a product has so few rows that a register tile holds all of them, and its right operand is not packed."""
+    roles, view = find_roles(s, name), access.LoopView.of(s, name)
+    if roles is None or view.extents[roles.vector] is None or roles.vector in view.loops[: view.loops.index(around)]:
+        return False
+    inner = view.loops[view.loops.index(around) + 1 :]
+    rows = [x for x in inner if view.kinds.get(x) == "spatial" and x != roles.vector and view.extent(x) > 1]
+    packed = any(isinstance(i, (FloorDiv, FloorMod)) for x in access.loads(s.block(name)) for i in x.indices)
+    return not packed and rows in ([], [roles.row]) and (not rows or (view.extents[rows[0]] or machine.vector_registers) <= machine.vector_registers // 2)
+
+
+def stream_product(s: Schedule, name: str, around: str, machine: Machine) -> None:
+    """A product of few rows, as fast as its right operand comes from memory: a few of its rows at a time, each from end to end, the sums in the first cache."""
+    roles, view = find_roles(s, name), access.LoopView.of(s, name)
+    assert roles is not None
+    lanes = machine.lanes(view.store.buffer.dtype)
+    inner = view.loops[view.loops.index(around) + 1 :]
+    row = roles.row if roles.row in inner else None
+    reduce = next(x for x in inner if view.kinds.get(x) == "reduce")
+    columns = max(1, STREAM_SUMS // (1 if row is None else view.extent(row)))
+    first, steps = s.split(reduce, [None, STREAM_ROWS])
+    panel, column, lane = s.split(roles.vector, [None, columns, lanes])
+    s.reorder(first, panel, steps, *([] if row is None else [row]), column, lane)
+    init = s.decompose_reduction(name, first)
+    for b in (name, init):
+        loops = s.loops(b)
+        loops = loops[loops.index(around) + 1 :]
+        for x in loops[2 if b == name else 1 : -1]:
+            s.unroll(x)
+        s.vectorize(loops[-1])
+
+
 def tile_dots(s: Schedule, name: str, tail: str, around: str, machine: Machine) -> bool:
     """Register tiles of a product whose right operand is contiguous along the sum, read once, as it lies: lanes are partial sums, added up at the end.
 
-    The block `tail` takes the results. False if that operand is not so, or the sum is shorter than a vector.
+    A tile is one column, so that memory is read from one end to the other: four columns side by side took a tenth longer, eight a third. The block
+    `tail` takes the results. False if that operand is not so, or the sum is shorter than a vector.
     """
     view = access.LoopView.of(s, name)
     lanes = machine.lanes(view.store.buffer.dtype)
@@ -249,18 +290,17 @@ def tile_dots(s: Schedule, name: str, tail: str, around: str, machine: Machine) 
     if len(right) != 1:
         return False
     row = next((x for x in reversed(spatial) if x != column and view.stride(right[0], x) == 0), None)
-    tile = dots_tile(1 if row is None else view.extent(row), view.extent(column), machine)
+    rows = 1 if row is None else view.extent(row)
+    height = -(-rows // -(-rows // (machine.vector_registers // 2)))
     _, lane = s.split(reduce[0], [None, lanes])
     part = s.rfactor(name, lane, True)
     buffers = [access.target(s.block(b)).buffer.name for b in (part, name)]
     s.set_scope(part, "register")
-    column_outer, column_inner = s.split(column, [None, tile.columns])
-    outer, kept = [*(x for x in spatial if x not in (row, column)), column_outer], [column_inner]
+    outer, kept = [*(x for x in spatial if x not in (row, column)), column], []
     if row is not None:
-        row_outer, row_inner = s.split(row, [None, tile.rows])
-        # Keys stand outside queries: they stay in the first cache while all queries of the tile pass.
-        outer.append(row_outer)
-        kept.insert(0, row_inner)
+        row, inside = s.split(row, [None, height])
+        outer.append(row)
+        kept.append(inside)
     loops = s.loops(part)
     steps = [x for x in loops[loops.index(around) + 1 :] if x not in (*outer, *kept, lane)]
     s.reorder(*outer, *steps, *kept, lane)
@@ -272,27 +312,17 @@ def tile_dots(s: Schedule, name: str, tail: str, around: str, machine: Machine) 
     for b in (part, init):
         loops = s.loops(b)
         for x in loops[loops.index(outer[-1]) + 1 : -1]:
-            if x not in steps:
+            if x not in steps or (int_const(s.loop(x).extent) or UNROLLED_STEPS + 1) * height <= UNROLLED_STEPS:
                 s.unroll(x)
         s.vectorize(loops[-1])
-    for b in (name, tail):
+    # One result at a time: its sums stay in registers.
+    fold_halves(s, name, lanes, lanes)
+    for b in s.blocks()[s.blocks().index(part) + 1 : s.blocks().index(tail) + 1]:
         loops = s.loops(b)
         for x in loops[loops.index(outer[-1]) + 1 :]:
-            s.unroll(x)
+            if s.loop(x).kind == "serial":
+                s.unroll(x)
     return True
-
-
-def dots_tile(rows: int, columns: int, machine: Machine) -> Tile:
-    """The register tile of partial sums with the fewest loads for each multiply-add: its rows and columns are all vectors."""
-    best: tuple[float, Tile] | None = None
-    for r in range(1, min(rows, 4) + 1):
-        for c in range(1, min(columns, 8) + 1):
-            if r * c + min(r, c) + 1 <= machine.vector_registers:
-                tiles = -(-rows // r) * -(-columns // c) if columns < access.UNKNOWN_EXTENT else -(-rows // r) / c
-                cost = tiles * max(float(FMA_LATENCY), r * c / 2, (r + c) * LOAD_CYCLES)
-                best = (cost, Tile(r, c)) if best is None or cost <= best[0] else best
-    assert best is not None
-    return best[1]
 
 
 def position(s: Schedule, name: str, loop: str) -> int:

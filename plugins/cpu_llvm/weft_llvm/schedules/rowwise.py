@@ -155,12 +155,17 @@ def partial_reduction(s: Schedule, name: str, loop: str, width: int, lanes: int)
             column, lane = s.split(lane, [width // lanes, lanes])
             s.unroll(column)
         s.vectorize(lane)
-    # Vectors one with another first, then halves of a vector: a chain as long as the logarithm of the width.
+    fold_halves(s, name, width, lanes)
+
+
+def fold_halves(s: Schedule, name: str, width: int, lanes: int) -> None:
+    """Combines `width` partial results, the innermost loop of `name`: vectors one with another first, then halves of a vector, so that the chain is as
+    long as the logarithm of the width."""
     left = width
     while left > 2:
         half = lanes if left > lanes else left // 2
         column, lane = s.split(s.loops(name)[-1], [left // half, half])
-        folded = s.rfactor(name, lane)
+        folded = s.rfactor(name, lane, True)
         init = s.decompose_reduction(folded, column)
         s.set_scope(folded, "register")
         s.compact_buffer(access.target(s.block(folded)).buffer.name)
