@@ -88,6 +88,28 @@ def test_few_rows_read_a_transposed_operand_as_it_lies() -> None:
     check(executable.run({"x": x, "w": w})["y"], x @ w.T)
 
 
+def product_of_constants(m: int, k: int, n: int) -> tuple[Any, str]:
+    """The kernel of a product by constant weights, whose numbers are right, and its trace."""
+    b = GraphBuilder()
+    x, w = normal(0, m, k), normal(1, k, n)
+    b.output(b.add(MatMul(), b.input("x", tensor_type("float32", x.shape)), b.constant(w)), "y")
+    compilation, executable = compiled(b)
+    check(executable.run({"x": x})["y"], x @ w)
+    (kernel,) = compilation.kernels.values()
+    return kernel, str(kernel.trace)
+
+
+def test_weights_from_memory_are_asked_for_ahead() -> None:
+    second = resolve_target("llvm").machine.caches[1]
+    columns = 2 * second // (4 * 200) // 32 * 32
+    kernel, trace = product_of_constants(20, 200, columns)
+    assert "prefetch(" in trace and str(kernel.lowered).count("@prefetch(") > 0
+    # Weights that stay in the second cache; one tile of rows, which is a stream; a panel that has no room.
+    assert "prefetch(" not in product_of_constants(20, 200, 64)[1]
+    assert "prefetch(" not in product_of_constants(1, 200, columns)[1]
+    assert "prefetch(" not in product_of_constants(20, second // 64, 64)[1]
+
+
 @quick
 @given(
     channels=st.sampled_from([1, 3, 8, 13, 16, 24]),
@@ -107,4 +129,24 @@ def test_convolutions(channels: int, outputs: int, size: tuple[int, int], kernel
     y = b.add(Relu(), b.add(Add(), b.add(op, b.input("x", tensor_type("float32", x.shape)), b.constant(w)), b.constant(bias)))
     b.output(y, "y")
     _, executable = compiled(b)
+    check(executable.run({"x": x})["y"], np.maximum(op.reference(x, w) + bias, 0))
+
+
+@quick
+@given(
+    groups=st.sampled_from([2, 3, 5, 8]),
+    inputs=st.sampled_from([1, 2, 3, 7, 8, 10, 13]),
+    outputs=st.sampled_from([2, 3, 5, 8, 9, 12]),
+    size=st.tuples(st.integers(7, 14), st.integers(7, 14)),
+    kernel=st.sampled_from([1, 3]),
+    stride=st.sampled_from([1, 2]),
+)
+def test_grouped_convolutions(groups: int, inputs: int, outputs: int, size: tuple[int, int], kernel: int, stride: int) -> None:
+    op = Conv((stride, stride), (kernel // 2,) * 4, groups=groups)
+    b = GraphBuilder()
+    x, w, bias = normal(0, 2, groups * inputs, *size), normal(1, groups * outputs, inputs, kernel, kernel), normal(2, groups * outputs, 1, 1)
+    y = b.add(Relu(), b.add(Add(), b.add(op, b.input("x", tensor_type("float32", x.shape)), b.constant(w)), b.constant(bias)))
+    b.output(y, "y")
+    compilation, executable = compiled(b)
+    assert [k.rule for k in compilation.kernels.values()].count("contraction") == 1
     check(executable.run({"x": x})["y"], np.maximum(op.reference(x, w) + bias, 0))

@@ -56,7 +56,7 @@ def conv_offers(node: Node, lanes: int) -> list[LayoutOffer]:
         return []
     grouped = groups != 1 and not depthwise
     if grouped and (w.constant.shape[1] % lanes or oc // groups % lanes):
-        return []  # blocks that span groups; merge_groups leaves those where too many would
+        return []  # blocks that span groups; merge_groups leaves those where anything else costs more
     rank, rest = x.tensor.rank, (None,) * (len(node.inputs) - 2)
     half = conv_flops(node.output, w) * BYTES_PER_FLOP
     # Rows with a stride lose more than half, and so do many channels' rows with borders; so does what a padded block computes in vain.

@@ -50,7 +50,7 @@ STAGES: tuple[tuple[str, Callable[[Graph, Capabilities], Graph], str], ...] = (
     ("fold_constants_2", lambda g, c: fold_constants(g), "as after fold_constants"),
     ("fuse_attention", fuse_attention, "no attention whose scores nothing else uses is spelled out, where the target claims it"),
     ("fold_scale", lambda g, c: fold_scale(g), "no constant scale follows a convolution or product with constant weights"),
-    ("merge_groups", merge_groups, "a grouped convolution has whole channel blocks per group where a few groups make them"),
+    ("merge_groups", merge_groups, "a grouped convolution has whole channel blocks per group where that costs less than rows"),
     ("eliminate_common_subexpressions", lambda g, c: eliminate_common_subexpressions(g), "no two nodes compute the same"),
     ("eliminate_dead_code", lambda g, c: eliminate_dead_code(g), "every node contributes to an output"),
     ("reduce_precision", reduce_precision, "constant weights of contractions are rounded to the precision that the target was asked for"),
