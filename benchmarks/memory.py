@@ -4,7 +4,7 @@
 
 compile  peak of the compiling process and its workers together, without caches: at most 300 MB + 2.5 × the weights
 run      peak of a process that opens the archive and runs it: at most that of one that opens and runs the model in ONNX Runtime + 20 MB
-arena    bytes planned for intermediate results, scratch of kernels apart: at most 5 % over the most that are alive at once
+arena    bytes planned for intermediate results and the kernels' scratch: at most 5 % over the most that are alive at once
 
 Processes are sampled every 20 ms from outside: proportional shares (PSS), so that what several processes map counts once. A peak between two samples
 is missed; the peaks of single processes that the system keeps are exact, and the larger of both counts.
@@ -122,15 +122,22 @@ def measure_run(name: str, path: Path, threads: int) -> dict[str, Any]:
 
 
 def measure_arena(name: str, path: Path, threads: int) -> dict[str, Any]:
-    """Plans only; nothing is compiled. Sizes that are symbols have no number to compare."""
+    """Of a compilation, whose kernels may come from the cache: only code tells what scratch it wants. Sizes that are symbols have no number to compare."""
+    from weft.codegen.base import THREADS
     from weft.compilation import Compilation
-    from weft.passes.plan_memory import plan_memory
+    from weft.expr.nodes import Expr, free_vars
+    from weft.passes.plan_memory import bytes_at
     from weft.pipeline import load, resolve_target
 
-    plan = plan_memory(Compilation(resolve_target(f"llvm -threads={threads}"), cache=False).optimize(load(path)))
-    if not isinstance(plan.arena_bytes, int) or not isinstance(plan.lower_bound, int):
-        raise RuntimeError(f"the arena's size is a formula: {plan.arena_bytes}")
-    return {"model": name, "what": "arena", "bytes": plan.arena_bytes, "limit": ARENA_FACTOR * plan.lower_bound, "lower_bound": plan.lower_bound}
+    compilation = Compilation(resolve_target(f"llvm -threads={threads}"))
+    compilation.run(load(path))
+    plan = compilation.plan
+    assert plan is not None
+    for size in (plan.arena_bytes, plan.lower_bound):
+        if isinstance(size, Expr) and free_vars(size).keys() - {THREADS.name}:
+            raise RuntimeError(f"the arena's size is a formula: {size}")
+    arena, bound = (bytes_at(size, {THREADS.name: threads}) for size in (plan.arena_bytes, plan.lower_bound))
+    return {"model": name, "what": "arena", "bytes": arena, "limit": ARENA_FACTOR * bound, "lower_bound": bound}
 
 
 MEASURES = {"compile": measure_compile, "run": measure_run, "arena": measure_arena}

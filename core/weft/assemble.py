@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from weft import dtypes as dt
 from weft.codegen import segment as sg
-from weft.codegen.base import TASKS
+from weft.codegen.base import THREADS
 from weft.errors import LoweringError
 from weft.expr.nodes import Expr, Var, add, const, free_vars, maximum, mul, wrap
 from weft.graph.assumptions import Assumption
@@ -22,7 +22,7 @@ from weft.runtime.abi import ErrorCode
 
 @dataclass(frozen=True)
 class KernelUse:
-    """The kernel of one group node: its name, the order of its dims, the scratch it wants (bytes over dims and TASKS)."""
+    """The kernel of one group node: its name, the order of its dims, the scratch it wants (bytes over dims and THREADS)."""
 
     kernel: str
     dims: tuple[Var, ...]
@@ -173,7 +173,7 @@ class _Assembler:
         return pending
 
     def _is_static(self, e: Expr) -> bool:
-        return free_vars(e).keys() <= self.static | {TASKS.name}  # the segment binds TASKS itself
+        return free_vars(e).keys() <= self.static | {THREADS.name}  # the segment binds THREADS itself
 
     def _scratch(self, node: Node, use: KernelUse) -> list[int]:
         numbers = []

@@ -110,7 +110,8 @@ class Compilation:
         with Weights(grouped.constants()) as weights:
             uses = self.compile_kernels(grouped)
             with self.stage("plan_memory", graph.name):
-                self.plan = plan_memory(grouped, scratch={n.outputs[0].name: uses[id(n)].scratch for n in grouped.nodes if id(n) in uses})
+                scratch = {n.outputs[0].name: uses[id(n)].scratch for n in grouped.nodes if id(n) in uses}
+                self.plan = plan_memory(grouped, scratch=scratch, threads=self.target.threads or self.target.machine.cores)
             with self.stage("assemble", graph.name):
                 self.assembly = assemble(grouped, self.plan, uses, assumptions=assumed)
                 if self.profile:

@@ -12,7 +12,7 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.codegen import segment as sg
-from weft.codegen.base import TASKS, require
+from weft.codegen.base import THREADS, require
 from weft.errors import InputError, TensorError
 from weft.expr.nodes import Expr, Var, add, const, free_vars, wrap
 from weft.loop.pipeline import lower_program
@@ -149,7 +149,7 @@ def build(s: KernelSchedule) -> Kernel:
     def tensor(b: Any) -> sg.Tensor:
         return sg.Tensor(b.name, b.dtype, tuple(wrap(d, dt.int64) for d in b.shape))
 
-    assert free_vars(offset).keys() <= symbols.keys() | {TASKS.name}
+    assert free_vars(offset).keys() <= symbols.keys() | {THREADS.name}
     spec = sg.SegmentSpec(
         program.name, tuple(map(tensor, program.inputs)), tuple(map(tensor, program.outputs)), 0, tuple(symbols.values()), tuple(buffers), tuple(items), offset
     )

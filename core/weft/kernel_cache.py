@@ -9,7 +9,7 @@ import hashlib
 import json
 
 from weft import dtypes as dt
-from weft.codegen.base import TASKS, KernelCode
+from weft.codegen.base import THREADS, KernelCode
 from weft.errors import WeftError
 from weft.expr.nodes import Var
 from weft.expr.parser import parse_expr
@@ -17,7 +17,7 @@ from weft.loop.nodes import Program
 from weft.plugins import host
 from weft.runtime.cache import Cache
 
-FORMAT = 1
+FORMAT = 2
 
 
 class KernelCache:
@@ -44,7 +44,7 @@ class KernelCache:
         try:
             size = int.from_bytes(data[:8], "little")
             head = json.loads(data[8 : 8 + size])
-            variables = {TASKS.name: TASKS, **{n: Var(n, dt.int64) for n in head["dims"]}}
+            variables = {THREADS.name: THREADS, **{n: Var(n, dt.int64) for n in head["dims"]}}
             scratch = tuple(parse_expr(text, variables) for text in head["scratch"])
             if head["format"] != FORMAT or head["name"] != name:
                 return None
@@ -57,6 +57,6 @@ class KernelCache:
             return
         from weft.expr.nodes import free_vars
 
-        dims = sorted({n for s in code.scratch for n in free_vars(s)} - {TASKS.name})
+        dims = sorted({n for s in code.scratch for n in free_vars(s)} - {THREADS.name})
         head = json.dumps({"format": FORMAT, "name": code.name, "dims": dims, "scratch": [str(s) for s in code.scratch]}).encode()
         self.store.put(key, len(head).to_bytes(8, "little") + head + code.object)

@@ -244,7 +244,7 @@ def test_parallel_loop_over_a_dim() -> None:
         agree(p, [rand(n), rand(1)], {"n": n})
 
 
-def test_parallel_with_scratch_per_task() -> None:
+def test_parallel_with_scratch_per_thread() -> None:
     p = lowered("""program p(x: float32[n, m]) -> (y: float32[n, m]) dims(n, m) {
       allocate g: float32[n, m] {
         for i in n parallel {
@@ -259,7 +259,7 @@ def test_parallel_with_scratch_per_task() -> None:
     agree(p, [rand(37 * 5)], {"n": 37, "m": 5})
     sizes = codegen().emit(p).scratch
     assert len(sizes) == 2
-    assert "threads.tasks" not in str(sizes[0]) and "threads.tasks" in str(sizes[1])
+    assert "call.threads" not in str(sizes[0]) and "call.threads" in str(sizes[1])
 
 
 def test_vector_tails_and_gathers() -> None:

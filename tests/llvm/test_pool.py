@@ -21,15 +21,15 @@ from weft_llvm.pool import emit_pool
 from weft_llvm.toolchain import Cpu, compile_object
 
 TASKS = """
-define internal void @add_one(ptr %ctx, ptr %c, i64 %i) {
+define internal void @add_one(ptr %ctx, ptr %c, i64 %i, i64 %who) {
   %p = getelementptr i32, ptr %c, i64 %i
   %v = load i32, ptr %p
   %w = add i32 %v, 1
   store i32 %w, ptr %p
   ret void
 }
-define internal void @empty(ptr %ctx, ptr %c, i64 %i) { ret void }
-define internal void @nested(ptr %ctx, ptr %c, i64 %i) {
+define internal void @empty(ptr %ctx, ptr %c, i64 %i, i64 %who) { ret void }
+define internal void @nested(ptr %ctx, ptr %c, i64 %i, i64 %who) {
   %row = mul i64 %i, 16
   %p = getelementptr i32, ptr %c, i64 %row
   %at = getelementptr i8, ptr %ctx, i64 32
@@ -37,7 +37,7 @@ define internal void @nested(ptr %ctx, ptr %c, i64 %i) {
   %r = call i32 %f(ptr %ctx, ptr @add_one, ptr %p, i64 16)
   ret void
 }
-define internal void @uneven(ptr %ctx, ptr %c, i64 %i) {
+define internal void @uneven(ptr %ctx, ptr %c, i64 %i, i64 %who) {
   %n = mul i64 %i, 300000
   br label %l
 l:
@@ -48,6 +48,22 @@ l:
   %more = icmp ult i64 %k2, %n
   br i1 %more, label %l, label %e
 e:
+  ret void
+}
+define internal void @count(ptr %ctx, ptr %c, i64 %i, i64 %who) {
+  %at = shl i64 %who, 3
+  %p = getelementptr i64, ptr %c, i64 %at
+  %v = load volatile i64, ptr %p
+  br label %l
+l:
+  %k = phi i64 [ 0, %0 ], [ %k2, %l ]
+  %k2 = add i64 %k, 1
+  call void asm sideeffect "", ""()
+  %more = icmp ult i64 %k2, 200
+  br i1 %more, label %l, label %e
+e:
+  %w = add i64 %v, 1
+  store volatile i64 %w, ptr %p
   ret void
 }
 define i32 @go(ptr %ctx, ptr %c, i64 %tasks, i64 %which) {
@@ -63,6 +79,12 @@ nest:
 long:
   %r2 = call i32 %f(ptr %ctx, ptr @uneven, ptr %c, i64 %tasks)
   ret i32 %r2
+}
+define i32 @counted(ptr %ctx, ptr %c, i64 %tasks) {
+  %at = getelementptr i8, ptr %ctx, i64 32
+  %f = load ptr, ptr %at
+  %r = call i32 %f(ptr %ctx, ptr @count, ptr %c, i64 %tasks)
+  ret i32 %r
 }
 define void @forks(ptr %ctx, i64 %times) {
   %at = getelementptr i8, ptr %ctx, i64 32
@@ -89,6 +111,7 @@ class Caller:
         self.context = Context(imports=ctypes.addressof(imports_table()), pool=pool.state, parallel_for=pool.parallel_for, threads=count)
         self.address = ctypes.addressof(self.context)
         self._go = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(self.code.address("go"))
+        self._counted = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(self.code.address("counted"))
         self.forks = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self.code.address("forks"))
 
     def go(self, array: np.ndarray, tasks: int, which: int = 0) -> int:
@@ -103,6 +126,18 @@ def test_every_task_once(count: int) -> None:
         for _ in range(20):
             assert caller.go(array, tasks) == 0
         assert (array[:tasks] == 20).all()
+
+
+def test_tasks_know_their_thread() -> None:
+    """Two that run at once never have one number: neither loses a count of its own. Workers of a large job do not come late into a small one."""
+    callers = {count: Caller(count) for count in (2, 5, 1)}
+    counts = {count: np.zeros((5, 8), np.int64) for count in callers}  # a cache line for each thread
+    for _ in range(300):
+        for count, caller in callers.items():
+            caller._counted(caller.address, counts[count].ctypes.data, 100)
+    for count, found in counts.items():
+        assert found.sum() == 300 * 100
+        assert not found[count:].any() and not found[:, 1:].any() and found[0, 0]
 
 
 def test_after_sleep() -> None:

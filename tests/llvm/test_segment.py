@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.runtime.models import compiled
 
 from weft import dtypes as dt
-from weft.codegen.base import TASKS
+from weft.codegen.base import THREADS
 from weft.codegen.segment import (
     AllocateOutput,
     Arena,
@@ -103,13 +103,19 @@ def test_formulas(a: int, b: int) -> None:
             assert got == meaning(a, b), (str(type(formula)), a, b)
 
 
-def test_tasks_symbol() -> None:
-    for threads, tasks in ((0, 4), (1, 4), (6, 24)):
+def test_threads_symbol() -> None:
+    for threads, counted in ((0, 1), (1, 1), (6, 6)):
         spec = computing([])
         spec = SegmentSpec(
-            spec.name, spec.inputs, (), 0, spec.symbols, (), (BindSymbol("t", TASKS * A), ReserveArena(TASKS * 0), Check(ex.const(False), 100, (ex.Var("t"),)))
+            spec.name,
+            spec.inputs,
+            (),
+            0,
+            spec.symbols,
+            (),
+            (BindSymbol("t", THREADS * A), ReserveArena(THREADS * 0), Check(ex.const(False), 100, (ex.Var("t"),))),
         )
-        assert run(spec, [3, 1], threads)[1].error_args[0] == tasks * 3
+        assert run(spec, [3, 1], threads)[1].error_args[0] == counted * 3
 
 
 def test_checks_rank_and_dtype() -> None:

@@ -12,7 +12,7 @@ from tests.graph.graphs import convolutional, graphs, numbers
 
 import weft
 from weft import dtypes as dt
-from weft.codegen.base import TASKS
+from weft.codegen.base import THREADS
 from weft.expr.nodes import Expr, Var, add, const, free_vars, mul, wrap
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.ops.activation import Relu, Tanh
@@ -50,7 +50,7 @@ def simulated(graph: Graph, plan: MemoryPlan, inputs: list[Any], env: dict[str, 
     from weft.graph.evaluate import evaluate
     from weft.graph.rewrite import concrete
 
-    expected: dict[str, Any] = {}
+    expected: dict[str, Any] = {v.name: a for v, a in zip(graph.inputs, inputs)}
     evaluate(graph, inputs, on_value=lambda v, a: expected.update({v.name: a}))
     arena = np.zeros(bytes_at(plan.arena_bytes, env), np.uint8)
     own: dict[str, Any] = {v.name: a for v, a in zip(graph.inputs, inputs)}
@@ -111,13 +111,13 @@ def test_packing(raw: list[tuple[int, int, int]]) -> None:
 @given(graphs(), st.data())
 def test_scratch_of_a_step_lies_beside_what_lives_then(case: tuple[Graph, list[Any]], data: st.DataObject) -> None:
     graph = run_passes(case[0], Capabilities(channel_block=4, panel=4), check=False)
-    sizes = st.sampled_from([const(100), const(4096), mul(TASKS, 64), mul(N, 20), mul(mul(N, TASKS), 4), add(mul(N, 4), 12)])
+    sizes = st.sampled_from([const(100), const(4096), mul(THREADS, 64), mul(N, 20), mul(mul(N, THREADS), 4), add(mul(N, 4), 12)])
     wanted = {node.outputs[0].name: data.draw(st.lists(sizes, max_size=3)) for node in graph.nodes}
     plan = plan_memory(graph, scratch=wanted)
     used = [(k, wanted[node.outputs[0].name]) for k, node in enumerate(graph.nodes) if wanted[node.outputs[0].name]]
     for n in (2, 1, 7):
-        check(plan, {"n": n, TASKS.name: 8}, used)
-    simulated(graph, plan, case[1], {"n": 2, TASKS.name: 8})
+        check(plan, {"n": n, THREADS.name: 8}, used)
+    simulated(graph, plan, case[1], {"n": 2, THREADS.name: 8})
 
 
 def test_scratch_lies_where_values_of_other_steps_lie() -> None:
@@ -135,19 +135,19 @@ def test_scratch_lies_where_values_of_other_steps_lie() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from([16, 32, 64, 128]), min_size=1, max_size=6), st.data())
-def test_scratch_per_task_lies_above_what_lives_in_its_step(widths: list[int], data: st.DataObject) -> None:
+def test_scratch_per_thread_lies_above_what_lives_in_its_step(widths: list[int], data: st.DataObject) -> None:
     b = GraphBuilder()
     y = b.input("x", tensor_type("float32", (16, 16)))
     for k, width in enumerate(widths):
         y = b.add(MatMul(), y, b.constant(numbers(y.shape[1], width, seed=k)), name=f"y{k}")  # type: ignore[arg-type]
     b.output(y)
     graph = fuse(b.build())
-    sizes = st.sampled_from([const(640), mul(TASKS, 64), mul(TASKS, 1024), mul(TASKS, 4096)])
+    sizes = st.sampled_from([const(640), mul(THREADS, 64), mul(THREADS, 1024), mul(THREADS, 4096)])
     wanted = {node.outputs[0].name: data.draw(st.lists(sizes, max_size=2)) for node in graph.nodes}
     plan = plan_memory(graph, scratch=wanted)
     used = [(k, wanted[node.outputs[0].name]) for k, node in enumerate(graph.nodes) if wanted[node.outputs[0].name]]
     for threads in (1, 2, 64):
-        env = {TASKS.name: 4 * threads}
+        env = {THREADS.name: threads}
         check(plan, env, used)
         live = [sum(plan.sizes[v] for v, (a, z) in plan.lifetimes.items() if a <= k <= z) for k in range(len(graph.nodes))]  # type: ignore[misc]
         for k, asked in used:

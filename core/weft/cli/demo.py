@@ -90,11 +90,11 @@ def demo(
 
 def arena_bytes(formula: str, threads: int) -> int:
     """The size of an arena whose formula depends on nothing but the threads of the call."""
-    from weft.codegen.base import TASKS, TASKS_PER_THREAD
+    from weft.codegen.base import THREADS
     from weft.expr.nodes import Const, substitute
     from weft.expr.parser import parse_expr
 
-    value = substitute(parse_expr(formula, {TASKS.name: TASKS}), {TASKS.name: TASKS_PER_THREAD * max(1, threads)})
+    value = substitute(parse_expr(formula, {THREADS.name: THREADS}), {THREADS.name: max(1, threads)})
     assert isinstance(value, Const)
     return int(value.value)
 

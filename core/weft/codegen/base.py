@@ -14,8 +14,8 @@ from weft.loop.nodes import Program
 TASKS_PER_THREAD = 4
 """A parallel loop is cut into at most this many tasks per thread: few enough to be cheap, many enough to even out."""
 
-TASKS = Var("threads.tasks", dt.int64)
-"""In a scratch formula: TASKS_PER_THREAD × max(1, threads of the call). Whoever sizes scratch binds it beside the dims."""
+THREADS = Var("call.threads", dt.int64)
+"""In a scratch formula: max(1, threads of the call). Whoever sizes scratch binds it beside the dims."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class KernelCode:
     """Code of one kernel.
 
     `object` is in the target's own format (a relocatable object, a cubin, source text). The kernel's buffers are the
-    program's inputs, its outputs, then one per entry of `scratch`: sizes in bytes, formulas over the program's dims and TASKS,
+    program's inputs, its outputs, then one per entry of `scratch`: sizes in bytes, formulas over the program's dims and THREADS,
     each buffer aligned to 64 bytes and undefined on entry.
     """
 

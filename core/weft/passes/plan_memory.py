@@ -14,8 +14,8 @@ from functools import reduce
 from typing import TypeAlias
 
 from weft import dtypes as dt
-from weft.codegen.base import TASKS, TASKS_PER_THREAD
-from weft.expr.nodes import Expr, Mul, free_vars, maximum, wrap
+from weft.codegen.base import THREADS
+from weft.expr.nodes import Expr, Mul, free_vars, le, maximum, select, wrap
 from weft.graph.evaluate import dim_value
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, Node, TensorType, Value
@@ -23,9 +23,7 @@ from weft.tensor.language import Dim, as_dim
 
 ALIGNMENT = 64
 Class: TypeAlias = "tuple[tuple[Expr, int], ...]"
-_TASKS: Class = ((TASKS, 1),)
-_TYPICAL_TASKS = 4 * TASKS_PER_THREAD
-"""For which the packing is chosen where scratch is per task; it holds for any number."""
+_THREADS: Class = ((THREADS, 1),)
 
 
 @dataclass(frozen=True)
@@ -53,12 +51,13 @@ class MemoryPlan:
     scratch: Mapping[str, tuple[Dim, ...]] = field(default_factory=dict)
 
 
-def plan_memory(graph: Graph, in_place: bool = True, scratch: Mapping[str, Sequence[Expr]] | None = None) -> MemoryPlan:
+def plan_memory(graph: Graph, in_place: bool = True, scratch: Mapping[str, Sequence[Expr]] | None = None, threads: int = 4) -> MemoryPlan:
     """The plan of a graph after `fuse` (of any graph; one without groups shares less).
 
     Args:
         in_place: elementwise groups may overwrite an input.
         scratch: name of a node's first output → bytes of each scratch buffer of its kernel.
+        threads: for up to so many, scratch per thread lies between values; with more it lies above them.
     """
     last: dict[int, int] = {}
     for k, node in enumerate(graph.nodes):
@@ -129,7 +128,7 @@ def plan_memory(graph: Graph, in_place: bool = True, scratch: Mapping[str, Seque
             rooms.setdefault(node.outputs[0].name, []).append(_Slot(*_factors([as_dim(size)], 1), k, k))
     steps = {id(o): k for k, node in enumerate(graph.nodes) for o in node.outputs}
     known = {name: steps.get(id(source.value), -1) for name, source in graph.symbols.items()}
-    arena, bound = _place([*slots, *(room for found in rooms.values() for room in found)], known)
+    arena, bound = _place([*slots, *(room for found in rooms.values() for room in found)], known, threads)
     return MemoryPlan(
         offsets={s.name: s.offset for s in slots},
         sizes={s.name: s.bytes for s in slots},
@@ -209,14 +208,14 @@ def _rounded(slot: _Slot) -> None:
     slot.number *= ALIGNMENT
 
 
-def _place(slots: Sequence[_Slot], known: Mapping[str, int]) -> tuple[Dim, Dim]:
+def _place(slots: Sequence[_Slot], known: Mapping[str, int], threads: int) -> tuple[Dim, Dim]:
     """Sets offsets and sizes; bytes of the arena, and the most that is live at once. `known`: data symbol → the step that computes it."""
     classes: dict[Class, list[_Slot]] = {}
     for slot in slots:
         _rounded(slot)
         classes.setdefault(slot.factors, []).append(slot)
-    if classes.keys() == {(), _TASKS}:
-        return _stack(classes[()], classes[_TASKS])
+    if classes.keys() == {(), _THREADS}:
+        return _stack(classes[()], classes[_THREADS], threads)
     base: Dim = 0
     bound: Dim = 0
 
@@ -235,40 +234,46 @@ def _place(slots: Sequence[_Slot], known: Mapping[str, int]) -> tuple[Dim, Dim]:
     return base, bound
 
 
-def _stack(fixed: Sequence[_Slot], scratch: Sequence[_Slot]) -> tuple[Dim, Dim]:
-    """As `_place`, where all sizes are numbers but for scratch per task: that lies above whatever lives in its step, for any number of threads."""
-    blocks = [(s.number, s.first, s.last) for s in fixed]
-    asked = Counter[int]()  # step → bytes per task
+def _stack(fixed: Sequence[_Slot], scratch: Sequence[_Slot], threads: int) -> tuple[Dim, Dim]:
+    """As `_place`, where all sizes are numbers but for scratch per thread. What up to `threads` threads want is packed as numbers are; what more want
+    lies above whatever lives in its step."""
+    values = [(s.number, s.first, s.last) for s in fixed]
+    blocks = values + [(s.number * threads, s.first, s.last) for s in scratch]
+    asked = Counter[int]()  # step → bytes per thread
     for slot in scratch:
         asked[slot.first] += slot.number
 
     def totals(placed: Sequence[int]) -> set[tuple[int, int]]:
-        ends = [(at + size, first, last) for at, (size, first, last) in zip(placed, blocks)]
-        tops = {(max((end for end, first, last in ends if first <= step <= last), default=0), per_task) for step, per_task in asked.items()}
+        ends = [(at + size, first, last) for at, (size, first, last) in zip(placed, values)]
+        tops = {(max((end for end, first, last in ends if first <= step <= last), default=0), per_thread) for step, per_thread in asked.items()}
         return tops | {(max((end for end, _, _ in ends), default=0), 0)}
 
-    def packed(early: bool, order: Callable[[Block], tuple[int, ...]]) -> list[int]:
-        # What lives beside much scratch lies low: it comes first.
+    def packed(values_first: bool, early: bool, order: Callable[[Block], tuple[int, ...]]) -> tuple[list[int], int]:
+        # What lives beside much scratch lies low if it comes first.
         beside = [max(asked[step] for step in range(first, last + 1)) if early else 0 for _, first, last in blocks]
-        return _pack_in_order(blocks, sorted(range(len(blocks)), key=lambda k: (-beside[k], *order(blocks[k]))))[0]
+        keys = [(values_first and k >= len(values), -beside[k], *order(block)) for k, block in enumerate(blocks)]
+        return _pack_in_order(blocks, sorted(range(len(blocks)), key=keys.__getitem__))
 
-    tries = [packed(early, order) for early in (False, True) for order in _ORDERS]
-    placed = min(tries, key=lambda t: max(n + per_task * _TYPICAL_TASKS for n, per_task in totals(t)))
+    tries = [packed(values_first, early, order) for values_first in (True, False) for early in (False, True) for order in _ORDERS]
+    placed, total = min(tries, key=lambda t: (t[1], max(n + 2 * threads * per_thread for n, per_thread in totals(t[0]))))
     for slot, at in zip(fixed, placed):
         slot.offset, slot.bytes = at, slot.number
+    few = le(THREADS, threads)
     taken = Counter[int]()
-    for slot in scratch:
-        top = max((at + size for at, (size, first, last) in zip(placed, blocks) if first <= slot.first <= last), default=0)
-        slot.offset, slot.bytes = _plus(top, _times(taken[slot.first], _TASKS)), _times(slot.number, _TASKS)
+    for slot, at in zip(scratch, placed[len(fixed) :]):
+        top = max((at + size for at, (size, first, last) in zip(placed, values) if first <= slot.first <= last), default=0)
+        slot.offset = as_dim(select(few, at, wrap(_plus(top, _times(taken[slot.first], _THREADS)), dt.int64)))
+        slot.bytes = _times(slot.number, _THREADS)
         taken[slot.first] += slot.number
-    lives = {(sum(size for size, first, last in blocks if first <= step <= last), per_task) for step, per_task in asked.items()}
-    return _most(totals(placed)), _most(lives | {(most_live(blocks), 0)})
+    lives = {(sum(size for size, first, last in values if first <= step <= last), per_thread) for step, per_thread in asked.items()}
+    arena = as_dim(select(few, total, wrap(_most(totals(placed)), dt.int64)))
+    return arena, _most(lives | {(most_live(values), 0)})
 
 
 def _most(sums: set[tuple[int, int]]) -> Dim:
-    """The greatest of number + per task × TASKS; no term that another one is never below."""
+    """The greatest of number + per thread × THREADS; no term that another one is never below."""
     terms = [(n, t) for n, t in sorted(sums) if not any(m >= n and u >= t and (m, u) != (n, t) for m, u in sums)]
-    return as_dim(reduce(maximum, [wrap(_plus(n, _times(t, _TASKS)), dt.int64) for n, t in terms]))
+    return as_dim(reduce(maximum, [wrap(_plus(n, _times(t, _THREADS)), dt.int64) for n, t in terms]))
 
 
 Block: TypeAlias = "tuple[int, int, int]"

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 from weft.dtypes import DType, dtype
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 ERROR_ARGS = 8
 
 

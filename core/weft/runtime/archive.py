@@ -31,7 +31,7 @@ import numpy as np
 from weft import settings
 from weft.dtypes import dtype
 from weft.errors import ArchiveError, ExecutionError
-from weft.runtime.plan import FORMAT_VERSION, ConstantInfo, Manifest, SectionInfo
+from weft.runtime.plan import ConstantInfo, Manifest, SectionInfo
 from weft.runtime.threads import available_threads
 
 MANIFEST = "manifest.json"
@@ -164,8 +164,8 @@ def _read_weights(data: memoryview, infos: tuple[ConstantInfo, ...], where: str)
 
 
 def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: Mapping[str, np.ndarray[Any, Any]], durable: bool = True) -> None:
-    """Writes the archive to a temporary file beside `path`, then puts it in place, in the present format; `durable`: not before it is on the disk."""
-    manifest = manifest.with_(weights=SectionInfo(*hash_pieces(_weights(constants))) if constants else None, format=FORMAT_VERSION)
+    """Writes the archive to a temporary file beside `path`, then puts it in place; `durable`: not before it is on the disk."""
+    manifest = manifest.with_(weights=SectionInfo(*hash_pieces(_weights(constants))) if constants else None)
     temporary = None
     try:
         candidate = path.parent / f".{path.name[:100]}.{secrets.token_hex(8)}.tmp"
@@ -254,14 +254,15 @@ class _Reader:
             raise ArchiveError(f"{self.where} has a corrupt manifest", why=str(error), hint="save or copy it again") from None
         return Manifest.from_json(text, self.where)
 
-    def section(self, name: str, info: SectionInfo, check: bool = True, pieces: bool = False) -> memoryview:
+    def section(self, name: str, info: SectionInfo, check: bool = True) -> memoryview:
         if name not in self.members:
             raise ArchiveError(f"{self.where} lacks '{name}', which its manifest names")
         begin, size = self.members[name]
         if size != info.bytes:
             raise ArchiveError(f"{self.where} is corrupt", why=f"'{name}' has {size} bytes, its manifest says {info.bytes}")
         data = self.data[begin : begin + size]
-        if check and (hash_pieces([data])[0] if pieces else hashlib.sha256(data).hexdigest()) != info.sha256:
+        hashed = hash_pieces([data])[0] if name == WEIGHTS and check else hashlib.sha256(data).hexdigest() if check else info.sha256
+        if hashed != info.sha256:
             raise ArchiveError(f"{self.where} is corrupt", why=f"the hash of '{name}' is not the one in its manifest", hint="save or copy it again")
         return data
 
@@ -333,7 +334,7 @@ def load(path: Path, expect: str | None = None) -> Content:
     constants: dict[str, np.ndarray[Any, Any]] = {}
     if manifest.constants and manifest.weights is not None:
         check = expect is None and settings.VERIFY_WEIGHTS.get()
-        constants = _read_weights(reader.section(WEIGHTS, manifest.weights, check, pieces=manifest.format >= 2), manifest.constants, str(path))
+        constants = _read_weights(reader.section(WEIGHTS, manifest.weights, check), manifest.constants, str(path))
     return Content(manifest, code, constants)
 
 

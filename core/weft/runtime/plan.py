@@ -12,7 +12,7 @@ from weft.dtypes import dtype
 from weft.errors import ArchiveError, WeftError
 
 FORMAT_VERSION = 2
-"""2: the hash of the weights is that of the hashes of their pieces; 1: of all their bytes."""
+"""2: the weights' hash is that of their pieces' hashes, and tasks know their thread. Code of 1 cannot share a pool with it, and is not read."""
 _MAX_INT = (1 << 63) - 1
 
 
@@ -150,6 +150,10 @@ class Manifest:
         reader = _Reader(where)
         root = reader.mapping(data, "manifest")
         version = reader.integer(root.get("format"), "format", 1)
+        if version < FORMAT_VERSION:
+            raise ArchiveError(
+                f"{where} was written by an older Weft", why=f"its format is {version}, this Weft reads {FORMAT_VERSION}", hint="compile the model again"
+            )
         if version > FORMAT_VERSION:
             raise ArchiveError(
                 f"{where} was written by a newer Weft", why=f"its format is {version}, this Weft reads up to {FORMAT_VERSION}", hint="upgrade weft"

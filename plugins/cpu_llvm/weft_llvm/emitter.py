@@ -3,7 +3,7 @@
 Text because llvmlite's builder has no bfloat and costs more than it gives. The shape of what comes out:
 
     define i32 @kernel(ptr %ctx, ptr %buffers, ptr %dims)            0 is success
-    define internal void @kernel.task.K(ptr %ctx, ptr %closure, i64 %index)     the body of the K-th parallel loop
+    define internal void @kernel.task.K(ptr %ctx, ptr %closure, i64 %index, i64 %thread)     the body of the K-th parallel loop
 
 A formula is emitted once per place that dominates its uses (names are unique in a Program, so a formula has one value there);
 one that loads is kept for one statement only. Buffers in register scope are one stack slot per vector, which LLVM turns into
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft import dtypes as dt
-from weft.codegen.base import TASKS, TASKS_PER_THREAD
+from weft.codegen.base import TASKS_PER_THREAD, THREADS
 from weft.dtypes import DType
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
@@ -74,7 +74,7 @@ class _Registers:
 class _Scratch:
     number: int  # among the scratch buffers
     slice_bytes: Expr
-    per_task: bool
+    per_thread: bool
 
 
 class _Storage:
@@ -119,7 +119,7 @@ class _Storage:
             )
         size = ex.mul(ex.floordiv(ex.add(size, 63), 64), 64)
         self.scratch[id(stmt)] = _Scratch(len(self.sizes), size, task is not None)
-        self.sizes.append(ex.mul(size, TASKS) if task is not None else size)
+        self.sizes.append(ex.mul(size, THREADS) if task is not None else size)
 
 
 def byte_size(buffer: Buffer) -> Expr:
@@ -206,7 +206,7 @@ class Emitter(Arithmetic):
         self._counter = 0
         self._tasks = 0
         self._vectors = 0
-        self._task: str | None = None  # SSA name of the task number inside a parallel body
+        self._thread: str | None = None  # SSA name of the thread's number inside a parallel body
         self._mask: Value | None = None
         self._cache: dict[Expr, Value] = {}
         self._trail: list[Expr] = []
@@ -753,7 +753,7 @@ class Emitter(Arithmetic):
         extent = self.emit_expr(s.extent, index=True)
         reach = self._range(s.extent)
         self._forget_loads()
-        if s.kind == "parallel" and self._task is None:
+        if s.kind == "parallel" and self._thread is None:
             if not (reach.hi is not None and reach.hi <= 1):
                 self._emit_parallel(s, extent)
                 return
@@ -801,10 +801,10 @@ class Emitter(Arithmetic):
         elif id(s) in self._storage.scratch:
             place = self._storage.scratch[id(s)]
             pointer = self._scratch_base[place.number]
-            if place.per_task:
-                assert self._task is not None
+            if place.per_thread:
+                assert self._thread is not None
                 size = self.emit_expr(place.slice_bytes)
-                offset = self._op(f"mul nsw i64 {self._task}, {size.text}")
+                offset = self._op(f"mul nsw i64 {self._thread}, {size.text}")
                 pointer = self._gep("i8", pointer, offset)
             self._buffers[b.name] = _Memory(pointer, b, self._annotations[b.name])
         else:
@@ -869,7 +869,7 @@ class Emitter(Arithmetic):
         d, element = v.dtype, self.memory_type(v.dtype)
         pointer = self._gep(element, where.pointer, index)
         align = f", align {memory_bytes(d)}"
-        if self._task is None:  # nobody else is running
+        if self._thread is None:  # nobody else is running
             old = self._from_memory(self._op(f"load {element}, ptr {pointer}{align}"), d)
             self._line(f"store {element} {self._to_memory(self.binary(symbol, old, v))}, ptr {pointer}{align}")
             return
@@ -939,7 +939,7 @@ class Emitter(Arithmetic):
         one = self._op(f"icmp eq i64 {tasks}, 1")
         self._line(f"br i1 {one}, label %{direct}, label %{fork}")
         self._start(direct)
-        self._line(f"call void @{name}(ptr %ctx, ptr {closure}, i64 0)")
+        self._line(f"call void @{name}(ptr %ctx, ptr {closure}, i64 0, i64 0)")
         self._line(f"br label %{end}")
         self._start(fork)
         status = self._op(f"call i32 {pool}(ptr %ctx, ptr @{name}, ptr {closure}, i64 {tasks})")
@@ -974,9 +974,9 @@ class Emitter(Arithmetic):
         return [v for v in variables if v in self._env and v != s.var.name], [b for b in buffers if b in self._buffers]
 
     def _emit_task(self, s: lp.For, name: str, closure: str, variables: list[str], buffers: list[str], scratch: list[int]) -> None:
-        outer = (self._fn, self._env, self._buffers, self._cache, self._trail, self._impure, self._task, self._scratch_base)
-        self._fn = Function(f"define internal void @{name}(ptr %ctx, ptr noalias readonly %closure, i64 %index) #1")
-        self._cache, self._trail, self._impure, self._task = {}, [], [], "%index"
+        outer = (self._fn, self._env, self._buffers, self._cache, self._trail, self._impure, self._thread, self._scratch_base)
+        self._fn = Function(f"define internal void @{name}(ptr %ctx, ptr noalias readonly %closure, i64 %index, i64 %thread) #1")
+        self._cache, self._trail, self._impure, self._thread = {}, [], [], "%thread"
         number = iter(range(len(variables) + len(buffers) + len(scratch) + 2))
 
         def take(t: str, align: int = 0) -> str:
@@ -1002,7 +1002,7 @@ class Emitter(Arithmetic):
         self._emit_loop(s, begin, self.cast(Value(last, dt.int64), s.var.dtype), may_be_empty=False)
         self._line("ret void")
         self._functions.append(self._fn.text())
-        self._fn, self._env, self._buffers, self._cache, self._trail, self._impure, self._task, self._scratch_base = outer
+        self._fn, self._env, self._buffers, self._cache, self._trail, self._impure, self._thread, self._scratch_base = outer
 
 
 def _conjuncts(e: Expr) -> list[Expr]:

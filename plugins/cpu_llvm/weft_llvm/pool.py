@@ -1,9 +1,12 @@
 """The worker pool as LLVM IR, in the same ABI as kernels: no C, no Python in its threads.
 
 One 64-bit word says everything that a claim needs: epoch (32 bits), threads that may take part (8), chunks (12), next chunk (12). The caller
-publishes a job by storing a new word; it and the workers claim chunks by an atomic add, and only the word that the add returns decides what was
-claimed: a worker that slept through jobs, or adds late, claims rightly or not at all, so nobody ever waits for a sleeping worker. The job's
+publishes a job by storing a new word; it and the workers claim chunks by comparing and exchanging the word, which fails if it is not the one they
+looked at: a worker that slept through jobs, or is late, claims rightly or not at all, so nobody ever waits for a sleeping worker. The job's
 description may be read after a claim succeeded, because the job cannot end before the claimed chunk has.
+
+A task gets the number of the thread that runs it: 0 is the caller, and all are below the threads that the job's context allows, so scratch is wanted
+once for every thread, and stays in its cache from one task to the next.
 
 An idle worker spins for about 50 µs, then sleeps on the epoch. The caller waits in the same way for chunks that others still run. A second caller
 while a job runs, or a parallel loop inside a task, runs alone. Workers start when first needed, with all signals masked, and stay for ever. A state of
@@ -24,7 +27,7 @@ from __future__ import annotations
 from weft.errors import CodegenError
 from weft.runtime.abi import IMPORTS, OFFSETS
 
-POOL_VERSION = "2"
+POOL_VERSION = "3"
 
 _WORD, _EPOCH = 0, 4
 _TASK, _CLOSURE, _CTX, _TASKS = 64, 72, 80, 88
@@ -38,7 +41,7 @@ _MOST_WORKERS = 254
 _CHUNKS_PER_THREAD = 64
 _SAMPLES = 4  # chunks per thread from which on the first tells something
 _WAKE_PERCENT = 40  # of the time that an idle thread spins: what a wake costs, caller and worker together (20 µs measured on a virtual machine)
-_MOST_CHUNKS = 2047  # leaves room in 12 bits for one late add of every worker
+_MOST_CHUNKS = 2047
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 _PAUSE = {
@@ -194,26 +197,28 @@ leave:
   ret void
 }
 
-; claims and runs chunks of the job until none is left, or it has run `most` (-1: no limit). How many it ran.
-define internal i32 @work(ptr %state, i32 %most) nounwind {
+; as thread number `who` claims and runs chunks of the job, if it is invited, until none is left or it has run `most` (-1: no limit). How many it ran.
+define internal i32 @work(ptr %state, i64 %who, i32 %most) nounwind {
 entry:
   %word.at = getelementptr i8, ptr %state, i64 <WORD>
   br label %look
 look:
-  %ran = phi i32 [ 0, %entry ], [ %ran.more, %chunk.done ]
-  %w0 = load atomic i64, ptr %word.at monotonic, align 8
-  %next0 = and i64 %w0, 4095
-  %c0 = lshr i64 %w0, 12
-  %count0 = and i64 %c0, 4095
-  %maybe = icmp ult i64 %next0, %count0
-  br i1 %maybe, label %claim, label %none
-claim:
-  %w = atomicrmw add ptr %word.at, i64 1 seq_cst
+  %ran = phi i32 [ 0, %entry ], [ %ran, %claim ], [ %ran.more, %chunk.done ]
+  %w = load atomic i64, ptr %word.at monotonic, align 8
   %next = and i64 %w, 4095
   %c = lshr i64 %w, 12
   %count = and i64 %c, 4095
-  %mine = icmp ult i64 %next, %count
-  br i1 %mine, label %run, label %none
+  %p = lshr i64 %w, 24
+  %people = and i64 %p, 255
+  %some = icmp ult i64 %next, %count
+  %invited = icmp ult i64 %who, %people
+  %can = and i1 %some, %invited
+  br i1 %can, label %claim, label %none
+claim:
+  %w.next = add i64 %w, 1
+  %x = cmpxchg ptr %word.at, i64 %w, i64 %w.next seq_cst monotonic
+  %mine = extractvalue { i64, i1 } %x, 1
+  br i1 %mine, label %run, label %look
 run:
   %task.at = getelementptr i8, ptr %state, i64 <TASK>
   %task = load ptr, ptr %task.at, align 8
@@ -236,7 +241,7 @@ run:
   br label %task.loop
 task.loop:
   %i = phi i64 [ %low, %run ], [ %i.next, %task.loop ]
-  call void %task(ptr %ctx, ptr %closure, i64 %i)
+  call void %task(ptr %ctx, ptr %closure, i64 %i, i64 %who)
   %i.next = add i64 %i, 1
   %more = icmp ult i64 %i.next, %high
   br i1 %more, label %task.loop, label %chunk.done
@@ -245,7 +250,7 @@ chunk.done:
   %enough = icmp eq i32 %ran.more, %most
   br i1 %enough, label %none, label %look
 none:
-  %total = phi i32 [ %ran, %look ], [ %ran, %claim ], [ %ran.more, %chunk.done ]
+  %total = phi i32 [ %ran, %look ], [ %ran.more, %chunk.done ]
   %did = icmp ne i32 %total, 0
   br i1 %did, label %report, label %leave
 report:
@@ -287,7 +292,7 @@ entry:
   br label %next
 next:
   %ran = phi i64 [ 0, %entry ], [ %ran.more, %weigh ]
-  %one = call i32 @work(ptr %state, i32 1)
+  %one = call i32 @work(ptr %state, i64 0, i32 1)
   %now = call i64 @<COUNTER>()
   %spent = sub i64 %now, %began
   %nothing = icmp eq i32 %one, 0
@@ -355,7 +360,7 @@ look:
   %invited = icmp ult i64 %index, %allowed
   br i1 %invited, label %join, label %rest
 join:
-  %joined = call i32 @work(ptr %state, i32 -1)
+  %joined = call i32 @work(ptr %state, i64 %index, i32 -1)
   %began.now = call i64 @<COUNTER>()
   br label %rest
 rest:
@@ -612,7 +617,7 @@ wake.now:
   call void @wake(ptr %imports, ptr %epoch.at, i64 %heads, i64 %bits)
   br label %take.part
 take.part:
-  %mine = call i32 @work(ptr %state, i32 -1)
+  %mine = call i32 @work(ptr %state, i64 0, i32 -1)
   %left0 = load atomic i32, ptr %remaining.at acquire, align 4
   %done0 = icmp eq i32 %left0, 0
   br i1 %done0, label %over, label %wait.for.others
@@ -646,7 +651,7 @@ serial:
   br i1 %any, label %one, label %leave
 one:
   %i = phi i64 [ 0, %serial ], [ %i.next, %one ]
-  call void %task(ptr %ctx, ptr %closure, i64 %i)
+  call void %task(ptr %ctx, ptr %closure, i64 %i, i64 0)
   %i.next = add i64 %i, 1
   %more = icmp slt i64 %i.next, %tasks
   br i1 %more, label %one, label %leave

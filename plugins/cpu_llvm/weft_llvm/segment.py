@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.codegen.base import TASKS, TASKS_PER_THREAD
+from weft.codegen.base import THREADS
 from weft.codegen.segment import (
     AllocateOutput,
     BindData,
@@ -115,7 +115,7 @@ class _Emitter:
 
     # -- formulas
     def known(self, e: ex.Expr) -> bool:
-        return all(name in self.env or v == TASKS for name, v in ex.free_vars(e).items())
+        return all(name in self.env or v == THREADS for name, v in ex.free_vars(e).items())
 
     def integer(self, e: ex.Expr) -> str:
         """`e` as an i64 operand."""
@@ -152,10 +152,10 @@ class _Emitter:
         if isinstance(e, ex.Const):
             return ("true" if e.value else "false") if e.dtype.is_bool else str(e.value)
         if isinstance(e, ex.Var):
-            if e == TASKS:
+            if e == THREADS:
                 threads = self.field("threads", "i64")
                 several = self.value(f"icmp sgt i64 {threads}, 1")
-                return self.value(f"mul i64 {self.value(f'select i1 {several}, i64 {threads}, i64 1')}, {TASKS_PER_THREAD}")
+                return self.value(f"select i1 {several}, i64 {threads}, i64 1")
             if e.name not in self.env:
                 raise CodegenError(
                     f"symbol '{e.name}' is used before it is bound", where=self.spec.name, hint="bound so far: " + (", ".join(self.env) or "none")

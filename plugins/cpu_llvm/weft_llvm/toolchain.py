@@ -181,7 +181,8 @@ def undefined_symbols(image: bytes) -> list[str]:
 
 CONTEXT_FIELDS = 20
 _PARALLEL_FOR = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_THREADS_FIELD = 72
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
@@ -209,10 +210,11 @@ class Linked:
 
 
 def _run_tasks(ctx: int, task: int, closure: int, tasks: int) -> int:
-    """A stand-in for the pool: every task, last first, so that a test sees what depends on their order."""
+    """A stand-in for the pool: every task, last first, each as another thread, so that a test sees what depends on either."""
     function = _TASK(task)
+    threads = ctypes.c_int64.from_address(ctx + _THREADS_FIELD).value
     for i in reversed(range(tasks)):
-        function(ctx, closure, i)
+        function(ctx, closure, i, i * 7 % max(1, threads))
     return 0
 
 
@@ -237,7 +239,7 @@ class JitKernel:
         import numpy as np
 
         values = [dims[d] for d in self._dims] if isinstance(dims, Mapping) else list(dims)
-        env = {**dict(zip(self._dims, values)), "threads.tasks": 4 * max(1, threads)}
+        env = {**dict(zip(self._dims, values)), "call.threads": max(1, threads)}
         keep: list[Any] = []
         pointers = []
         for a in arrays:
