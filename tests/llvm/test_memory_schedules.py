@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from weft.expr.nodes import Call, walk
 from weft.graph.group import Group
 from weft.graph.layout import blocked
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
+from weft.graph.relayout import Relayout
+from weft.loop.interpret import interpret
 from weft.loop.nodes import Block, Program, stmt_exprs, walk_stmts
 from weft.lower.lower import lower_group
 from weft.machine import Machine
 from weft.ops.activation import Relu
 from weft.ops.arithmetic import Add, Multiply
 from weft.ops.image import Resize
+from weft.ops.movement import Transpose
 from weft.ops.normalization import Softmax
 from weft.ops.reduction import ReduceMean, ReduceSum
 from weft.ops.transcendental import Exp
@@ -21,7 +25,7 @@ from weft.ops.window import AveragePool
 from weft.passes.pipeline import run_passes
 from weft.scheduling.rule import Decline, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules.access import blocks_of, is_reduction, target
+from weft_llvm.schedules.access import LoopView, blocks_of, is_reduction, target
 from weft_llvm.schedules.elementwise import ElementwiseRule
 from weft_llvm.schedules.reduction import ReductionRule
 from weft_llvm.schedules.rowwise import RowwiseRule
@@ -115,3 +119,31 @@ def test_an_exponential_that_one_formula_uses_twice_is_not_stored() -> None:
     e = b.add(Exp(), b.input("x", tensor_type("float32", (4, 96))))
     b.output(b.add(Multiply(), b.add(Add(), e, b.constant(np.float32(1))), b.add(Relu(), e)))
     assert len(scheduled(b.build(), ElementwiseRule()).blocks()) == 1
+
+
+@pytest.mark.parametrize("shape", [(64, 48), (37, 41), (5, 33), (33, 5), (3, 18, 35)])
+def test_a_transposition_reads_and_writes_whole_cache_lines(shape: tuple[int, ...]) -> None:
+    axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    b = GraphBuilder()
+    b.output(b.add(Transpose(axes), b.input("x", tensor_type("float32", shape))))
+    s = scheduled(b.build(), ElementwiseRule())
+    view, line = LoopView.of(s, writer(s).name), MACHINE.cache_line // 4
+    (load,) = view.loads
+    read = [x for x in view.loops if view.stride(load, x) == 1]
+    if shape[-2] >= 2 * MACHINE.vector_bits // 32:
+        assert [view.extents[x] for x in view.loops[-3:]] == [min(line, shape[-1]), 2, 8] and read[-1] == view.loops[-3]
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    (stored,) = interpret(s.program, [x]).values()
+    np.testing.assert_array_equal(stored, x.transpose(axes))
+
+
+def test_blocks_of_channels_are_taken_apart_by_whole_cache_lines() -> None:
+    b, x = blocked_input(24, 20)
+    program = lowered(b, b.add(Relayout(None), x))
+    s = Schedule(program, MACHINE)
+    ElementwiseRule().apply(s)
+    view = LoopView.of(s, writer(s).name)
+    assert [view.extents[x] for x in view.loops[-3:]] == [8, 2, 8]
+    data = np.arange(24 * 400, dtype=np.float32).reshape(3, 400, 8)
+    (stored,) = interpret(s.program, [data]).values()
+    np.testing.assert_array_equal(stored.reshape(3, 8, 400), data.transpose(0, 2, 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.expr.nodes import free_vars
+from weft.expr.nodes import FloorDiv, FloorMod, Var, free_vars
 from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
 from weft.scheduling.rule import Decline, Offer, Rule
@@ -87,14 +87,17 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
     first = len(s.loops(name)) - len(loops)
     if not loops:
         return
-    order = list(loops)
-    block = s.block(name)
     lanes = machine.lanes(access.target(block).buffer.dtype)
-    inner = order[-1]
+    vector = contiguous_loop(s, name, loops[-1])
+    if vector and any(stride not in (0, 1) for stride in _strides(s, name, loops[-1])):
+        split_blocks(s, name)
+        loops = s.loops(name)[outer:]
+    *rest, inner = loops
     n = int_const(s.loop(inner).extent)
-    rest = order[:-1]
-    vector = contiguous_loop(s, name, inner)
-    if vector and (n is None or n >= lanes):
+    across = crossing_loop(s, name, inner, rest) if vector else None
+    if across is not None and (n is None or n >= 2 * lanes):
+        rest = tile_lines(s, name, rest, across, inner, lanes, machine)
+    elif vector and (n is None or n >= lanes):
         if n is None or n > lanes:
             outer_part, inner = lanes_of(s, name, inner, lanes)
             rest.append(outer_part)
@@ -105,6 +108,57 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
         rest.append(inner)  # otherwise it stays a loop: indices come from a fused one by division
     if parallel and first == 0 and work >= PARALLEL_WORK and rest:
         parallelise(s, rest, machine)
+
+
+def split_blocks(s: Schedule, name: str) -> None:
+    """Splits output loops along which an operand is stored in blocks, so that inside and outside of a block are loops of their own."""
+    block = s.block(name)
+    factors = {
+        index.a.name: int_const(index.b)
+        for x in access.loads(block)
+        for index in x.indices
+        if isinstance(index, (FloorDiv, FloorMod)) and isinstance(index.a, Var) and int_const(index.b) is not None
+    }
+    for i, binding in zip(block.iters, block.bindings):
+        factor, n = factors.get(i.var.name), int_const(i.extent)
+        if factor is not None and isinstance(binding, Var) and n is not None and n != factor and n % factor == 0:
+            s.split(binding.name, [None, factor])
+
+
+def _strides(s: Schedule, name: str, loop: str) -> list[int | None]:
+    view = access.LoopView.of(s, name)
+    return [view.stride(load, loop) for load in view.loads]
+
+
+def crossing_loop(s: Schedule, name: str, inner: str, rest: list[str]) -> str | None:
+    """The loop along which memory is read contiguously where `inner` steps over it: a transposition."""
+    view = access.LoopView.of(s, name)
+    for load in view.loads:
+        if view.stride(load, inner) in (0, 1):
+            continue
+        found = next((x for x in reversed(rest) if view.stride(load, x) == 1), None)
+        if found is not None:
+            return found
+    return None
+
+
+def tile_lines(s: Schedule, name: str, rest: list[str], across: str, inner: str, lanes: int, machine: Machine) -> list[str]:
+    """Tiles a transposition so that the cache lines that a tile touches are read and written whole; the loops around the tiles."""
+    line = max(lanes, machine.cache_line // access.target(s.block(name)).buffer.dtype.bytes)
+    n = int_const(s.loop(inner).extent)
+    columns, vectors, lane = s.split(inner, [None, line // lanes, lanes])
+    outer = [x for x in rest if x != across]
+    rows = across
+    m = int_const(s.loop(across).extent)
+    if m is None or m > line:
+        first, rows = s.split(across, [None, line])
+        outer.insert(rest.index(across), first)
+    if n is None or n > line:
+        outer.append(columns)
+    s.reorder(*outer, *([] if columns in outer else [columns]), rows, vectors, lane)
+    s.unroll(vectors)
+    s.vectorize(lane)
+    return outer
 
 
 def lanes_of(s: Schedule, name: str, loop: str, lanes: int) -> tuple[str, str]:

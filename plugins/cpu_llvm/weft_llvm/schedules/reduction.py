@@ -5,13 +5,12 @@ What follows a reduction element by element (the division of a mean, an activati
 
 from __future__ import annotations
 
-from weft.expr.nodes import FloorDiv, FloorMod, Var
 from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
-from weft_llvm.schedules.elementwise import inline_producers, parallelise, schedule_elementwise
+from weft_llvm.schedules.elementwise import inline_producers, parallelise, schedule_elementwise, split_blocks
 
 MOST_TAPS = 16
 """Steps of inner reduction loops that are unrolled, at most."""
@@ -53,21 +52,6 @@ def _follows(block: Block, reduction: Block) -> bool:
     result = access.target(reduction).buffer.name
     places = [x.indices for x in access.loads(block) if x.buffer.name == result]
     return bool(spatial) and bool(places) and all(p == tuple(i.var for i in block.iters) for p in places)
-
-
-def split_blocks(s: Schedule, name: str) -> None:
-    """Splits output loops along which an operand is stored in blocks, so that inside and outside of a block are loops of their own."""
-    block = s.block(name)
-    factors = {
-        index.a.name: int_const(index.b)
-        for x in access.loads(block)
-        for index in x.indices
-        if isinstance(index, (FloorDiv, FloorMod)) and isinstance(index.a, Var) and int_const(index.b) is not None
-    }
-    for i, binding in zip(block.iters, block.bindings):
-        factor, n = factors.get(i.var.name), int_const(i.extent)
-        if factor is not None and isinstance(binding, Var) and n is not None and n != factor and n % factor == 0:
-            s.split(binding.name, [None, factor])
 
 
 def schedule_apart(s: Schedule, names: list[str], machine: Machine) -> None:

@@ -9,8 +9,8 @@ from weft.machine import Machine
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
-from weft_llvm.schedules.elementwise import inline_producers, lanes_of
-from weft_llvm.schedules.reduction import lane_loop, schedule_apart, split_blocks
+from weft_llvm.schedules.elementwise import inline_producers, lanes_of, split_blocks
+from weft_llvm.schedules.reduction import lane_loop, schedule_apart
 
 
 def common_rows(program: Program) -> int:
