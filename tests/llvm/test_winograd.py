@@ -92,6 +92,19 @@ def test_random_shapes(seed: int) -> None:
     assert np.abs(got - want).max() <= ALLOWED[m] * max(1.0, float(np.abs(want).max()))
 
 
+def test_transformed_weights_from_memory_are_asked_for_ahead() -> None:
+    second = resolve_target("llvm").machine.caches[1]
+    channels = 2 * LANES
+    outputs = 2 * second // (4 * 16 * channels) // (2 * LANES) * 2 * LANES
+    w, x = numbers(outputs, channels, 3, 3, seed=1), numbers(1, channels, 9, 9, seed=2)
+    for count, asks in ((outputs, True), (2 * LANES, False)):
+        compilation = Compilation(resolve_target("llvm -threads=1"), cache=False)
+        got = compilation.run(winograd(2, x.shape, w[:count], (1, 1, 1, 1))).run({"x": x})["y"]
+        (kernel,) = [k for k in compilation.kernels.values() if k.rule == "winograd"]
+        assert ("prefetch(" in str(kernel.trace)) == asks
+        np.testing.assert_allclose(got, expected(x, w[:count], (1, 1, 1, 1), "", None), rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("m", [2, 4])
 def test_the_schedule_means_the_same(m: int, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -430,3 +430,11 @@ def test_addresses() -> None:
     assert run(text, intrinsics={"fill": fill, "twice": lambda v: v * 2}).tolist() == [[0, 0, 0], [7, 7, 4]]
     assert "address in 'y' is out of bounds" in message("program p() -> (y: int64[2]) { @fill(y[2], 1) }", intrinsics={"fill": fill})
 
+
+def test_a_prefetch_means_nothing_but_its_element_exists() -> None:
+    text = "program p(x: float32[4]) -> (y: float32[4]) { for i in 4 { @prefetch(x[min(i + 1, 3)], 2) y[i] = x[i] } }"
+    assert run(text, np.arange(4, dtype=np.float32)).tolist() == [0, 1, 2, 3]
+    assert "prefetch of 'x' is out of bounds: indices [4], shape [4]" in message(text.replace("min(i + 1, 3)", "i + 1"), np.arange(4, dtype=np.float32))
+    asked: list[float] = []
+    run(text, np.arange(4, dtype=np.float32), intrinsics={"prefetch": lambda element, locality: asked.append(float(element))})
+    assert asked == [1, 2, 3, 3]

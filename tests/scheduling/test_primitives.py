@@ -14,7 +14,7 @@ from weft.errors import ScheduleError
 from weft.expr.nodes import const
 from weft.loop.nodes import Allocate, Program, Region, transform_stmts, walk_stmts
 from weft.loop.parser import parse_program
-from weft.scheduling import Schedule
+from weft.scheduling import Schedule, Trace, replay
 from weft.scheduling.primitives import PRIMITIVES
 
 SCAN = """program scan(x: float32[4, 3]) -> (y: float32[4, 3]) {
@@ -228,6 +228,36 @@ def test_rfactor_with_a_tail() -> None:
         same(p, s.program, {"n": n})
 
 
+PANELS = """program p(x: float32[7, 64], w: float32[4, 64, 16]) -> (y: float32[4, 7, 16]) {
+  for p in 4 { for r in 7 { for k in 64 { for j in 16 {
+    block C(vp: 4 = p, vr: 7 = r, vk: reduce 64 = k, vj: 16 = j) {
+      init { y[vp, vr, vj] = 0.0f32 }
+      y[vp, vr, vj] = y[vp, vr, vj] + x[vr, vk]*w[vp, vk, vj]
+    } } } } }
+}"""
+
+
+def test_prefetch_of_the_next_panel_is_shared_by_rows() -> None:
+    p = parse_program(PANELS)
+    steps = ("split", "k", [None, 8]), ("split", "r", [None, 3]), ("reorder", "r_0", "k_0", "k_1", "r_1"), ("prefetch", "C", "w", "p", "k_0")
+    s = sched(p, *steps)
+    # Eight lines for three row tiles: three each, the last one asks for its last line twice; after the last panel there is none.
+    assert "for ask in 3 unrolled {" in str(s)
+    assert "@prefetch(w[min(p + 1, 3), k_0*8 + min(r_0*3 + ask, 7), 0], 2)" in str(s)
+    s.vectorize("j")
+    s.parallel("p")
+    same(p, s.program)
+    same(p, replay(p, Trace.from_json(s.trace.to_json())))
+
+
+def test_prefetch_in_the_stream_itself() -> None:
+    p = parse_program(PANELS)
+    s = sched(p, ("prefetch", "C", "w", "k", "k", 32, 3))
+    # 64 bytes a step are two lines of 32.
+    assert "@prefetch(w[p, min(k + 1, 63), ask*8], 3)" in str(s)
+    same(p, s.program)
+
+
 def test_looking() -> None:
     s = Schedule(conv())
     assert s.blocks() == ["conv", "bias", "relu"]
@@ -403,6 +433,15 @@ MORE: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (text(SUM + OVER_A), [("rfactor", "A", "k")], "'a' has other writers"),
     (text(DIAGONAL), [("rfactor", "A", "k")], "loop 'k' drives spatial and reduce iterators at once"),
     (S, [("reverse_compute_at", "exp", "k0")], "goes on outside"),
+    (M, [("prefetch", "matmul", "A", "po", "k0")], "loop 'po' is not around block 'matmul'"),
+    (M, [("prefetch", "matmul", "A", "k0", "i")], "loop 'k0' lies inside loop 'i'"),
+    (M, [("prefetch", "matmul", "P", "i", "j")], "'P' is no input of the program"),
+    (M, [("prefetch", "matmul", "B", "i", "j")], "'matmul' reads 'B' at 0 places"),
+    (T, [("prefetch", "A", "x", "i", "j")], "'A' reads 'x' at 2 places"),
+    (lambda: M(k="k"), [("prefetch", "matmul", "A", "i", "j")], "the extent of loop 'k0' is no number"),
+    (lambda: M("m"), [("reorder", "j", "k0", "i"), ("prefetch", "matmul", "A", "j", "k0")], "the extent of loop 'i' is no number"),
+    (text("for i in 8 { for j in 4 { block A(v: 8 = i, w: 4 = j) { a[v] = x[v*w//4] } } }"), [("prefetch", "A", "x", "i", "i")],
+     "how far 'x' moves with loop 'j' is not a number"),
 ]
 REFUSALS += MORE
 

@@ -22,6 +22,7 @@ from weft.expr import nodes as e
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Expr, Var
 from weft.loop.nodes import (
+    PREFETCH,
     TRUE,
     Allocate,
     AtomicUpdate,
@@ -434,6 +435,10 @@ class _Run:
                     if not self.threads:
                         self.fail("a barrier outside every threadIdx loop")
                     self.put("yield")
+                elif s.call.name == PREFETCH and PREFETCH not in self.intrinsics:
+                    for a in s.call.args:
+                        if isinstance(a, Load):
+                            self.check("prefetch of", self.find(a.buffer), [self.formula(i) for i in a.indices])
                 else:
                     self.put(self.formulas(s.call)[0].text)
             case Block():

@@ -32,6 +32,8 @@ LoopKind = Literal[
 ]  # fmt: skip
 LOOP_KINDS: tuple[str, ...] = LoopKind.__args__  # type: ignore[attr-defined]
 TRUE = Const(True, dt.bool_)
+PREFETCH = "prefetch"
+"""The intrinsic prefetch(buffer[index], locality): the element will be read soon. It has no meaning, but the element must exist."""
 
 
 @dataclass(frozen=True)

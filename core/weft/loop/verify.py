@@ -11,6 +11,7 @@ from weft.errors import LoopError, nearest
 from weft.expr.nodes import Expr, Var, walk
 from weft.loop.nodes import (
     LOOP_KINDS,
+    PREFETCH,
     Allocate,
     AtomicUpdate,
     Block,
@@ -357,7 +358,7 @@ def _stored(body: Stmt) -> set[str]:
     for s in walk_stmts(body):
         if isinstance(s, (Store, AtomicUpdate)):
             names.add(s.buffer.name)
-        if isinstance(s, Evaluate):  # an intrinsic may store through any address it is given
+        if isinstance(s, Evaluate) and s.call.name != PREFETCH:  # an intrinsic may store through any address it is given
             names.update(n.buffer.name for n in walk(s.call) if isinstance(n, Load))
         if isinstance(s, Block):
             names.update(r.buffer.name for r in s.writes or ())

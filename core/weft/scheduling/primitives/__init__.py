@@ -17,6 +17,7 @@ from weft.scheduling.primitives.decompose_reduction import decompose_reduction
 from weft.scheduling.primitives.fuse import fuse
 from weft.scheduling.primitives.pad_loop import pad_loop
 from weft.scheduling.primitives.parallel import parallel
+from weft.scheduling.primitives.prefetch import prefetch
 from weft.scheduling.primitives.reorder import reorder
 from weft.scheduling.primitives.reverse_compute_at import reverse_compute_at
 from weft.scheduling.primitives.reverse_compute_inline import reverse_compute_inline
@@ -33,6 +34,6 @@ PRIMITIVES: dict[str, Primitive] = {
     for f in (
         split, pad_loop, fuse, reorder, unroll, vectorize, parallel, bind, annotate,
         compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
-        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor,
+        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, prefetch,
     )
 }  # fmt: skip

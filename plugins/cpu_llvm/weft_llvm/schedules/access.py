@@ -127,6 +127,15 @@ def extent(loop: For) -> int:
     return UNKNOWN_EXTENT if n is None else n
 
 
+def buffer_bytes(x: Load | Store) -> int:
+    """Bytes of the whole buffer that is accessed, symbolic extents guessed."""
+    total = x.buffer.dtype.bytes
+    for d in x.buffer.shape:
+        n = int_const(d)
+        total *= UNKNOWN_EXTENT if n is None else n
+    return total
+
+
 def block_work(block: Block, steps: bool = True) -> int:
     """Steps of the block over its whole domain, symbolic extents guessed; without `steps`, those within one step of a scan."""
     total = 1

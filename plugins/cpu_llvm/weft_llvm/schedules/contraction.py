@@ -19,6 +19,7 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
 from weft_llvm.schedules.elementwise import schedule_elementwise
+from weft_llvm.schedules.prefetch import prefetch_panels
 from weft_llvm.schedules.tiles import Tile, choose_tile, rows_inside
 
 MOST_COLUMNS = 8
@@ -359,6 +360,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
             s.unroll(loop)
         s.vectorize(inner[-1])
     _finish_tail(s, tail, outer[-1], lanes)
+    reduce = prefetch_panels(s, name, reduce, machine)
     settled = _settle_conditions(s, name, reduce, tile_order, outer)
     if not settled:
         _unroll_taps(s, reduce, tile.rows * tile.columns)
@@ -382,8 +384,8 @@ def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, mach
     if free_vars(s.block(name).predicate).keys() & set(columns):
         # The last column tile is not whole. Its condition leaves the hot loops only where the columns' loop runs in parallel by itself.
         return outer, outer
-    row_bytes = sum(_bytes(x) for x in narrow)
-    column_bytes = sum(_bytes(x) for x in wide)
+    row_bytes = sum(access.buffer_bytes(x) for x in narrow)
+    column_bytes = sum(access.buffer_bytes(x) for x in wide)
     repeats = 1
     for x in columns:
         repeats *= view.extent(x)
@@ -415,15 +417,6 @@ def _place_panels(s: Schedule, packed: str, name: str, outer: list[str], togethe
         s.unroll(across)
     s.vectorize(inside[-1])
     return [x for x in together if x in outer[: last + 1]]
-
-
-def _bytes(x: Load) -> int:
-    """Bytes of the buffer that is read, symbolic extents guessed."""
-    total = x.buffer.dtype.bytes
-    for d in x.buffer.shape:
-        n = int_const(d)
-        total *= access.UNKNOWN_EXTENT if n is None else n
-    return total
 
 
 def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:

@@ -20,6 +20,7 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
 from weft_llvm.schedules.contraction import PANEL_VECTORS
+from weft_llvm.schedules.prefetch import prefetch_panels
 from weft_llvm.schedules.reduction import schedule_apart
 from weft_llvm.schedules.tiles import STEP_OVERHEAD, Tile, choose_tile, step_cycles
 
@@ -183,6 +184,7 @@ def _product(s: Schedule, product: str, copy: str, panels: str, panel: int, mach
     s.reverse_compute_at(copy, t_outer)
     init = s.decompose_reduction(product, cb)
     s.compact_buffer(access.target(s.block(product)).buffer.name)
+    prefetch_panels(s, product, [cb, ci], machine)
     for name, at in ((init, t_outer), (product, ci), (copy, t_outer)):
         _finish(s, name, at)
 

@@ -1,0 +1,97 @@
+"""prefetch: what a later iteration reads is brought near while this one computes."""
+
+from __future__ import annotations
+
+from math import prod
+
+from weft import dtypes as dt
+from weft.expr.affine import affine
+from weft.expr.nodes import Const, Expr, Var, const, floordiv, floormod, maximum, minimum, substitute
+from weft.loop.nodes import PREFETCH, Evaluate, For, IntrinsicCall, Load, Program, Stmt, int_const, seq
+from weft.scheduling.region import block_accesses
+from weft.scheduling.rewrite import clean, domain
+from weft.scheduling.tree import Tree
+
+
+def prefetch(program: Program, block: str, buffer: str, ahead: str, at: str, line: int = 64, locality: int = 2) -> tuple[Program, None]:
+    """Each iteration of loop `at` asks for the lines of `buffer` that `block` reads in it one iteration of loop `ahead` later.
+
+    Loops between the two along which `block` reads the same elements share the lines out. Nothing is asked for beyond the buffer.
+
+        for p in 8 { for r in 4 { for k in 32 { for i in 8 { for j in 16 { block C(…) { … w[p, k, i, j] … } } } } } }
+        → prefetch("C", "w", "p", "k")
+        for p in 8 { for r in 4 { for k in 32 { for t in 2 unrolled { @prefetch(w[min(p + 1, 7), k, r*2 + t, 0], 2) } for i in 8 { … } } } }
+
+    `ahead` may be `at`. `line`: bytes that one request brings. `locality`: 3 brings them into every cache, 2 into those from the second on.
+    """
+    step = "prefetch"
+    tree = Tree(program)
+    path, b = tree.block_path(block, step), tree.block(block, step)
+    loops = tree.loops_around(block)
+    names = [f.var.name for f in loops]
+    for name in (ahead, at):
+        if name not in names:
+            raise tree.error(step, f"loop '{name}' is not around block '{block}'", (block,), "loops around it: " + (", ".join(names) or "none"))
+    first, last = names.index(ahead), names.index(at)
+    if first > last:
+        raise tree.error(step, f"loop '{ahead}' lies inside loop '{at}'", (ahead, at), "ahead is the outer of the two")
+    reads = [a for a in block_accesses(b, buffer) if not a.write]
+    places = {a.indices for a in reads}
+    if len(places) != 1 or any(a.extents is not None or a.inner for a in reads):
+        why = f"'{block}' reads '{buffer}' at {len(places)} places" if len(places) != 1 else f"'{block}' reads '{buffer}' in loops of its own"
+        raise tree.error(step, why, (block,))
+    source = reads[0].buffer
+    if source not in program.inputs:
+        raise tree.error(step, f"'{buffer}' is no input of the program", (block,), "what the program itself computes may not be there yet")
+    around = domain(path)
+    values = {i.var.name: x for i, x in zip(b.iters, b.bindings)}
+    indices = [clean(substitute(i, values), around) for i in reads[0].indices]
+
+    def stride(loop: For) -> int:
+        """Bytes from one iteration to the next."""
+        total, size = 0, source.dtype.bytes
+        for i, d in reversed(list(zip(indices, source.shape))):
+            form = affine(i, [loop.var.name])
+            coefficient = None if form is None else form.coefficient(loop.var.name)
+            if coefficient is None or (coefficient and not size):
+                raise tree.error(step, f"how far '{buffer}' moves with loop '{loop.var.name}' is not a number", (block, loop.var.name))
+            total += coefficient * size
+            size *= int_const(d) or 0
+        return total
+
+    def trips(loop: For) -> int:
+        n = int_const(loop.extent)
+        if n is None:
+            raise tree.error(step, f"the extent of loop '{loop.var.name}' is no number", (loop.var.name,))
+        return n
+
+    # Inside `at`: the first iteration of each line, loop by loop. Between: who asks for which.
+    grid = [(f, max(1, line // abs(s))) for f in loops[last + 1 :] if (s := stride(f))]
+    points = [-(-trips(f) // per) for f, per in grid]
+    sharing = [f for f in loops[first + 1 : last] if stride(f) == 0]
+    shares, lines = prod(map(trips, sharing)), prod(points)
+    each = -(-lines // shares)
+    turn = Var(tree.fresh("ask"), dt.int64)
+    number: Expr = const(0)
+    for f in sharing:
+        number = number * trips(f) + f.var
+    number = number * each + (turn if each > 1 else 0)
+    if each * shares > lines:
+        number = minimum(number, const(lines - 1))
+    then: dict[str, Expr] = {f.var.name: const(0) for f in loops[last + 1 :]}
+    inner = lines
+    for (f, per), n in zip(grid, points):
+        inner //= n
+        then[f.var.name] = floormod(floordiv(number, const(inner)), const(n)) * per
+    then[ahead] = loops[first].var + 1
+    seen = {**around, turn.name: const(each)}
+
+    def inside(index: Expr, extent: Expr) -> Expr:
+        return clean(minimum(maximum(clean(substitute(index, then), seen), const(0)), extent - 1), seen)
+
+    load = Load(source, tuple(inside(i, d) for i, d in zip(indices, source.shape)))
+    ask: Stmt = Evaluate(IntrinsicCall(PREFETCH, (load, Const(locality, dt.int64))))
+    if each > 1:
+        ask = For(turn, const(each), ask, "unrolled")
+    spot = next(k for k, s in enumerate(path) if s is loops[last])
+    return tree.replace(path[: spot + 2], seq(ask, path[spot + 1])), None

@@ -1,0 +1,67 @@
+"""Weights that come from memory: the next panel of them is asked for while the present one is used."""
+
+from __future__ import annotations
+
+from weft.loop.nodes import Load
+from weft.machine import Machine
+from weft.scheduling.schedule import Schedule
+from weft_llvm.schedules import access
+
+LEAST_SHARERS = 2
+"""Tiles that use a panel. One that is used once is a stream, which hardware reads ahead in."""
+MOST_PASSES = 2
+"""Passes over all weights: what is read again comes from the third cache, from where hardware brings it in time."""
+ROOM = 0.75
+"""The part of the second cache that two panels, and what is computed with them, may take."""
+LINES = 4
+"""Steps of a reduction between requests, at most."""
+
+
+def prefetch_panels(s: Schedule, name: str, reduce: list[str], machine: Machine) -> list[str]:
+    """While a tile of the contraction `name` is computed its part of the next panel of weights is asked for, if that pays.
+
+    It does where weights come from further away than the second cache, one panel after another, and the next panel has room there.
+
+    Args:
+        reduce: the loops of the reduction, outermost first. One that is alone is split, so that the tiles that use a panel share its lines.
+
+    Returns:
+        The loops of the reduction.
+    """
+    view = access.LoopView.of(s, name)
+    inputs = {b.name for b in s.program.inputs}
+    lane = view.loops[-1]
+    wide = [x for x in view.loads if x.buffer.name in inputs and view.stride(x, lane) == 1]
+    narrow = [x for x in view.loads if x.buffer.name != view.store.buffer.name and view.stride(x, lane) == 0]
+    if len(wide) != 1 or not narrow:
+        return reduce
+    (weights,) = wide
+    last = view.loops.index(reduce[0])
+    moving = [k for k in range(last) if view.stride(weights, view.loops[k]) != 0]
+    if not moving:
+        return reduce
+    before, between, inside = view.loops[: moving[-1]], view.loops[moving[-1] + 1 : last], view.loops[moving[-1] + 1 :]
+    if any(view.extents[x] is None or view.stride(weights, x) is None for x in inside):
+        return reduce
+
+    def uses(loops: list[str]) -> int:
+        total = 1
+        for x in loops:
+            total *= view.extent(x) if view.stride(weights, x) == 0 else 1
+        return total
+
+    def panel_bytes(x: Load) -> int:
+        total = x.buffer.dtype.bytes
+        for loop in inside:
+            total *= view.extent(loop) if view.stride(x, loop) != 0 else 1
+        return min(total, access.buffer_bytes(x))
+
+    near, second = 2 * panel_bytes(weights) + sum(map(panel_bytes, narrow)), machine.caches[1]
+    if uses(between) < LEAST_SHARERS or uses(before) > MOST_PASSES or access.buffer_bytes(weights) <= second or near > ROOM * second:
+        return reduce
+    ahead = view.loops[moving[-1]]
+    if len(reduce) == 1:
+        steps = max(k for k in range(1, LINES + 1) if view.extent(reduce[0]) % k == 0)
+        reduce = s.split(reduce[0], [None, steps]) if steps > 1 else reduce
+    s.prefetch(name, weights.buffer.name, ahead, reduce[0], machine.cache_line)
+    return reduce
