@@ -32,7 +32,7 @@ from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.plan import Native, TensorInfo
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
-from weft.weights import Weights
+from weft.weights import Weights, let_go
 
 if TYPE_CHECKING:
     from weft.pipeline import OnStage, ResolvedTarget
@@ -107,6 +107,9 @@ class Compilation:
     def _run(self, graph: Graph) -> Executable:
         assumed = assumptions(graph)
         grouped = self.optimize(graph)
+        for value in graph.constants():
+            if value.constant is not None:
+                let_go(value.constant)  # what passes read of it; what they made of it is another constant
         with Weights(grouped.constants()) as weights:
             uses = self.compile_kernels(grouped)
             with self.stage("plan_memory", graph.name):

@@ -50,7 +50,7 @@ def packed(value: Value) -> Array:
         stored[...] = data
     else:
         stored = layout.pack(data, aligned_empty)
-    _let_go(data)
+    let_go(data)
     return stored
 
 
@@ -58,7 +58,7 @@ def _address(data: Array) -> int:
     return int(data.__array_interface__["data"][0])
 
 
-def _let_go(data: Array) -> None:
+def let_go(data: Array) -> None:
     """Drops the pages of a mapped file that `data` lies in from this process; whoever reads them again gets them from the file."""
     base: object = data
     while isinstance(base, (np.ndarray, memoryview)):
