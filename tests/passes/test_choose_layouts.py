@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.graph.graphs import convolutional, keeps_meaning, numbers
 
 from weft.expr.nodes import Var
@@ -53,12 +54,29 @@ def test_a_chain_is_blocked_from_the_first_convolution_on() -> None:
     ]  # fmt: skip
     weights = [n.inputs[1] for n in choose_layouts(b.build(), CAPABILITIES).nodes if isinstance(n.op, Conv)]
     assert [w.tensor.layout for w in weights] == [  # type: ignore[union-attr]
-        conv_weight_layout(4, 4, input_blocked, depthwise) for input_blocked, depthwise in ((False, False), (True, False), (True, False), (True, True))
+        conv_weight_layout(4, 4, input_blocked, depthwise, True) for input_blocked, depthwise in ((False, False), (True, False), (True, False), (True, True))
     ]
     assert conv_weight_layout(4, 4, True, False).stored_shape((8, 12, 3, 5)) == (2, 3, 3, 5, 4, 4)
     w = np.arange(8 * 12 * 15).reshape(8, 12, 3, 5)
     assert conv_weight_layout(4, 4, True, False).pack(w)[1, 2, 0, 3, 1, 2] == w[4 + 2, 8 + 1, 0, 3]
     assert conv_weight_layout(4, 4, True, True).stored_shape((8, 1, 3, 5)) == (2, 1, 3, 5, 4)
+
+
+@pytest.mark.parametrize(("size", "dilation", "gaps"), [(8, 1, True), (40, 1, False), (40, 9, True), (N, 9, False)])
+def test_where_many_taps_are_outside_weights_lie_tap_by_tap(size: int | Var, dilation: int, gaps: bool) -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (1, 8, 40, size)))
+    b.output(b.add(Conv((1, 1), (dilation,) * 4, (dilation, dilation)), x, b.constant(numbers(8, 8, 3, 3, seed=1))))
+    (node,) = [n for n in choose_layouts(b.build(), CAPABILITIES).nodes if isinstance(n.op, Conv)]
+    weights = node.inputs[1]
+    assert weights is not None and weights.tensor.layout == conv_weight_layout(4, 4, True, False, taps_first=gaps)
+    keeps_meaning(b.build(), choose_layouts(b.build(), CAPABILITIES), [numbers(1, 8, 40, 12 if isinstance(size, Var) else size)])
+
+
+def test_weights_tap_by_tap() -> None:
+    w = np.arange(8 * 12 * 15).reshape(8, 12, 3, 5)
+    layout = conv_weight_layout(4, 4, True, False, taps_first=True)
+    assert layout.stored_shape(w.shape) == (2, 3, 5, 3, 4, 4) and layout.pack(w)[1, 0, 3, 2, 1, 2] == w[4 + 2, 8 + 1, 0, 3]
 
 
 def test_outputs_and_others_get_conversions_once() -> None:

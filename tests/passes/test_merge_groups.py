@@ -94,5 +94,5 @@ def test_groups_of_whole_blocks_are_stored_in_blocks(stride: int) -> None:
     convolutions = [n for n in after.nodes if isinstance(n.op, Conv)]
     assert [n.output.tensor.layout for n in convolutions] == [blocked(4, 1, 4)] * 2
     weights = convolutions[1].inputs[1]
-    assert weights is not None and weights.tensor.layout == conv_weight_layout(4, 4, True, False)
+    assert weights is not None and weights.tensor.layout == conv_weight_layout(4, 4, True, False, taps_first=True)
     keeps_meaning(b.build(), after, [np.asarray(numbers(1, 8, 12, 12))])

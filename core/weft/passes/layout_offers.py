@@ -17,6 +17,8 @@ BYTES_PER_FLOP = 1 / 8
 QUERIES_TO_PACK = 8
 # Input channels with those that pad the last block, over the channels: from there on rows are read as they are.
 MOST_VAIN = 1.3
+# Share of taps inside the picture below which weights lie tap by tap: what is skipped would leave gaps in a stream, which no prefetcher follows.
+MOST_GAPS = 0.9
 # Rows of one channel with a stride give no vector of neighbours: a convolution per channel or group runs about so many times as long as at stride 1.
 STRIDED_ROWS = 8
 
@@ -36,11 +38,16 @@ def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
     return offers
 
 
-def conv_weight_layout(rank: int, lanes: int, input_blocked: bool, depthwise: bool) -> Layout:
-    """[O, I, k…] as O/v, I/v, k…, I%v, O%v; I whole where the input is row-major; depthwise [C, 1, k…] as C/v, 1, k…, C%v."""
+def conv_weight_layout(rank: int, lanes: int, input_blocked: bool, depthwise: bool, taps_first: bool = False) -> Layout:
+    """[O, I, k…] as O/v, I/v, k…, I%v, O%v; I whole where the input is row-major; depthwise [C, 1, k…] as C/v, 1, k…, C%v.
+
+    `taps_first`: O/v, k…, I/v, I%v, O%v.
+    """
     if depthwise or not input_blocked:
         return blocked(rank, 0, lanes)
     # After both splits the axes are O/v, O%v, I/v, I%v, k…
+    if taps_first:
+        return Layout((Split(0, lanes), Split(2, lanes), Permute((0, *range(4, rank + 2), 2, 3, 1))))
     return Layout((Split(0, lanes), Split(2, lanes), Permute((0, 2, *range(4, rank + 2), 3, 1))))
 
 
@@ -69,12 +76,27 @@ def conv_offers(node: Node, lanes: int) -> list[LayoutOffer]:
     vain = -(-ic // lanes) * lanes / ic
     if ic % lanes == 0 or depthwise or (groups == 1 and vain < MOST_VAIN):
         gain -= 0 if depthwise else half * (vain - 1)
-        found.append(LayoutOffer((activation, conv_weight_layout(rank, lanes, True, depthwise), *rest), (activation,), -gain))
+        taps_first = taps_inside(node) < MOST_GAPS
+        found.append(LayoutOffer((activation, conv_weight_layout(rank, lanes, True, depthwise, taps_first), *rest), (activation,), -gain))
     if groups == 1:
         # Few input channels (an image's three): rows are read as they are, blocks written.
         loss = half / 2 if vain < MOST_VAIN else 0.0
         found.append(LayoutOffer((None, conv_weight_layout(rank, lanes, False, False), *rest), (activation,), loss - gain))
     return found
+
+
+def taps_inside(node: Node) -> float:
+    """The share of a convolution's taps that do not fall into the padding; 1 where the picture's size is not known."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    attributes, n, share = node.op.attributes(), x.tensor.rank - 2, 1.0
+    strides, pads, dilations = attributes.get("strides") or (1,) * n, attributes.get("pads") or (0,) * 2 * n, attributes.get("dilations") or (1,) * n
+    for k, (size, taps, out) in enumerate(zip(x.shape[2:], w.shape[2:], node.output.shape[2:])):
+        if not isinstance(size, int) or not isinstance(taps, int) or not isinstance(out, int) or not taps * out:
+            return 1.0
+        places = np.add.outer(np.arange(out) * strides[k], np.arange(taps) * dilations[k]) - pads[k]
+        share *= float(np.mean((places >= 0) & (places < size)))
+    return share
 
 
 def conv_flops(output: Value, weights: Value) -> float:
