@@ -225,12 +225,15 @@ def show(results: Sequence[Result], rows: Sequence[dict[str, Any]], averages: Se
         table = Table("model", "threads", *(f"weft/{n}" for n in names), "weft/best", title="Weft's median over theirs: below 1 Weft is faster")
         for column in table.columns[1:]:
             column.justify = "right"
-        cells = lambda r: [f"{r['over'][n]:.2f}" if r["over"].get(n) is not None else "" for n in names] + [f"{r['over_best']:.2f}"]
-        for r in rows:
-            table.add_row(r["model"], str(r["threads"]), *cells(r))
+
+        def cells(row: dict[str, Any]) -> list[str]:
+            return [f"{row['over'][n]:.2f}" if row["over"].get(n) is not None else "" for n in names] + [f"{row['over_best']:.2f}"]
+
+        for row in rows:
+            table.add_row(row["model"], str(row["threads"]), *cells(row))
         table.add_section()
-        for r in averages:
-            table.add_row(f"geometric mean of {r['models']}", str(r["threads"]), *cells(r))
+        for row in averages:
+            table.add_row(f"geometric mean of {row['models']}", str(row["threads"]), *cells(row))
         console.print(table)
 
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def callers(path: Path, threads: int) -> dict[str, Callable[[], Any]]:
     found: dict[str, Callable[[], Any]] = {f"{WEFT}: exe(x, y)": lambda: executable(x, y), f"{WEFT}: exe.run({{…}})": lambda: executable.run(inputs)}
     for name, kind in peers().items():
         run = kind.open(str(path), threads)
-        found[name] = lambda run=run: run(inputs)
+        found[name] = partial(run, inputs)
     return found
 
 

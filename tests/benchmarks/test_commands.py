@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import accuracy, compare, compile_time, memory, overhead
+from benchmarks import accuracy, compare, compile_time, memory, overhead, threads
 from benchmarks.arguments import judge
 from benchmarks.models import save_twin
 
@@ -77,6 +77,19 @@ def test_compile_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cold["limit"] is None  # the limit is that of two models
     assert warm["limit"] == 0.5 + warm["reading"] and warm["seconds"] > 0
     assert "limit s" in capsys.readouterr().out
+
+
+def test_threads(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words_of_threads = [*words(folder), "--threads", "2", "--callers", "3", "--seconds", "0.05"]
+    assert threads.main(words_of_threads) == 0
+    join, kernels, *callers = json.loads((folder / "out.json").read_text())["results"]
+    assert join["awake"] > 0 and join["asleep"] > 0
+    assert kernels["efficiency"] == pytest.approx(kernels["alone"] / kernels["together"] / 2)
+    assert kernels["alone"] == pytest.approx(sum(k["alone"] for k in kernels["kernels"])) and kernels["alone"] > 0
+    assert callers[0]["engine"] == "weft" and all(c["calls"] >= 3 and 0 < c["p50"] <= c["p99"] for c in callers)
+    assert "fork-join of 2 threads" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="no measure 'x': there are join, kernels, callers"):
+        threads.main(["--only", "x"])
 
 
 def test_accuracy(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
