@@ -1,4 +1,4 @@
-"""Elementwise and data-moving groups: one nest, neighbouring loops joined where every access lets them, lanes on the contiguous one, transpositions in tiles."""
+"""Elementwise and data-moving groups: one nest, loops joined where every access lets them, lanes on the contiguous one, transpositions in tiles."""
 
 from __future__ import annotations
 
