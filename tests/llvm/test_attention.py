@@ -23,7 +23,7 @@ from weft.ops.movement import Transpose
 from weft.pipeline import resolve_target
 from weft.scheduling.rule import Decline
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules.attention import LEAST_ROWS, AttentionRule, choose_height, schedule_attention
+from weft_llvm.schedules.attention import LEAST_ROWS, UNKNOWN_KEYS, AttentionRule, choose_height, schedule_attention
 
 HEADS_LAST = Transpose((0, 2, 1, 3))
 
@@ -134,6 +134,13 @@ def test_scores_are_in_memory_for_one_tile_only(queries: int, keys: int, size: i
     for buffer in held:
         assert np.prod([int(str(d)) for d in buffer.shape]) <= rows * keys, buffer
     assert sum(np.prod([int(str(d)) for d in b.shape]) * b.dtype.bytes for b in held) <= machine.caches[1] or rows <= LEAST_ROWS
+
+
+def test_tiles_are_small_where_keys_are_unknown() -> None:
+    machine = resolve_target("llvm").machine
+    schedule = Schedule(lowered(attention(queries=Var("s"), keys=Var("t"), size=16)), machine)
+    schedule_attention(schedule, machine)
+    assert schedule.trace.choices["query_rows"] * UNKNOWN_KEYS * 2 * float32.bytes <= machine.caches[1]
 
 
 @pytest.mark.parametrize("sizes", [{"s": 1, "t": 33}, {"s": 50, "t": 50}, {"s": 7, "t": 130}])

@@ -25,8 +25,10 @@ from weft_llvm.schedules.rowwise import fold_halves, schedule_row
 from weft_llvm.schedules.tiles import STEP_OVERHEAD, Tile, fits, step_cycles
 
 COMPOSITE = "ScaledDotProductAttention"
-LEAST_ROWS, MOST_ROWS, WHOLE_ROWS = 12, 64, 256
+LEAST_ROWS, MOST_ROWS, WHOLE_ROWS = 6, 64, 256
 """Queries in a tile: so many at least, however many the keys; so many at most; so many at most if there are no more."""
+UNKNOWN_KEYS = 2048
+"""What a symbolic number of keys is taken for: the scores of a tile stay in the second cache up to so many."""
 STREAM_CYCLES = 4.0
 """What a vector of keys or values costs once per tile of queries, beyond what it costs each register tile."""
 
@@ -374,7 +376,7 @@ def choose_rows(s: Schedule, parts: Parts, row: str, machine: Machine) -> int:
     """Queries of a tile: the fewer the more often keys and values are streamed, the more the sooner scores leave the second cache; all of them where
     that is few, as tiles that are not whole cost as much as whole ones."""
     store = access.target(s.block(parts.exps)).buffer
-    dtype, keys = store.dtype, int_const(store.shape[-1]) or access.UNKNOWN_EXTENT
+    dtype, keys = store.dtype, int_const(store.shape[-1]) or UNKNOWN_KEYS
     n = int_const(s.loop(row).extent)
     room = machine.caches[1] * 3 // 4
     best: tuple[float, int] | None = None
