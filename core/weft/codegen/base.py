@@ -11,7 +11,7 @@ from weft.errors import CodegenError
 from weft.expr.nodes import Expr, Var
 from weft.loop.nodes import Program
 
-TASKS_PER_THREAD = 4
+TASKS_PER_THREAD = 8
 """A parallel loop is cut into at most this many tasks per thread: few enough to be cheap, many enough to even out."""
 
 THREADS = Var("call.threads", dt.int64)

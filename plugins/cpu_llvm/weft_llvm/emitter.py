@@ -994,10 +994,12 @@ class Emitter(Arithmetic):
         self._scratch_base = dict(self._scratch_base)
         for n in scratch:
             self._scratch_base[n] = take("ptr", 64)
-        # Task k of n takes the iterations k*extent/n … (k+1)*extent/n - 1: sizes differ by at most one.
-        scaled = self._op(f"mul nuw nsw i64 %index, {extent}")
-        first = self._op(f"udiv i64 {scaled}, {tasks}")
-        last = self._op(f"udiv i64 {self._op(f'add nuw nsw i64 {scaled}, {extent}')}, {tasks}")
+        # Sizes differ by at most one, the larger tasks first: whoever is done early takes the small ones that are left.
+        size, rest = self._op(f"udiv i64 {extent}, {tasks}"), self._op(f"urem i64 {extent}, {tasks}")
+        before = self.intrinsic("i64", "llvm.umin.i64", ("i64", "%index"), ("i64", rest))
+        first = self._op(f"add nuw nsw i64 {self._op(f'mul nuw nsw i64 %index, {size}')}, {before}")
+        more = self._op(f"zext i1 {self._op(f'icmp ult i64 %index, {rest}')} to i64")
+        last = self._op(f"add nuw nsw i64 {self._op(f'add nuw nsw i64 {first}, {size}')}, {more}")
         begin = self.cast(Value(first, dt.int64), s.var.dtype)
         self._emit_loop(s, begin, self.cast(Value(last, dt.int64), s.var.dtype), may_be_empty=False)
         self._line("ret void")
