@@ -360,7 +360,9 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
             s.unroll(loop)
         s.vectorize(inner[-1])
     _finish_tail(s, tail, outer[-1], lanes)
-    reduce = prefetch_panels(s, name, reduce, machine)
+    if not any(reduce[0] in c for c in access.LoopView.of(s, name).conditions):
+        # Weights tap by tap: which taps are read is settled below, by loops that share nothing out evenly.
+        reduce = prefetch_panels(s, name, reduce, machine)
     settled = _settle_conditions(s, name, reduce, tile_order, outer)
     if not settled:
         _unroll_taps(s, reduce, tile.rows * tile.columns)
