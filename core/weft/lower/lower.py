@@ -369,8 +369,9 @@ class _Lowering:
             places = [k for k, i in enumerate(read.indices) if axis.var.name in free_vars(i)]
             if len(places) != 1 or simplify(read.indices[places[0]]) != axis.var or read.tensor.shape[places[0]] != axis.extent:
                 return None
-            parts = [p for i in layout.map(read.indices) for p in walk(i) if isinstance(p, FloorDiv) and isinstance(p.b, Const) and axis.var.name in free_vars(p.a)]
-            factors.add(int(parts[0].b.value) if len(parts) == 1 else None)  # type: ignore[attr-defined]
+            quotients = (p for i in layout.map(read.indices) for p in walk(i) if isinstance(p, FloorDiv) and axis.var.name in free_vars(p.a))
+            parts = [p.b for p in quotients if isinstance(p.b, Const)]
+            factors.add(int(parts[0].value) if len(parts) == 1 else None)
         return factors.pop() if len(factors) == 1 else None
 
     # -- scans
