@@ -66,6 +66,26 @@ e:
   store volatile i64 %w, ptr %p
   ret void
 }
+define internal void @mark(ptr %ctx, ptr %c, i64 %i, i64 %who) {
+  %at = shl i64 %who, 3
+  %p = getelementptr i64, ptr %c, i64 %at
+  %order = load i64, ptr %p
+  %next = add i64 %order, 1
+  store i64 %next, ptr %p
+  %row = shl i64 %i, 3
+  %place = add i64 %row, 64
+  %q = getelementptr i64, ptr %c, i64 %place
+  store i64 %who, ptr %q
+  %q1 = getelementptr i64, ptr %q, i64 1
+  store i64 %order, ptr %q1
+  ret void
+}
+define i32 @marked(ptr %ctx, ptr %c, i64 %tasks) {
+  %at = getelementptr i8, ptr %ctx, i64 32
+  %f = load ptr, ptr %at
+  %r = call i32 %f(ptr %ctx, ptr @mark, ptr %c, i64 %tasks)
+  ret i32 %r
+}
 define i32 @go(ptr %ctx, ptr %c, i64 %tasks, i64 %which) {
   %at = getelementptr i8, ptr %ctx, i64 32
   %f = load ptr, ptr %at
@@ -126,6 +146,25 @@ def test_every_task_once(count: int) -> None:
         for _ in range(20):
             assert caller.go(array, tasks) == 0
         assert (array[:tasks] == 20).all()
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_threads_keep_to_their_part(count: int) -> None:
+    """Each thread runs its own range from the front and helps in others' from the back, so it runs the same tasks in one loop after another."""
+    caller = Caller(count)
+    marked = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(caller.code.address("marked"))
+    for tasks in (count, 11, 64):
+        ranges = np.array_split(np.arange(tasks), count)
+        for _ in range(100):
+            notes = np.zeros((8 + tasks, 8), np.int64)
+            assert marked(caller.address, notes.ctypes.data, tasks) == 0
+            who, order = notes[8:, 0], notes[8:, 1]
+            for owner, part in enumerate(ranges):
+                for thread in range(count):
+                    ran = order[part[who[part] == thread]]
+                    assert (np.diff(ran) > 0).all() if thread == owner else (np.diff(ran) < 0).all()
+                own = who[part] == owner
+                assert own[: own.sum()].all(), "others take from the back"
 
 
 def test_tasks_know_their_thread() -> None:

@@ -19,7 +19,7 @@ from weft import settings
 from weft.runtime.abi import Context
 from weft.runtime.loader import Code, address_of, imports_table
 
-STATE_BYTES = 16384
+STATE_BYTES = 32768
 """What the pool may use of its state. Zeros are a pool without workers; `parallel_for` starts those it needs."""
 SPIN_OFFSET = 320
 """Where in the state the number of counter ticks stands that an idle thread spins before it sleeps; 0: the pool's own guess."""

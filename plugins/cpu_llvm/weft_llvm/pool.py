@@ -1,9 +1,13 @@
 """The worker pool as LLVM IR, in the same ABI as kernels: no C, no Python in its threads.
 
-One 64-bit word says everything that a claim needs: epoch (32 bits), threads that may take part (8), chunks (12), next chunk (12). The caller
-publishes a job by storing a new word; it and the workers claim chunks by comparing and exchanging the word, which fails if it is not the one they
-looked at: a worker that slept through jobs, or is late, claims rightly or not at all, so nobody ever waits for a sleeping worker. The job's
-description may be read after a claim succeeded, because the job cannot end before the claimed chunk has.
+A job's chunks are shared out beforehand: each thread that may take part has a range of neighbours of its own, about as many as every other, which it
+takes from the front; when that is empty it takes from the back of others' ranges. So a thread mostly runs the same part of one parallel loop after
+another, and finds in its own cache what it wrote there: lines that another core wrote cost a third of the time of small kernels.
+
+The job's word says epoch (32 bits), threads that may take part (8), chunks (12); a range's word epoch (32), end (16), begin (16). The caller
+publishes a job by storing ranges and then the word; a chunk is claimed by comparing and exchanging its range's word, which fails if it is not the one
+that was looked at or is of another epoch: a worker that slept through jobs, or is late, claims rightly or not at all, so nobody ever waits for a
+sleeping worker. The job's description may be read after a claim succeeded, because the job cannot end before the claimed chunk has.
 
 A task gets the number of the thread that runs it: 0 is the caller, and all are below the threads that the job's context allows, so scratch is wanted
 once for every thread, and stays in its cache from one task to the next.
@@ -27,7 +31,7 @@ from __future__ import annotations
 from weft.errors import CodegenError
 from weft.runtime.abi import IMPORTS, OFFSETS
 
-POOL_VERSION = "3"
+POOL_VERSION = "4"
 
 _WORD, _EPOCH = 0, 4
 _TASK, _CLOSURE, _CTX, _TASKS = 64, 72, 80, 88
@@ -37,6 +41,7 @@ _BUSY, _WORKERS, _FULL = 256, 264, 272
 _SPIN, _CALLER_CPU, _IMPORTS = 320, 328, 336
 _DEBT, _ALONE = 384, 392  # what sleeping workers could have saved lately, and when a job last did without them, in ticks
 _ARGS = 1024  # 16 bytes for each worker: state, index
+_RANGES = 8192  # a line for each thread
 _MOST_WORKERS = 254
 _CHUNKS_PER_THREAD = 64
 _SAMPLES = 4  # chunks per thread from which on the first tells something
@@ -72,7 +77,7 @@ def emit_pool(architecture: str) -> str:
         "DECLARE_PAUSE": declare_pause, "PAUSE": pause, "COUNTER": COUNTERS[architecture], "DEFAULT_TICKS": _TICKS[architecture], "FUTEX": _FUTEX[architecture],
         "WORD": _WORD, "EPOCH": _EPOCH, "TASKS": _TASKS, "TASK": _TASK, "CLOSURE": _CLOSURE, "JOBCTX": _CTX, "REMAINING": _REMAINING, "WAITING": _WAITING,
         "SLEEPERS": _SLEEPERS, "BUSY": _BUSY, "WORKERS": _WORKERS, "FULL": _FULL, "SPIN": _SPIN,
-        "CALLERCPU": _CALLER_CPU, "STATEIMPORTS": _IMPORTS, "ARGS": _ARGS,
+        "CALLERCPU": _CALLER_CPU, "STATEIMPORTS": _IMPORTS, "ARGS": _ARGS, "RANGES": _RANGES,
         "DEBT": _DEBT, "ALONE": _ALONE, "SAMPLES": _SAMPLES, "WAKE_PERCENT": _WAKE_PERCENT,
         "MOST_WORKERS": _MOST_WORKERS, "PER_THREAD": _CHUNKS_PER_THREAD, "MOST_CHUNKS": _MOST_CHUNKS,
         "CTX_POOL": OFFSETS["pool"], "CTX_THREADS": OFFSETS["threads"], "CTX_IMPORTS": OFFSETS["imports"],
@@ -197,29 +202,61 @@ leave:
   ret void
 }
 
+; where the word of thread number `who` stands
+define internal ptr @range_of(ptr %state, i64 %who) nounwind {
+  %line = shl i64 %who, 6
+  %offset = add i64 %line, <RANGES>
+  %at = getelementptr i8, ptr %state, i64 %offset
+  ret ptr %at
+}
+
 ; as thread number `who` claims and runs chunks of the job, if it is invited, until none is left or it has run `most` (-1: no limit). How many it ran.
 define internal i32 @work(ptr %state, i64 %who, i32 %most) nounwind {
 entry:
   %word.at = getelementptr i8, ptr %state, i64 <WORD>
-  br label %look
-look:
-  %ran = phi i32 [ 0, %entry ], [ %ran, %claim ], [ %ran.more, %chunk.done ]
-  %w = load atomic i64, ptr %word.at monotonic, align 8
-  %next = and i64 %w, 4095
-  %c = lshr i64 %w, 12
-  %count = and i64 %c, 4095
+  %w = load atomic i64, ptr %word.at acquire, align 8
+  %epoch = lshr i64 %w, 32
   %p = lshr i64 %w, 24
   %people = and i64 %p, 255
-  %some = icmp ult i64 %next, %count
+  %c = lshr i64 %w, 12
+  %count = and i64 %c, 4095
   %invited = icmp ult i64 %who, %people
-  %can = and i1 %some, %invited
-  br i1 %can, label %claim, label %none
+  br i1 %invited, label %visit, label %leave.now
+leave.now:
+  ret i32 0
+visit:
+  %owner = phi i64 [ %who, %entry ], [ %neighbour, %pass ]
+  %ran.before = phi i32 [ 0, %entry ], [ %ran, %pass ]
+  %range.at = call ptr @range_of(ptr %state, i64 %owner)
+  %own = icmp eq i64 %owner, %who
+  br label %look
+look:
+  %ran = phi i32 [ %ran.before, %visit ], [ %ran, %claim ], [ %ran.more, %chunk.done ]
+  %r = load atomic i64, ptr %range.at monotonic, align 8
+  %r.epoch = lshr i64 %r, 32
+  %present = icmp eq i64 %r.epoch, %epoch
+  %begin = and i64 %r, 65535
+  %r.high = lshr i64 %r, 16
+  %end = and i64 %r.high, 65535
+  %some = icmp ult i64 %begin, %end
+  %can = and i1 %some, %present
+  br i1 %can, label %claim, label %pass
+pass:
+  %after = add i64 %owner, 1
+  %wraps = icmp eq i64 %after, %people
+  %neighbour = select i1 %wraps, i64 0, i64 %after
+  %all = icmp eq i64 %neighbour, %who
+  br i1 %all, label %none, label %visit
 claim:
-  %w.next = add i64 %w, 1
-  %x = cmpxchg ptr %word.at, i64 %w, i64 %w.next seq_cst monotonic
+  %r.front = add i64 %r, 1
+  %r.back = sub i64 %r, 65536
+  %r.next = select i1 %own, i64 %r.front, i64 %r.back
+  %x = cmpxchg ptr %range.at, i64 %r, i64 %r.next seq_cst monotonic
   %mine = extractvalue { i64, i1 } %x, 1
   br i1 %mine, label %run, label %look
 run:
+  %last.one = sub i64 %end, 1
+  %next = select i1 %own, i64 %begin, i64 %last.one
   %task.at = getelementptr i8, ptr %state, i64 <TASK>
   %task = load ptr, ptr %task.at, align 8
   %closure.at = getelementptr i8, ptr %state, i64 <CLOSURE>
@@ -250,7 +287,7 @@ chunk.done:
   %enough = icmp eq i32 %ran.more, %most
   br i1 %enough, label %none, label %look
 none:
-  %total = phi i32 [ %ran, %look ], [ %ran.more, %chunk.done ]
+  %total = phi i32 [ %ran, %pass ], [ %ran.more, %chunk.done ]
   %did = icmp ne i32 %total, 0
   br i1 %did, label %report, label %leave
 report:
@@ -272,6 +309,53 @@ leave:
   ret i32 %total
 }
 
+; chunks that nobody has taken yet
+define internal i64 @unclaimed(ptr %state, i64 %people) nounwind {
+entry:
+  br label %next
+next:
+  %who = phi i64 [ 0, %entry ], [ %more, %next ]
+  %sum = phi i64 [ 0, %entry ], [ %sum.more, %next ]
+  %at = call ptr @range_of(ptr %state, i64 %who)
+  %r = load atomic i64, ptr %at monotonic, align 8
+  %begin = and i64 %r, 65535
+  %high = lshr i64 %r, 16
+  %end = and i64 %high, 65535
+  %here = sub i64 %end, %begin
+  %sum.more = add i64 %sum, %here
+  %more = add i64 %who, 1
+  %again = icmp ult i64 %more, %people
+  br i1 %again, label %next, label %done
+done:
+  ret i64 %sum.more
+}
+
+; stores everybody's range: neighbours, the first ranges one chunk longer where they do not come out even
+define internal void @share_out(ptr %state, i64 %epoch, i64 %people, i64 %chunks) nounwind {
+entry:
+  %high = shl i64 %epoch, 32
+  %each = udiv i64 %chunks, %people
+  %rest = urem i64 %chunks, %people
+  br label %next
+next:
+  %who = phi i64 [ 0, %entry ], [ %more, %next ]
+  %begin = phi i64 [ 0, %entry ], [ %end, %next ]
+  %longer = icmp ult i64 %who, %rest
+  %one = zext i1 %longer to i64
+  %size = add i64 %each, %one
+  %end = add i64 %begin, %size
+  %end.high = shl i64 %end, 16
+  %r0 = or i64 %high, %end.high
+  %r = or i64 %r0, %begin
+  %at = call ptr @range_of(ptr %state, i64 %who)
+  store atomic i64 %r, ptr %at monotonic, align 8
+  %more = add i64 %who, 1
+  %again = icmp ult i64 %more, %people
+  br i1 %again, label %next, label %done
+done:
+  ret void
+}
+
 ; runs chunks of the job until none is left, or to wake the workers pays; then it does
 define internal void @begin_alone(ptr %imports, ptr %state, i64 %people, i64 %heads, i64 %bits) noinline nounwind {
 entry:
@@ -281,7 +365,6 @@ entry:
   %debt.at = getelementptr i8, ptr %state, i64 <DEBT>
   %alone.at = getelementptr i8, ptr %state, i64 <ALONE>
   %epoch.at = getelementptr i8, ptr %state, i64 <EPOCH>
-  %word.at = getelementptr i8, ptr %state, i64 <WORD>
   %helpers = sub i64 %people, 1
   %began = call i64 @<COUNTER>()
   %before = load i64, ptr %alone.at, align 8
@@ -299,13 +382,7 @@ next:
   br i1 %nothing, label %finish, label %weigh
 weigh:
   %ran.more = add i64 %ran, 1
-  %w = load atomic i64, ptr %word.at monotonic, align 8
-  %claimed = and i64 %w, 4095
-  %c = lshr i64 %w, 12
-  %count = and i64 %c, 4095
-  %over = icmp ugt i64 %claimed, %count
-  %left0 = sub i64 %count, %claimed
-  %left = select i1 %over, i64 0, i64 %left0
+  %left = call i64 @unclaimed(ptr %state, i64 %people)
   ; with helpers this thread would run one of `people` chunks of the rest, rounded up
   %up = add i64 %left, %helpers
   %own = udiv i64 %up, %people
@@ -570,6 +647,8 @@ publish:
   %e.old = lshr i64 %w.old, 32
   %e.new = add i64 %e.old, 1
   %w.e = shl i64 %e.new, 32
+  %e.low = lshr i64 %w.e, 32
+  call void @share_out(ptr %state, i64 %e.low, i64 %people, i64 %chunks)
   %w.p = shl i64 %people, 24
   %w.c = shl i64 %chunks, 12
   %w.ep = or i64 %w.e, %w.p
