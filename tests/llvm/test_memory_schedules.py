@@ -11,7 +11,8 @@ from weft.graph.layout import blocked
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
 from weft.graph.relayout import Relayout
 from weft.loop.interpret import interpret
-from weft.loop.nodes import Block, Program, stmt_exprs, walk_stmts
+from weft.loop.nodes import Block, Program, Store, stmt_exprs, walk_stmts
+from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
 from weft.machine import Machine
 from weft.ops.activation import Relu
@@ -25,6 +26,7 @@ from weft.ops.window import AveragePool
 from weft.passes.pipeline import run_passes
 from weft.scheduling.rule import Decline, Rule
 from weft.scheduling.schedule import Schedule
+from weft_llvm.codegen import LlvmCodegen
 from weft_llvm.schedules.access import LoopView, blocks_of, is_reduction, target
 from weft_llvm.schedules.elementwise import ElementwiseRule
 from weft_llvm.schedules.reduction import ReductionRule
@@ -147,3 +149,14 @@ def test_blocks_of_channels_are_taken_apart_by_whole_cache_lines() -> None:
     data = np.arange(24 * 400, dtype=np.float32).reshape(3, 400, 8)
     (stored,) = interpret(s.program, [data]).values()
     np.testing.assert_array_equal(stored.reshape(3, 8, 400), data.transpose(0, 2, 1))
+
+
+def test_partial_vectors_at_the_end_of_a_transposition_cost_the_others_no_condition() -> None:
+    b, x = blocked_input(24, 77)
+    s = Schedule(lowered(b, b.add(Relayout(None), x)), MACHINE)
+    ElementwiseRule().apply(s)
+    stores = [statement for statement in walk_stmts(lower_program(s.program, LlvmCodegen.functions).body) if isinstance(statement, Store)]
+    assert {x.predicate is None for x in stores} == {True, False}
+    data = np.arange(24 * 77 * 77, dtype=np.float32).reshape(3, 77 * 77, 8)
+    (stored,) = interpret(s.program, [data]).values()
+    np.testing.assert_array_equal(stored.reshape(3, 8, 77 * 77), data.transpose(0, 2, 1))

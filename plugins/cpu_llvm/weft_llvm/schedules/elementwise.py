@@ -174,12 +174,20 @@ def lanes_of(s: Schedule, name: str, loop: str, lanes: int) -> tuple[str, str]:
 def parallelise(s: Schedule, loops: list[str], machine: Machine) -> None:
     """As few of the loops, from the outermost on, as give every core several tasks: indices come from a joined loop by division."""
     taken: list[str] = []
-    tasks = 1
+    tasks, wanted = 1, TASKS_PER_CORE * machine.cores
     for loop in loops:
-        if tasks >= TASKS_PER_CORE * machine.cores:
+        if tasks >= wanted:
             break
+        n = access.extent(s.loop(loop))
+        if taken and n * tasks >= 2 * wanted:
+            # Part of it: what is left inside can be cut where its last, partial vectors begin, which a joined loop cannot.
+            whole = dict(s.loop(loop).annotations).get("partition") == 0
+            loop, inside = s.split(loop, [None, n // -(-wanted // tasks)])
+            if whole:
+                s.annotate(inside, "partition", 0)
+            n = access.extent(s.loop(loop))
         taken.append(loop)
-        tasks *= access.extent(s.loop(loop))
+        tasks *= n
     s.parallel(taken[0] if len(taken) == 1 else str(s.fuse(*taken)))
 
 
