@@ -71,7 +71,7 @@ def interpret(
         arrays: the inputs by name, or in order.
         dims: values of the program's dims; those that are a whole dimension of an input need not be given.
         intrinsics: functions for IntrinsicCalls by name, called with the arguments' values; a function whose attribute `addresses`
-            is true gets an `Address` for each argument that is a Load.
+            is true gets an `Address` for each argument that is a Load of one element.
         shuffle_seed: run the iterations of parallel, block and thread loops in a random order, which exposes races.
         in_place: let the pairs of `program.aliases` share memory.
 
@@ -851,7 +851,7 @@ class _Run:
             self.fail(f"interpret: unknown intrinsic '{x.name}'", known)
         texts = []
         for a in x.args:
-            if isinstance(a, Load) and getattr(function, "addresses", False):
+            if isinstance(a, Load) and a.dtype.lanes == 1 and getattr(function, "addresses", False):
                 storage = self.find(a.buffer)
                 indices = [self.formula(i) for i in a.indices]
                 self.check("address in", storage, indices)

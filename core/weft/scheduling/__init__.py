@@ -5,8 +5,11 @@
     s.trace                     what was done, as data; `replay(program, trace)` does it again
 """
 
+from weft.scheduling.intrinsic import Call, Intrinsic, Operand, OperandView, meanings
 from weft.scheduling.rule import Decline, Offer, Rule, select_rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.trace import Step, Trace, replay
 
-__all__ = ["Decline", "Offer", "Rule", "Schedule", "Step", "Trace", "replay", "select_rule"]
+__all__ = [
+    "Call", "Decline", "Intrinsic", "Offer", "Operand", "OperandView", "Rule", "Schedule", "Step", "Trace", "meanings", "replay", "select_rule",
+]  # fmt: skip

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weft.errors import ScheduleError, nearest
 from weft.loop.nodes import Block, For, LoopKind, Program
 from weft.scheduling import dependence
-from weft.scheduling.primitives import PRIMITIVES
+from weft.scheduling.intrinsic import Intrinsic
+from weft.scheduling.primitives import PRIMITIVES, apply_primitive
 from weft.scheduling.trace import CHOOSE, Trace
 from weft.scheduling.tree import Tree, blocks_in
 
@@ -23,12 +24,21 @@ class Schedule:
         machine: the target's description, for rules that ask.
         overrides: choice name → value, from a record or a tuner.
         checked: verify the Program after every step (slow; tests do).
+        intrinsics: name → tensor intrinsic, for `tensorize`.
 
     Every primitive of `weft.scheduling.primitives` is a method: its arguments without the program, its result returned.
     """
 
-    def __init__(self, program: Program, machine: Any = None, overrides: Mapping[str, Any] | None = None, checked: bool = False) -> None:
+    def __init__(
+        self,
+        program: Program,
+        machine: Any = None,
+        overrides: Mapping[str, Any] | None = None,
+        checked: bool = False,
+        intrinsics: Mapping[str, Intrinsic] | None = None,
+    ) -> None:
         self.program, self.machine, self.overrides, self.checked = program, machine, dict(overrides or {}), checked
+        self.intrinsics = dict(intrinsics or {})
         self.trace = Trace()
         if checked:
             self._verify("the start")
@@ -71,7 +81,7 @@ class Schedule:
             close = nearest(primitive, PRIMITIVES)
             hint = f"did you mean '{close}'?" if close else "one of " + ", ".join(PRIMITIVES)
             raise ScheduleError(f"there is no schedule primitive '{primitive}'", hint=hint)
-        self.program, result = PRIMITIVES[primitive](self.program, *args, **kwargs)
+        self.program, result = apply_primitive(self.program, primitive, args, kwargs, self.intrinsics)
         self.trace.add(primitive, args, kwargs, result)
         if self.checked:
             self._verify(str(self.trace.steps[-1]))
@@ -126,6 +136,7 @@ class Schedule:
         def decompose_reduction(self, block: str, loop: str) -> str: ...
         def rfactor(self, block: str, loop: str, last: bool = False) -> str: ...
         def prefetch(self, block: str, buffer: str, ahead: str, at: str, line: int = 64, locality: int = 2) -> None: ...
+        def tensorize(self, name: str, intrinsic: str) -> None: ...
     else:
 
         def __getattr__(self, name: str) -> Callable[..., Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from weft.errors import ScheduleError, nearest
 from weft.loop.nodes import Program
-from weft.scheduling.primitives import PRIMITIVES
+from weft.scheduling.intrinsic import Intrinsic
+from weft.scheduling.primitives import PRIMITIVES, apply_primitive
 
 CHOOSE = "choose"
 
@@ -67,8 +69,8 @@ class Trace:
         return "\n".join(str(s) for s in self.steps)
 
 
-def replay(program: Program, trace: Trace) -> Program:
-    """The Program after every step of the trace; choices are in the arguments already.
+def replay(program: Program, trace: Trace, intrinsics: Mapping[str, Intrinsic] | None = None) -> Program:
+    """The Program after every step of the trace; choices are in the arguments already, intrinsics are there by name.
 
     Raises:
         ScheduleError: a step is unknown, may not act here, or gives other names than it did.
@@ -79,7 +81,7 @@ def replay(program: Program, trace: Trace) -> Program:
         if s.do not in PRIMITIVES:
             close = nearest(s.do, PRIMITIVES)
             raise ScheduleError(f"step {k} of the trace, '{s.do}', is no primitive", hint=f"did you mean '{close}'?" if close else None)
-        program, result = PRIMITIVES[s.do](program, *s.args, **s.kwargs)
+        program, result = apply_primitive(program, s.do, s.args, s.kwargs, intrinsics or {})
         if _plain(result) != s.result:
             why = f"it gave {s.result!r} when recorded"
             raise ScheduleError(f"step {k} of the trace gives {_plain(result)!r}", where=str(s), why=why, hint="the trace is of another program")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from weft.loop.nodes import Program
+from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.primitives.annotate import annotate
 from weft.scheduling.primitives.bind import bind
 from weft.scheduling.primitives.cache_read import cache_read
@@ -24,8 +25,10 @@ from weft.scheduling.primitives.reverse_compute_inline import reverse_compute_in
 from weft.scheduling.primitives.rfactor import rfactor
 from weft.scheduling.primitives.set_scope import set_scope
 from weft.scheduling.primitives.split import split
+from weft.scheduling.primitives.tensorize import ANNOTATION, tensorize
 from weft.scheduling.primitives.unroll import unroll
 from weft.scheduling.primitives.vectorize import vectorize
+from weft.scheduling.tree import Tree, blocks_in
 
 Primitive: TypeAlias = Callable[..., tuple[Program, Any]]
 
@@ -34,6 +37,33 @@ PRIMITIVES: dict[str, Primitive] = {
     for f in (
         split, pad_loop, fuse, reorder, unroll, vectorize, parallel, bind, annotate,
         compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
-        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, prefetch,
+        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, prefetch, tensorize,
     )
 }  # fmt: skip
+
+
+def apply_primitive(program: Program, step: str, args: Sequence[Any], kwargs: Mapping[str, Any], intrinsics: Mapping[str, Intrinsic]) -> tuple[Program, Any]:
+    """A step of PRIMITIVES, which must be there. Traces hold names, so the table that `tensorize` looks names up in is its own argument.
+
+    Raises:
+        ScheduleError: it may not act; or it would change a buffer whose shape or place is written into code that stands for a block.
+    """
+    extra = {"intrinsics": intrinsics} if PRIMITIVES[step] is tensorize else {}
+    after, result = PRIMITIVES[step](program, *args, **kwargs, **extra)
+    before = _layouts(program)
+    if before:
+        now = _layouts(after)
+        changed = next((name for name, layout in before.items() if now.get(name, layout) != layout), None)
+        if changed is not None:
+            why = f"it changes a buffer whose shape and place are written into the code of '{changed}', which is tensorized"
+            raise Tree(program).error(step, why, (changed,), f"{step} first, tensorize '{changed}' last")
+    return after, result
+
+
+def _layouts(program: Program) -> dict[str, tuple[Any, ...]]:
+    """Per tensorized block, of each buffer that it uses, what its code took for granted."""
+    found = {}
+    for b in blocks_in(program.body):
+        if b.annotation(ANNOTATION) is not None:
+            found[b.name] = tuple((r.buffer.shape, r.buffer.dtype, r.buffer.scope, r.buffer.align) for r in (*(b.reads or ()), *(b.writes or ())))
+    return found

@@ -63,6 +63,9 @@ def decompose_reduction(program: Program, block: str, loop: str) -> tuple[Progra
         predicate=predicate,
         annotations=b.annotations,
     )
+    if b.writes is not None:  # its code does not show what the start writes
+        held = tuple(replace(r, ranges=tuple((substitute(lo, iters), substitute(n, iters)) for lo, n in r.ranges)) for r in b.writes)
+        init = replace(init, reads=(), writes=held)
     loops = [replace(s, var=renamed[s.var.name], extent=substitute(s.extent, renamed), annotations=()) for s in kept]  # type: ignore[arg-type]
     new = Tree(tree.replace(path, replace(b, init=None)))
     at = new.loop_path(loop, step)

@@ -1,0 +1,377 @@
+"""Tensor intrinsics: an instruction as its meaning, what it asks of its operands, and the code that does it.
+
+    A, B, k = placeholder((8, 8), name="A"), placeholder((8, 8), name="B"), reduce_axis(8, "k")
+    C = compute((8, 8), lambda i, j: sum(A[i, k] * B[k, j], axis=k), name="C")
+    gemm8x8 = Intrinsic(
+        "gemm8x8", C, (Operand("A"), Operand("B"), Operand("C")),
+        compute=Call("gemm8x8"), reset=Call("fill_zero"), update=Call("fuse_gemm8x8_add"),
+    )
+
+The primitive `tensorize` finds blocks of this meaning and puts the code in their place. The form follows Chen et al., "TVM: An Automated End-to-End
+Optimizing Compiler for Deep Learning", OSDI 2018, section 4.3. Since the meaning can be evaluated, a tensorized Program can be interpreted
+(`meanings`), and code can be checked against its meaning (`weft.testing.intrinsics`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.errors import LoopError, ScheduleError, nearest
+from weft.expr.nodes import Expr, ExprLike, Ramp, Var, add, const, mul, substitute, transform, wrap
+from weft.loop.interpret import Address
+from weft.loop.nodes import Block, BlockIter, Buffer, Evaluate, For, IntrinsicCall, Load, Program, Stmt, Store
+from weft.tensor.evaluate import evaluate
+from weft.tensor.language import Compute, Dim, Placeholder, Read, Reduce, Tensor, placeholder
+
+Form = Literal["compute", "reset", "update"]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What an instruction asks of one operand.
+
+    Args:
+        name: a placeholder's of the meaning; of the last operand, the result, any.
+        scope: the memory it lies in; None: any.
+        align: what the address of its first element is a multiple of, in bytes.
+        strides: elements from one index to the next, per dimension; None in a place: any, and the code gets it as a formula. By default row-major
+            without gaps. Of dimensions of extent 1 nothing is asked.
+    """
+
+    name: str
+    scope: str | None = None
+    align: int = 1
+    strides: tuple[int | None, ...] | None = None
+
+
+@dataclass(frozen=True)
+class OperandView:
+    """An operand where a program has it: the element [i, j, …] of the operand is `buffer[indices + i*steps[0] + j*steps[1] + …]`."""
+
+    operand: Operand
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    steps: tuple[tuple[Expr, ...], ...]
+
+    @property
+    def address(self) -> Load:
+        """The first element: as an argument of an instruction it stands for its address."""
+        return self[()]
+
+    @property
+    def strides(self) -> tuple[Expr, ...]:
+        """Elements from one index to the next, per dimension of the operand."""
+        row: Expr = const(1)
+        rows: list[Expr] = []
+        for d in reversed(self.buffer.shape):
+            rows.insert(0, row)
+            row = mul(row, d)
+        result = []
+        for step in self.steps:
+            total: Expr = const(0)
+            for s, r in zip(step, rows):
+                total = add(total, mul(s, r))
+            result.append(total)
+        return tuple(result)
+
+    @property
+    def free_strides(self) -> tuple[Expr, ...]:
+        """Those strides that the declaration leaves open."""
+        asked = self.operand.strides
+        return () if asked is None else tuple(s for s, a in zip(self.strides, asked) if a is None)
+
+    def __getitem__(self, index: ExprLike | tuple[ExprLike, ...]) -> Load:
+        """One element; indices that are left out are 0."""
+        return Load(self.buffer, self._at(index if isinstance(index, tuple) else (index,)))
+
+    def load(self, lanes: int, *index: ExprLike) -> Load:
+        """`lanes` elements along the last dimension, the first at `index`.
+
+        Raises:
+            ScheduleError: they do not lie side by side in the last dimension of the buffer.
+        """
+        return Load(self.buffer, self._vector(lanes, index))
+
+    def store(self, value: Expr, *index: ExprLike) -> Store:
+        """Stores a vector along the last dimension, or one element. Raises ScheduleError as `load`."""
+        lanes = value.dtype.lanes
+        return Store(self.buffer, self._vector(lanes, index) if lanes > 1 else self._at(index), value)
+
+    def _at(self, index: Sequence[ExprLike]) -> tuple[Expr, ...]:
+        place = list(self.indices)
+        for i, step in zip(index, self.steps):
+            for d, s in enumerate(step):
+                place[d] = add(place[d], mul(wrap(i, dt.int64), s))
+        return tuple(place)
+
+    def _vector(self, lanes: int, index: Sequence[ExprLike]) -> tuple[Expr, ...]:
+        *others, last = self.steps[-1] if self.steps and self.indices else (None,)
+        if last != const(1) or any(s != const(0) for s in others):
+            why = f"a vector of operand '{self.operand.name}' does not lie in the last dimension of '{self.buffer.name}'"
+            raise ScheduleError(f"no vector of '{self.buffer.name}' can be moved at once", why=why)
+        place = self._at(index)
+        return (*place[:-1], Ramp(place[-1], const(1), lanes))
+
+
+Code: TypeAlias = Callable[..., Stmt]
+"""Views of the operands, in their order → what does the work. A reset gets the result's view alone."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Code that is one instruction: name(the address of each operand, each followed by its free strides).
+
+    Interpreted, the name means what the intrinsic means whose code this is.
+    """
+
+    name: str
+
+    def __call__(self, *views: OperandView) -> Stmt:
+        return Evaluate(IntrinsicCall(self.name, tuple(x for v in views for x in (v.address, *v.free_strides))))
+
+
+@dataclass(frozen=True, eq=False)
+class Intrinsic:
+    """An instruction, or a few, that compute a small tensor.
+
+    Args:
+        name: what `tensorize` and traces call it.
+        meaning: a `compute` over placeholders; all shapes are constants, every index is a sum of axes times constants. The start of a reduction is
+            its reducer's.
+        operands: in the order in which code gets them: one per placeholder, by its name, then the result.
+        compute: the whole.
+        reset: stores the start of the reduction.
+        update: adds the reduction to what the result holds.
+        requires: words that `Machine.features` must have.
+        instructions: what instructions in the code mean, where they are not a `Call`: name → function, as `interpret` takes them.
+
+    Raises:
+        ScheduleError: the declaration contradicts itself.
+    """
+
+    name: str
+    meaning: Tensor
+    operands: tuple[Operand, ...]
+    compute: Code
+    reset: Code | None = None
+    update: Code | None = None
+    requires: tuple[str, ...] = ()
+    instructions: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        source = self.meaning.source
+        if not isinstance(source, Compute) or len(source.bodies) != 1:
+            self._fail("its meaning is no single compute", "give what weft.compute returned")
+        outside = [t.name for t in source.inputs if not isinstance(t.source, Placeholder)]
+        if outside:
+            self._fail(f"its meaning computes '{outside[0]}' on the way", "write one formula over placeholders")
+        names = [o.name for o in self.operands]
+        wanted = [t.name for t in source.inputs]
+        if sorted(names[:-1]) != sorted(wanted) or len(set(names)) != len(names):
+            self._fail(f"its operands are {', '.join(names) or 'none'}", f"one for each of {', '.join(wanted) or 'no placeholder'}, then the result")
+        for operand, tensor in zip(self.operands, self.tensors):
+            if not all(isinstance(d, int) and d > 0 for d in tensor.shape):
+                self._fail(f"the shape of '{operand.name}' is {list(map(str, tensor.shape))}", "instructions have constant shapes")
+            if operand.strides is not None and len(operand.strides) != tensor.rank:
+                self._fail(f"operand '{operand.name}' has {tensor.rank} dimension(s) and {len(operand.strides)} stride(s)")
+            if operand.align < 1:
+                self._fail(f"operand '{operand.name}' is aligned to {operand.align} bytes")
+        if self.reduction is not None and not all(isinstance(a.extent, int) for a in self.reduction.axes):
+            self._fail("its reduction has no constant extent", "instructions have constant shapes")
+        if self.reduction is None and (self.reset is not None or self.update is not None):
+            self._fail("it has code to reset or update and its meaning reduces nothing")
+
+    def _fail(self, why: str, hint: str | None = None) -> None:
+        raise ScheduleError(f"the intrinsic '{self.name}' is ill declared", why=why, hint=hint)
+
+    # -- the meaning
+    @property
+    def source(self) -> Compute:
+        assert isinstance(self.meaning.source, Compute)
+        return self.meaning.source
+
+    @property
+    def reduction(self) -> Reduce | None:
+        return self.source.reduce
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensor of each operand."""
+        by_name = {t.name: t for t in self.source.inputs}
+        return (*(by_name[o.name] for o in self.operands[:-1]), self.meaning)
+
+    @cached_property
+    def axes(self) -> tuple[tuple[Var, int, str], ...]:
+        """Variable, extent and kind ("spatial" or "reduce") of each axis, those of the result first."""
+        spatial = [(v, _size(n), "spatial") for v, n in zip(self.source.axes, self.source.shape)]
+        reduced = [] if self.reduction is None else [(a.var, _size(a.extent), "reduce") for a in self.reduction.axes]
+        return (*spatial, *reduced)
+
+    @cached_property
+    def held(self) -> Tensor:
+        """Stands for what the result holds before an update."""
+        return placeholder(self.meaning.shape, self.meaning.dtype, self.operands[-1].name)
+
+    def form(self, form: Form) -> Tensor:
+        """The meaning of one of the codes; an update reads `held`."""
+        reduce, source = self.reduction, self.source
+        if form == "compute" or reduce is None:
+            return self.meaning
+        body: Expr = reduce.init[0]
+        if form == "update":
+            body = Reduce(reduce.reducer, reduce.values, reduce.axes, 0, (Read(self.held, source.axes),))
+        return Tensor(self.meaning.name, source.shape, self.meaning.dtype, Compute(source.axes, source.shape, (body,)))
+
+    def code(self, form: Form) -> Code | None:
+        return {"compute": self.compute, "reset": self.reset, "update": self.update}[form]
+
+    def dense(self, operand: int) -> tuple[int, ...]:
+        """Row-major strides of an operand."""
+        shape = [_size(d) for d in self.tensors[operand].shape]
+        return tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
+
+    def program(self) -> Program:
+        """The meaning as a naive Program, one block under its nest."""
+        buffers = {
+            id(t): Buffer(o.name, tuple(wrap(d, dt.int64) for d in t.shape), t.dtype, o.scope or "global", o.align if o.align > 1 else 64)
+            for o, t in zip(self.operands, self.tensors)
+        }
+        inner = {v.name: Var(f"v_{v.name}", dt.int64) for v, _, _ in self.axes}
+        out = buffers[id(self.meaning)]
+        place = tuple(inner[v.name] for v in self.source.axes)
+
+        def loads(e: Expr) -> Expr:
+            def rule(n: Expr) -> Expr | None:
+                return Load(buffers[id(n.tensor)], n.indices) if isinstance(n, Read) else None
+
+            return substitute(transform(e, rule), inner)
+
+        init: Stmt | None = None
+        if self.reduction is None:
+            value = loads(self.source.bodies[0])
+        else:
+            (value,) = self.reduction.reducer.combine([Load(out, place)], [loads(v) for v in self.reduction.values])
+            init = Store(out, place, loads(self.reduction.init[0]))
+        iters = tuple(BlockIter(inner[v.name], const(n), kind) for v, n, kind in self.axes)  # type: ignore[arg-type]
+        nest: Stmt = Block(self.operands[-1].name, iters, tuple(v for v, _, _ in self.axes), Store(out, place, value), init)
+        for v, n, _ in reversed(self.axes):
+            nest = For(v, const(n), nest)
+        inputs = tuple(buffers[id(t)] for t in self.tensors[:-1])
+        return Program(self.name, inputs, (out,), (), nest)
+
+    # -- interpretation
+    def means(self, form: Form) -> Callable[..., None]:
+        """The form as a function for `interpret`: takes what a `Call` passes, and writes the result."""
+        outputs = [len(self.operands) - 1]
+        used = outputs if form == "reset" else list(range(len(self.operands)))
+        tensor = self.form(form)
+
+        def run(*args: Any) -> None:
+            views = self._views(used, args)
+            arrays = {self.tensors[k]: np.array(v) for k, v in zip(used[:-1], views)}
+            if form == "update":
+                arrays[self.held] = np.array(views[-1])
+            views[-1][...] = evaluate(tensor, arrays)
+
+        run.addresses = True  # type: ignore[attr-defined]
+        return run
+
+    def _views(self, used: Sequence[int], args: Sequence[Any]) -> list[Any]:
+        views, rest = [], list(args)
+        for k in used:
+            operand, tensor = self.operands[k], self.tensors[k]
+            at = rest.pop(0) if rest else None
+            if not isinstance(at, Address):
+                raise LoopError(f"instruction of intrinsic '{self.name}': operand '{operand.name}' is no address", hint="give the element of a buffer")
+            strides = [int(rest.pop(0)) if s is None else s for s in operand.strides or self.dense(k)]
+            shape = [_size(d) for d in tensor.shape]
+            reach = [s * (n - 1) for s, n in zip(strides, shape)]
+            first, last = at.offset + sum(r for r in reach if r < 0), at.offset + sum(r for r in reach if r > 0)
+            if first < 0 or last >= at.array.size or at.array.dtype != tensor.dtype.numpy:
+                why = f"it takes elements {first} … {last} of {at.array.size}" if at.array.dtype == tensor.dtype.numpy else f"it is {at.buffer.dtype}"
+                raise LoopError(f"instruction of intrinsic '{self.name}': operand '{operand.name}' does not lie in buffer '{at.buffer.name}'", why=why)
+            views.append(np.lib.stride_tricks.as_strided(at.array[at.offset :], shape, [s * at.array.itemsize for s in strides]))
+        return views
+
+
+def _size(d: Dim) -> int:
+    assert isinstance(d, int), "instructions have constant shapes"
+    return d
+
+
+def table(intrinsics: Iterable[Intrinsic]) -> dict[str, Intrinsic]:
+    """Intrinsics by name.
+
+    Raises:
+        ScheduleError: two have one name.
+    """
+    found: dict[str, Intrinsic] = {}
+    for i in intrinsics:
+        if found.setdefault(i.name, i) is not i:
+            raise ScheduleError(f"two intrinsics are called '{i.name}'", hint="rename one")
+    return found
+
+
+def find(intrinsics: Mapping[str, Intrinsic], name: str) -> Intrinsic:
+    """The intrinsic of a name.
+
+    Raises:
+        ScheduleError: there is none; says what there is.
+    """
+    if name not in intrinsics:
+        close = nearest(name, intrinsics)
+        hint = f"did you mean '{close}'?" if close else "there are " + (", ".join(intrinsics) or "none: a Schedule takes them as intrinsics={name: Intrinsic}")
+        raise ScheduleError(f"there is no intrinsic '{name}'", hint=hint)
+    return intrinsics[name]
+
+
+def meanings(intrinsics: Iterable[Intrinsic]) -> dict[str, Callable[..., Any]]:
+    """What `interpret` needs to run tensorized Programs: instruction name → function.
+
+    Raises:
+        ScheduleError: two intrinsics call one instruction and mean different things by it.
+    """
+    found: dict[str, Callable[..., Any]] = {}
+    texts: dict[str, tuple[str, str]] = {}
+    for i in intrinsics:
+        for form in ("compute", "reset", "update"):
+            code = i.code(form)
+            if isinstance(code, Call):
+                text = _text(i, form)
+                other, said = texts.setdefault(code.name, (i.name, text))
+                if said != text:
+                    raise ScheduleError(f"the intrinsics '{other}' and '{i.name}' mean different things by the instruction '{code.name}'")
+                found.setdefault(code.name, i.means(form))
+        found.update(i.instructions)
+    return found
+
+
+def _text(intrinsic: Intrinsic, form: Form) -> str:
+    """What tells two forms' meanings apart, free of names."""
+    tensor, names = intrinsic.form(form), {v.name: Var(f"a{k}", dt.int64) for k, (v, _, _) in enumerate(intrinsic.axes)}
+    assert isinstance(tensor.source, Compute)
+    order = [intrinsic.held, *intrinsic.tensors] if form == "update" else list(intrinsic.tensors)
+    body = tensor.source.bodies[0]
+    parts = [body] if not isinstance(body, Reduce) else [*body.values, *body.init]
+    reducer = body.reducer.name if isinstance(body, Reduce) else ""
+
+    def say(n: Expr) -> Expr | None:
+        if not isinstance(n, Read):
+            return None
+        flat: Expr = const(0)
+        for i in n.indices:
+            flat = add(mul(flat, 1 << 20), i)
+        return Load(Buffer(f"t{next(k for k, t in enumerate(order) if t is n.tensor)}", (const(1),), n.dtype), (substitute(flat, names),))
+
+    kinds = intrinsic.operands[-1:] if form == "reset" else intrinsic.operands
+    shapes = [(t.shape, str(t.dtype), o.strides or intrinsic.dense(k)) for k, (o, t) in enumerate(zip(intrinsic.operands, intrinsic.tensors)) if o in kinds]
+    axes = [(n, kind) for _, n, kind in intrinsic.axes]
+    return repr(([str(substitute(transform(p, say), names)) for p in parts], reducer, shapes, axes if form != "reset" else None))
