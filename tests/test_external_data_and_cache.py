@@ -84,7 +84,7 @@ def test_what_a_large_model_refers_to_is_remembered_with_its_hash(tmp_path: Path
     monkeypatch.setattr(pipeline, "SETTLED", -1.0)
     weights = np.ones((30, 40), np.float32)
     path = save_with_external_data(tmp_path, weights)
-    target = pipeline.resolve_target("llvm")
+    target = pipeline.resolve_targets("llvm")
     first = pipeline.model_key(path, target, None, None)
     reader = pipeline.find_frontend(path)
     digest, files = pipeline._identify(path, reader)

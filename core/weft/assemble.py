@@ -147,7 +147,7 @@ class _Assembler:
                 self._set(root, sg.Constant(len(self.constants)))
                 self.constants.append(root)
             else:
-                self._set(root, sg.Arena(wrap(self.plan.offsets[root.name], dt.int64), _bytes(root)))
+                self._set(root, sg.Arena(wrap(self.plan.offsets[root.name], dt.int64), stored_bytes(root)))
         return self.index[id(root)]
 
     # -- symbols
@@ -190,7 +190,8 @@ def _dims(value: Value) -> tuple[Expr, ...]:
     return tuple(wrap(d, dt.int64) for d in value.shape)
 
 
-def _bytes(value: Value) -> Expr:
+def stored_bytes(value: Value) -> Expr:
+    """Bytes of a value as its layout stores it."""
     t = value.tensor
     shape = t.shape if t.layout is None else t.layout.stored_shape(t.shape)
     size: Expr = const(t.dtype.bytes)

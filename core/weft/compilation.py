@@ -14,6 +14,7 @@ from weft import settings
 from weft.assemble import Assembly, KernelUse, assemble
 from weft.codegen.base import Codegen, KernelCode, require
 from weft.codegen.profile import profiled
+from weft.dtypes import DType
 from weft.errors import LoweringError, ScheduleError
 from weft.expr.nodes import Expr
 from weft.graph.assumptions import assumptions
@@ -101,26 +102,54 @@ class Compilation:
 
     def run(self, graph: Graph) -> Executable:
         """A verified graph through every stage."""
-        with _without_collector():
+        with without_collector():
             return self._run(graph)
 
     def _run(self, graph: Graph) -> Executable:
+        segment = self.segment(graph)
+        spec, kind = segment.assembly.spec, self.target.kind
+        return Executable.build(
+            name=graph.name,
+            target=kind.describe(self.target.target),
+            inputs=[tensor_info(t.name, t.dtype, t.dims) for t in spec.inputs],
+            outputs=[tensor_info(t.name, t.dtype, t.dims) for t in spec.outputs],
+            code=segment.sections,
+            steps=[segment.step("main", [t.name for t in spec.inputs], [t.name for t in spec.outputs])],
+            constants=segment.constants,
+            pool="pool" if "pool" in segment.sections else None,
+            arena=str(spec.arena_bytes),
+            threads=self.target.threads,
+            weft=host().api_version,
+        )
+
+    def segment(self, graph: Graph) -> Segment:
+        """A verified graph through every stage but the last, as one native segment."""
         assumed = assumptions(graph)
         grouped = self.optimize(graph)
-        for value in graph.constants():
-            if value.constant is not None:
-                let_go(value.constant)  # what passes read of it; what they made of it is another constant
-        with Weights(grouped.constants()) as weights:
-            uses = self.compile_kernels(grouped)
-            with self.stage("plan_memory", graph.name):
-                scratch = {n.outputs[0].name: uses[id(n)].scratch for n in grouped.nodes if id(n) in uses}
-                self.plan = plan_memory(grouped, scratch=scratch, threads=self.target.threads or self.target.machine.cores)
+        with self.kernels_and_weights(grouped) as (uses, weights):
             with self.stage("assemble", graph.name):
-                self.assembly = assemble(grouped, self.plan, uses, assumptions=assumed)
+                self.assembly = assemble(grouped, self.memory(grouped, uses), uses, assumptions=assumed)
                 if self.profile:
                     self.assembly.spec = profiled(self.assembly.spec)
             with self.stage("link", graph.name):
-                return self.link(grouped, self.assembly, weights)
+                objects = {name: self.kernels[name].code for name in self.assembly.spec.kernels()}
+                sections = self.target.kind.link(self.target.target, self.assembly.spec, objects)  # type: ignore[arg-type]
+            return Segment(self.assembly, sections, {v.name: weights[v] for v in self.assembly.constants})
+
+    @contextmanager
+    def kernels_and_weights(self, grouped: Graph) -> Iterator[tuple[dict[int, KernelUse], Weights]]:
+        """The kernel of every group, while weights are being packed."""
+        for value in grouped.constants():
+            if value.constant is not None:
+                let_go(value.constant)  # what passes read of it; what they made of it is another constant
+        with Weights(grouped.constants()) as weights:
+            yield self.compile_kernels(grouped), weights
+
+    def memory(self, grouped: Graph, uses: Mapping[int, KernelUse]) -> MemoryPlan:
+        with self.stage("plan_memory", grouped.name):
+            scratch = {n.outputs[0].name: uses[id(n)].scratch for n in grouped.nodes if id(n) in uses}
+            self.plan = plan_memory(grouped, scratch=scratch, threads=self.target.threads or self.target.machine.cores)
+        return self.plan
 
     def optimize(self, graph: Graph) -> Graph:
         """The graph after all graph passes: groups only."""
@@ -213,30 +242,28 @@ class Compilation:
         kernel.rule, kernel.trace, kernel.scheduled = rule.name, schedule.trace, schedule.program
         kernel.declines = tuple(declines)
 
-    # -- the executable
-    def link(self, graph: Graph, assembly: Assembly, weights: Weights) -> Executable:
-        spec = assembly.spec
-        objects = {name: self.kernels[name].code for name in spec.kernels()}
-        sections: Mapping[str, NativeCode] = self.target.kind.link(self.target.target, spec, objects)  # type: ignore[arg-type]
-        items = tuple(str(getattr(i, "kernel", type(i).__name__)) for i in spec.items)
-        return Executable.build(
-            name=graph.name,
-            target=self.target.kind.describe(self.target.target),
-            inputs=[TensorInfo(t.name, t.dtype.name, tuple(_dim(d) for d in t.dims)) for t in spec.inputs],
-            outputs=[TensorInfo(t.name, t.dtype.name, tuple(_dim(d) for d in t.dims)) for t in spec.outputs],
-            code=sections,
-            step=Native("main", "run", items, tuple(t.name for t in spec.inputs), tuple(t.name for t in spec.outputs)),
-            constants={v.name: weights[v] for v in assembly.constants},
-            checks=assembly.checks,
-            pool="pool" if "pool" in sections else None,
-            arena=str(spec.arena_bytes),
-            threads=self.target.threads,
-            weft=host().api_version,
-        )
+
+@dataclass(frozen=True)
+class Segment:
+    """A native segment: what it does, its code, and its constants in the order of its table."""
+
+    assembly: Assembly
+    sections: Mapping[str, NativeCode]
+    constants: Mapping[str, Any]
+
+    def step(self, section: str, inputs: Sequence[str], outputs: Sequence[str], prefix: str = "") -> Native:
+        """The step that calls it, with these names of values, of a plan where its constants' names begin with `prefix`."""
+        items = tuple(str(getattr(i, "kernel", type(i).__name__)) for i in self.assembly.spec.items)
+        return Native(section, "run", items, tuple(inputs), tuple(outputs), tuple(prefix + name for name in self.constants), self.assembly.checks)
+
+
+def tensor_info(name: str, dtype: DType, dims: Sequence[Expr | int]) -> TensorInfo:
+    """A value as a manifest has it."""
+    return TensorInfo(name, dtype.name, tuple(_dim(d) for d in dims))
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """No search for cyclic garbage meanwhile: immutable trees have no cycles, and going through millions of their nodes takes a fifth of a compilation."""
     enabled = gc.isenabled()
     gc.disable()
@@ -247,7 +274,9 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _dim(d: Expr) -> int | str:
+def _dim(d: Expr | int) -> int | str:
+    if isinstance(d, int):
+        return d
     value = getattr(d, "value", None)
     return int(value) if isinstance(value, int) else str(d)
 

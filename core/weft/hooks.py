@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from weft.graph.nodes import Graph
     from weft.graph.operator import Operator
     from weft.passes.capabilities import Capabilities
+    from weft.passes.place import Offers
+    from weft.runtime.device import DeviceKind
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
 
@@ -152,21 +154,24 @@ class Specifications:
         """
 
     @hookspec
-    def offload(self, graph: Graph, target: Target) -> Sequence[Any]:
-        """Offers to take nodes or patterns of a graph whole, or reasons why not.
+    def offload(self, graph: Graph, target: Target) -> Offers | None:
+        """Offers to take nodes or patterns of a graph, or reasons why not; None for targets of others. Called where several targets share a model.
+
+        A target without this hook is offered each node alone: it takes those that one of its schedule rules takes.
 
         @hookimpl
         def offload(graph, target):
-            return []
+            return [Take((n,), 1e-6) if type(n.op).__name__ == "MatMul" else Refuse(n, "operator", "only products") for n in graph.nodes]
         """
 
     @hookspec
-    def devices(self) -> Sequence[Any]:
-        """Devices that run executables.
+    def devices(self) -> Sequence[DeviceKind]:
+        """Devices that run kernels. Called when a plan with steps on a device first runs.
 
         @hookimpl
         def devices():
-            return [NpuDevice]
+            from weft_npu.device import Npu
+            return [DeviceKind("npu", missing=lambda: None, open=Npu)]
         """
 
     @hookspec

@@ -165,7 +165,7 @@ def build(s: KernelSchedule) -> Kernel:
             inputs=[info(t) for t in spec.inputs],
             outputs=[info(t) for t in spec.outputs],
             code=sections,
-            step=Native("main", "run", (code.name,), tuple(t.name for t in spec.inputs), tuple(t.name for t in spec.outputs)),
+            steps=[Native("main", "run", (code.name,), tuple(t.name for t in spec.inputs), tuple(t.name for t in spec.outputs))],
             pool="pool" if "pool" in sections else None,
             arena=str(spec.arena_bytes),
             threads=target.threads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -17,6 +18,18 @@ class Scope:
     size: int | None = None
     align: int = 64
     shared_by: str = "thread"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What a copy between a device's memory and the host's takes: seconds before the first byte, bytes a second after it."""
+
+    latency: float = 0.0
+    bandwidth: float = math.inf
+
+    def seconds(self, size: float) -> float:
+        """Of `size` bytes."""
+        return self.latency + size / self.bandwidth
 
 
 @dataclass(frozen=True)

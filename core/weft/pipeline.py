@@ -30,7 +30,7 @@ from weft.hooks import Frontend, StageReport
 from weft.plugins import KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, host
 from weft.runtime.cache import Cache
 from weft.runtime.executable import Executable
-from weft.target import Target, TargetKind, parse_targets
+from weft.target import CPU, Target, TargetKind, parse_targets
 
 # What a compilation needs beyond this is imported when there is one: a model from the cache starts without the compiler.
 if TYPE_CHECKING:
@@ -90,7 +90,19 @@ def _offered_kinds(plugins: PluginHost, wanted: str | None = None) -> dict[str, 
 
 
 def resolve_target(text: str | Target, plugins: PluginHost | None = None) -> ResolvedTarget:
-    """The target of a string such as "llvm -mcpu=znver4 -threads=2".
+    """The one target of a string such as "llvm -mcpu=znver4 -threads=2".
+
+    Raises:
+        TargetError: unknown target or option, one whose plugin is not installed (names the package), or several targets.
+    """
+    found = resolve_targets(text, plugins)
+    if len(found) > 1:
+        raise TargetError("one target is wanted here", where=str(text), hint=f'name one, for example "{found[0].target.kind}"')
+    return found[0]
+
+
+def resolve_targets(text: str | Target, plugins: PluginHost | None = None) -> tuple[ResolvedTarget, ...]:
+    """The targets of a string such as "npu, llvm -threads=2", in order of preference.
 
     Raises:
         TargetError: unknown target or option, or one whose plugin is not installed (names the package).
@@ -109,12 +121,14 @@ def resolve_target(text: str | Target, plugins: PluginHost | None = None) -> Res
         if name and name not in kinds:
             error.why = plugins.trouble("targets")  # the kind may be one of a plugin that is out of use, whatever that plugin is called
         raise
-    if len(targets) > 1:
-        raise TargetError("several targets in one executable are not supported yet", where=str(text), hint="name one")
-    kind, owner = kinds[targets[0].kind], offered[targets[0].kind].plugin.name
-    target = kind.resolve(targets[0])
-    threads = getattr(targets[0].options, "threads", None)
-    return ResolvedTarget(target, kind, kind.fingerprint(target), threads, plugins, owner)
+    return tuple(_resolved(t, offered[t.kind], plugins) for t in targets)
+
+
+def _resolved(given: Target, offer: Contribution, plugins: PluginHost) -> ResolvedTarget:
+    kind: TargetKind = offer.value
+    target = kind.resolve(given)
+    threads = getattr(given.options, "threads", None)
+    return ResolvedTarget(target, kind, kind.fingerprint(target), threads, plugins, offer.plugin.name)
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -187,27 +201,30 @@ def compile(
     passes: Sequence[GraphPass | Callable[[Graph], Graph]] = (),
     frontend: str | None = None,
     cache: bool = True,
+    strict: bool = False,
     on_stage: OnStage | None = None,
 ) -> Executable:
-    """Compiles a model for a target.
+    """Compiles a model for a target, or for several.
 
     Args:
         model: a path, bytes, a framework's object, or a Graph.
-        target: kind and options, e.g. "llvm -mcpu=znver4 -threads=2"; "llvm" alone is this machine.
+        target: kind and options, e.g. "llvm -mcpu=znver4 -threads=2"; "llvm" alone is this machine. Several in order of preference, e.g. "npu, llvm":
+            each node goes where it and the copies around it take the least time.
         input_shapes: sizes for inputs with symbolic dimensions; only makes the result faster.
         passes: graph passes of your own, run after the core's simplifications (a plain function is one too).
         frontend: name of the frontend, where the model does not tell.
         cache: use the on-disk caches.
+        strict: whatever the first target does not take is an error.
         on_stage: called after every stage.
 
     Raises:
         WeftError: of the kind that fits; says what, where, why and what to do.
     """
-    resolved = resolve_target(target)
+    resolved = resolve_targets(target)
     input_shapes = _checked_shapes(input_shapes) if input_shapes else None
     own = [_as_pass(p) for p in passes]
     # Who asks for the stages to be written wants them to run.
-    key = None if passes or not cache or settings.DUMP.get() else model_key(model, resolved, input_shapes, frontend)
+    key = None if passes or strict or not cache or settings.DUMP.get() else model_key(model, resolved, input_shapes, frontend)
     store = Cache("models")
     if key is not None:
         started = time.perf_counter()
@@ -219,12 +236,17 @@ def compile(
             return found
     from weft.compilation import Compilation
 
-    compilation = Compilation(resolved, own, on_stage, cache)
+    compilation = Compilation(resolved[-1], own, on_stage, cache)
     with compilation.stage("load", str(model) if isinstance(model, (str, Path)) else type(model).__name__):
         graph = load(model, frontend=frontend)
     if input_shapes:
         graph = specialize(graph, input_shapes)
-    executable = compilation.run(graph)
+    if mixed(resolved):
+        from weft.mixed import MixedCompilation
+
+        executable = MixedCompilation(resolved, own, on_stage, cache, strict).run(graph)
+    else:
+        executable = compilation.run(graph)
     if key is not None:
         with compilation.stage("save", key[:12]):
             # An entry that a crash of the system damages is rebuilt, if its weights are looked at.
@@ -289,7 +311,12 @@ def load_cached(path: Path) -> Executable | None:
         return None
 
 
-def model_key(model: Any, target: ResolvedTarget, input_shapes: Mapping[str, Sequence[int]] | None, frontend: str | None) -> str | None:
+def mixed(targets: Sequence[ResolvedTarget]) -> bool:
+    """Whether a compilation for these targets makes more than one native segment."""
+    return len(targets) > 1 or targets[0].kind.device(targets[0].target) != CPU
+
+
+def model_key(model: Any, target: Sequence[ResolvedTarget], input_shapes: Mapping[str, Sequence[int]] | None, frontend: str | None) -> str | None:
     """What identifies a compilation: the model's bytes, the target, options and the versions of everything. None: not cached."""
     digest = hashlib.sha256()
     if isinstance(model, (str, os.PathLike)):
@@ -307,7 +334,8 @@ def model_key(model: Any, target: ResolvedTarget, input_shapes: Mapping[str, Seq
     else:
         return None
     shapes = sorted((k, tuple(v)) for k, v in (input_shapes or {}).items())
-    digest.update(repr((str(target.target), target.fingerprint, shapes, frontend, fingerprints())).encode())
+    targets = [(str(t.target), t.fingerprint) for t in target]
+    digest.update(repr((targets, shapes, frontend, fingerprints())).encode())
     return digest.hexdigest()
 
 

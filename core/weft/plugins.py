@@ -11,12 +11,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from weft.errors import PluginError, WeftError, nearest
 from weft.hooks import PROJECT, Specifications
+
+if TYPE_CHECKING:
+    from weft.runtime.device import DeviceKind
 
 GROUP = "weft.plugins"
 
@@ -197,3 +200,18 @@ def _weft_requirement(dist: metadata.Distribution | None, version: str) -> tuple
 def host() -> PluginHost:
     """The process's plugin host, made at first use."""
     return PluginHost()
+
+
+def device_kinds() -> dict[str, DeviceKind]:
+    """Every kind of device that installed plugins offer, by name.
+
+    Raises:
+        PluginError: two plugins offer one name.
+    """
+    found: dict[str, Contribution] = {}
+    for item in host().items("devices"):
+        twin = found.setdefault(item.value.name, item)
+        if twin is not item:
+            pair = f"{twin.plugin.distribution} and {item.plugin.distribution}"
+            raise PluginError(f"two plugins offer the device '{item.value.name}': {pair}", hint="uninstall one")
+    return {name: item.value for name, item in found.items()}

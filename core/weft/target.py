@@ -21,11 +21,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from weft.errors import TargetError, nearest
+from weft.machine import Transfer
 
 if TYPE_CHECKING:
     from weft.codegen.base import Codegen, KernelCode
     from weft.codegen.segment import SegmentSpec
     from weft.machine import Machine
+    from weft.runtime.executable import NativeCode
+
+
+CPU = "cpu"
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class TargetKind(ABC):
 
     @abstractmethod
     def device(self, target: Target) -> str:
-        """The name of the device kind that runs the code."""
+        """The name of the device kind that runs the code; `CPU` is the host's own processor."""
 
     def link(self, target: Target, segment: SegmentSpec, kernels: Mapping[str, KernelCode]) -> Mapping[str, Any]:
         """The code sections (name → runtime NativeCode) of a native segment: "main" with the entry "run", and "pool" if it has parallel loops.
@@ -77,6 +82,17 @@ class TargetKind(ABC):
         Only kinds whose kernels run on the host's CPU have native segments.
         """
         raise TargetError(f"target '{self.name}' has no native segments", where=str(target))
+
+    def image(self, target: Target, kernels: Mapping[str, KernelCode]) -> NativeCode:
+        """One code section of all kernels, each an entry by its name, as the device's `load` takes it.
+
+        Only kinds whose device is not the host's CPU have such sections.
+        """
+        raise TargetError(f"target '{self.name}' has no kernels of its own device", where=str(target))
+
+    def transfer(self, target: Target) -> Transfer:
+        """What copies between the device's memory and the host's take."""
+        return Transfer()
 
     @abstractmethod
     def fingerprint(self, target: Target) -> str:

@@ -237,7 +237,7 @@ def test_keys_of_caches_tell_precisions_apart(tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(b"any")
     targets = [X86 + "znver4" + p for p in ("", " -precision=fp32", " -precision=fp16", " -precision=bf16")]
-    keys = [model_key(model, resolve_target(t), None, "onnx") for t in targets]
+    keys = [model_key(model, [resolve_target(t)], None, "onnx") for t in targets]
     assert keys[0] == keys[1] and len(set(keys)) == 3
     # A kernel is known by its program, which has the weights' type; what reads no weights is shared.
     graph = build(convolution(64, 64, 28, 5))

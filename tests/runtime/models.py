@@ -144,13 +144,23 @@ def pool_image() -> Image:
     return link({"pool": compiled(emit_pool(MACHINE))})
 
 
-def make(spec: SegmentSpec, kernels: str, inputs: list[TensorInfo], outputs: list[TensorInfo], **options: object) -> Executable:
+def make(
+    spec: SegmentSpec,
+    kernels: str,
+    inputs: list[TensorInfo],
+    outputs: list[TensorInfo],
+    constants: dict[str, np.ndarray] | None = None,
+    checks: dict[int, tuple[str, str]] | None = None,
+    **options: object,
+) -> Executable:
     image = link({"segment": compiled(emit_segment(spec)), "kernels": compiled(kernels)})
     pool = pool_image()
     items = tuple(type(i).__name__ if not isinstance(i, KernelCall) else i.kernel for i in spec.items)
-    step = Native("cpu", "run", items, tuple(i.name for i in inputs), tuple(o.name for o in outputs))
+    step = Native("cpu", "run", items, tuple(i.name for i in inputs), tuple(o.name for o in outputs), tuple(constants or {}), checks or {})
     code = {"cpu": NativeCode(image.bytes, image.entries, "weft-llvm", "0"), "pool": NativeCode(pool.bytes, pool.entries, "weft-llvm", "0")}
-    return Executable.build(name=spec.name, target="llvm", inputs=inputs, outputs=outputs, code=code, step=step, pool="pool", **options)  # type: ignore[arg-type]
+    return Executable.build(
+        name=spec.name, target="llvm", inputs=inputs, outputs=outputs, code=code, steps=[step], constants=constants, pool="pool", **options  # type: ignore[arg-type]
+    )
 
 
 def affine(constant: np.ndarray | None = None) -> Executable:  # type: ignore[type-arg]

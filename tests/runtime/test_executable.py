@@ -15,7 +15,7 @@ from weft.codegen.segment import AllocateOutput, Data, Input, InputDim, KernelCa
 from weft.errors import ExecutionError, InputError
 from weft.expr import nodes as ex
 from weft.runtime import Executable, TensorInfo
-from weft.runtime.executable import aligned_empty
+from weft.runtime.arrays import aligned_empty
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +267,7 @@ def test_threads_at_once(exe: Executable) -> None:
     for t in callers:
         t.join()
     assert not wrong
-    assert len(exe._free) <= exe._most_free
+    assert len(exe._segments[0]._free) <= exe._segments[0]._most_free
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -293,19 +293,15 @@ def test_plan_and_repr(exe: Executable) -> None:
     assert repr(exe) == "Executable(affine(x: float32[n, 4]) -> (y: float32[n, 4]), target='llvm')"
 
 
-def test_plan_of_more_steps_is_refused(exe: Executable) -> None:
-    with pytest.raises(ExecutionError, match=r"'affine' has a plan of 2 steps\n  why: this runtime runs plans of one native step"):
-        Executable(exe.manifest.with_(steps=exe.manifest.steps * 2), {}, {})
-
-
 def test_unknown_error_code(exe: Executable) -> None:
-    from weft.runtime.executable import _Call
+    from weft.runtime.native import _Call
 
-    call = _Call(exe)
+    segment = exe._segments[0]
+    call = _Call(segment)
     call.context.error_code = 999
-    assert str(exe._failure(call, 999, [])).startswith("'affine' failed with code 999\n  why: arguments [0, 0")
+    assert str(segment._failure(call, 999, [])).startswith("'affine' failed with code 999\n  why: arguments [0, 0")
     call.context.error_code = 1
-    assert str(exe._failure(call, 1, [])).startswith("input 'x' has another rank or dtype\n  x: float32[n, 4]\n  why: rank 0")
+    assert str(segment._failure(call, 1, [])).startswith("input 'x' has another rank or dtype\n  x: float32[n, 4]\n  why: rank 0")
 
 
 def test_large_results_are_aligned() -> None:

@@ -10,8 +10,11 @@ import typer
 from weft.errors import InputError
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or an archive that `weft compile` wrote.")]
-TargetOption = Annotated[str | None, typer.Option("--target", "-t", help='What to compile for, e.g. "llvm -mcpu=znver4 -threads=2" [default: llvm].')]
+TargetOption = Annotated[
+    str | None, typer.Option("--target", "-t", help='What to compile for, e.g. "llvm -mcpu=znver4 -threads=2"; or several, best first [default: llvm].')
+]
 ShapeOption = Annotated[list[str] | None, typer.Option("--input-shape", metavar="NAME=1,3,224,224", help="The sizes of an input; may be repeated.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Of several targets, fail where the first does not take everything.")]
 FrontendOption = Annotated[str | None, typer.Option("--frontend", help="The frontend to read the model with, where the file does not tell.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Of the random inputs.")]
 

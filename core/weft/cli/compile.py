@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.arguments import FrontendOption, Model, ShapeOption, TargetOption, shapes
+from weft.cli.arguments import FrontendOption, Model, ShapeOption, StrictOption, TargetOption, shapes
 
 
 def compile_model(
     model: Model,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The archive to write, usually named .weft.")],
     target: TargetOption = None,
+    strict: StrictOption = False,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
 ) -> None:
@@ -30,7 +31,7 @@ def compile_model(
     if Path(model).is_file() and is_archive(model):
         raise InputError(f"{model} is compiled already", hint="give the model that it was compiled from")
     started = time.perf_counter()
-    executable, stages = open_executable(model, target, frontend=frontend, input_shapes=shapes(input_shape) or None)
+    executable, stages = open_executable(model, target, frontend=frontend, input_shapes=shapes(input_shape) or None, strict=strict)
     executable.save(output)
     how = "compiled" if "fuse" in stages else "taken from the cache"
     typer.echo(f"{executable.manifest.name}: {how} in {shown(time.perf_counter() - started)} for {brief(executable.manifest.target)}")

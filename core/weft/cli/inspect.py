@@ -40,16 +40,24 @@ def inspect(
         _inspect_archive(model, stage)
         return
     from weft.cli.terminal import Progress
-    from weft.pipeline import load, resolve_target, specialize
+    from weft.pipeline import load, mixed, resolve_targets, specialize
 
     # The target first: a misspelt one should not wait for a large model.
-    resolved = resolve_target(target or "llvm")
+    resolved = resolve_targets(target or "llvm")
     with Progress("inspecting") as progress:
         progress.show(f"loading {model}")
         graph = load(model, frontend=frontend)
         sizes = shapes(input_shape)
-        inspection = inspect_graph(specialize(graph, sizes) if sizes else graph, resolved, stage, kernel, progress.on_stage)
-    if stage is None:
+        graph = specialize(graph, sizes) if sizes else graph
+        if mixed(resolved):
+            from weft.cli.placement import place_graph, print_placement
+
+            placed = place_graph(graph, resolved, stage, progress.on_stage)
+        else:
+            inspection = inspect_graph(graph, resolved[0], stage, kernel, progress.on_stage)
+    if mixed(resolved):
+        print_placement(placed, stage)
+    elif stage is None:
         _print_summary(inspection)
     else:
         typer.echo(inspection.text)
@@ -85,7 +93,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     plugin_passes = [item.value.name for item in host().items("graph_passes", target=resolved.target)]
     known = ["load", *stage_names(), *plugin_passes, "lower_group", "schedule", *loop_stages, "plan"]
     if stage is not None and stage not in known:
-        raise _unknown("stage", stage, known)
+        raise unknown("stage", stage, known)
     if stage == "load":
         found.text = str(graph)
         return found
@@ -153,11 +161,11 @@ def select_kernels(kernels: Sequence[Kernel], wanted: str | None) -> list[Kernel
         return list(kernels)
     chosen = [k for k in kernels if k.name == wanted] or [k for k in kernels if wanted in k.name]
     if not chosen:
-        raise _unknown("kernel", wanted, [k.name for k in kernels])
+        raise unknown("kernel", wanted, [k.name for k in kernels])
     return chosen
 
 
-def _unknown(what: str, name: str, known: Sequence[str]) -> InputError:
+def unknown(what: str, name: str, known: Sequence[str]) -> InputError:
     close = nearest(name, known)
     return InputError(f"there is no {what} '{name}'", where=f"{what}s: {', '.join(known)}", hint=f"did you mean '{close}'?" if close else None)
 
@@ -225,7 +233,19 @@ def _inspect_archive(model: str, stage: str | None) -> None:
         for c in manifest.constants:
             typer.echo(f"  {c.name}: {c.dtype}[{', '.join(map(str, c.shape))}]")
     else:
-        raise _unknown("stage", stage, ARCHIVE_STAGES)
+        raise unknown("stage", stage, ARCHIVE_STAGES)
+
+
+def _plan_facts(manifest: Manifest) -> str:
+    from weft.runtime.plan import Copy, DeviceCall, Native
+
+    items = sum(len(s.items) for s in manifest.steps if isinstance(s, Native))
+    facts = f"{len(manifest.steps)} step(s), {items} items"
+    if manifest.devices:
+        launches = sum(len(s.launches) for s in manifest.steps if isinstance(s, DeviceCall))
+        copies = sum(isinstance(s, Copy) for s in manifest.steps)
+        facts += f", {launches} launches on {', '.join(manifest.devices)}, {copies} copies"
+    return facts
 
 
 def print_archive(manifest: Manifest) -> None:
@@ -238,7 +258,7 @@ def print_archive(manifest: Manifest) -> None:
         ("written by", f"weft {manifest.weft}, format {manifest.format}"),
         ("inputs", "\n".join(map(str, manifest.inputs))),
         ("outputs", "\n".join(map(str, manifest.outputs))),
-        ("plan", f"{len(manifest.steps)} step(s), {sum(len(s.items) for s in manifest.steps)} items"),
+        ("plan", _plan_facts(manifest)),
         ("code", ", ".join(f"{name} {size(s.bytes)}" for name, s in manifest.sections.items())),
         ("weights", f"{len(manifest.constants)} constants, {size(manifest.weights.bytes if manifest.weights else 0)}"),
         ("arena", f"{manifest.arena} bytes"),

@@ -27,7 +27,12 @@ def is_archive(path: str) -> bool:
 
 
 def open_executable(
-    model: str, target: str | None = None, *, frontend: str | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None
+    model: str,
+    target: str | None = None,
+    *,
+    frontend: str | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    strict: bool = False,
 ) -> tuple[Executable, dict[str, float]]:
     """An archive loaded or a model compiled, with progress; and the seconds that its stages took ("cache" alone: it came from the cache).
 
@@ -37,7 +42,7 @@ def open_executable(
     from weft.cli.terminal import Progress
 
     if is_archive(model):
-        given = [name for name, value in (("--target", target), ("--frontend", frontend), ("--input-shape", input_shapes)) if value]
+        given = [name for name, value in (("--target", target), ("--frontend", frontend), ("--input-shape", input_shapes), ("--strict", strict)) if value]
         if given:
             raise InputError(f"{model} is compiled already, {given[0]} does not apply", hint="give the model that it was compiled from")
         from weft.runtime.executable import Executable
@@ -46,5 +51,5 @@ def open_executable(
     from weft.pipeline import compile
 
     with Progress(f"compiling {Path(model).name}") as progress:
-        executable = compile(model, target or "llvm", frontend=frontend, input_shapes=input_shapes, on_stage=progress.on_stage)
+        executable = compile(model, target or "llvm", frontend=frontend, input_shapes=input_shapes, strict=strict, on_stage=progress.on_stage)
     return executable, progress.seconds

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, TargetOption, named, shapes
+from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, StrictOption, TargetOption, named, shapes
 from weft.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def run(
     model: Model,
     target: TargetOption = None,
+    strict: StrictOption = False,
     inputs: Annotated[list[str] | None, typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="An input; random where none is given.")] = None,
     output_dir: Annotated[str | None, typer.Option("--output-dir", "-d", help="Where to write the outputs, one .npy file each.")] = None,
     input_shape: ShapeOption = None,
@@ -34,7 +35,7 @@ def run(
 
     files, sizes = named("--input", inputs, "x=x.npy"), shapes(input_shape)
     started = time.perf_counter()
-    executable, stages = open_executable(model, target, frontend=frontend)
+    executable, stages = open_executable(model, target, frontend=frontend, strict=strict)
     opened = time.perf_counter() - started
     arrays, origins = make_inputs(executable.inputs, files, sizes, seed)
     started = time.perf_counter()

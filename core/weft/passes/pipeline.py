@@ -61,6 +61,13 @@ STAGES: tuple[tuple[str, Callable[[Graph, Capabilities], Graph], str], ...] = (
 )
 
 
+# What needs no target but its claims: models for several targets go through these as a whole, and through all of them region by region.
+SHARED = (
+    "fold_constants", "fold_batch_norm", "decompose", "simplify_algebra", "fold_constants_2", "fuse_attention", "fold_scale",
+    "eliminate_common_subexpressions", "eliminate_dead_code",
+)  # fmt: skip
+
+
 def stage_names() -> list[str]:
     """The core's passes in order."""
     return [name for name, _, _ in STAGES]
@@ -72,6 +79,7 @@ def run_passes(
     extra: Sequence[GraphPass] = (),
     on_stage: Callable[[str, Graph, float], None] | None = None,
     check: bool = True,
+    only: Sequence[str] | None = None,
 ) -> Graph:
     """`graph` after all passes: optimised, laid out and fused.
 
@@ -79,6 +87,7 @@ def run_passes(
         extra: passes of plugins and users, each after the pass it names; in the given order where several name the same.
         on_stage: called with every pass's name, result and seconds.
         check: verify the graph after every pass; after those of `extra` it always is.
+        only: names of the core's passes to run; None: all.
 
     Raises:
         GraphError: a pass names a slot that does not exist, or left an ill-formed graph.
@@ -86,6 +95,8 @@ def run_passes(
     capabilities = capabilities or Capabilities()
     foreign = {p.name for p in extra}
     for name, function in _ordered(extra):
+        if only is not None and name not in only and name not in foreign:
+            continue
         started = time.perf_counter()
         graph = function(graph, capabilities)
         seconds = time.perf_counter() - started

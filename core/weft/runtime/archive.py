@@ -316,11 +316,9 @@ def load(path: Path, expect: str | None = None) -> Content:
     if expect is not None:
         _check_whole(reader, expect)
     manifest = reader.manifest()
-    if len(manifest.steps) != 1:
-        raise ArchiveError(f"{path} holds a plan of {len(manifest.steps)} steps", why="this runtime runs plans of one native step", hint="upgrade weft")
-    for step in manifest.steps:
-        if step.section not in manifest.sections or step.entry not in manifest.sections[step.section].entries:
-            raise ArchiveError(f"{path} has a malformed manifest", why=f"a step names {step.section}:{step.entry}, which no section has")
+    trouble = manifest.trouble()
+    if trouble is not None:
+        raise ArchiveError(f"{path} has a malformed manifest", why=trouble)
     pool = manifest.sections.get(manifest.pool) if manifest.pool is not None else None
     if manifest.pool is not None and (pool is None or not {"parallel_for", "start", "ticks"} <= set(pool.entries)):
         raise ArchiveError(f"{path} has a malformed manifest", why=f"its worker pool '{manifest.pool}' is no section with a pool's entries")

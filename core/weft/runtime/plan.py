@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from weft.dtypes import dtype
 from weft.errors import ArchiveError, WeftError
 
-FORMAT_VERSION = 2
-"""2: the weights' hash is that of their pieces' hashes, and tasks know their thread. Code of 1 cannot share a pool with it, and is not read."""
+FORMAT_VERSION = 3
+"""2: the weights' hash is that of their pieces' hashes, and tasks know their thread. Code of 1 cannot share a pool with it, and is not read.
+3: plans have several steps, on several devices."""
 _MAX_INT = (1 << 63) - 1
 
 
@@ -47,14 +48,94 @@ class Native:
     items: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
+    """Its table of constants, by name, in order."""
+    checks: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    """Error code → (what, hint), templates over {0} … {7}."""
 
     def __str__(self) -> str:
         lines = [f"native {self.section}:{self.entry}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})"]
         return "\n".join(lines + [f"  {number:4} {item}" for number, item in enumerate(self.items)])
 
 
-Step: TypeAlias = Native
-STEPS: dict[str, type[Step]] = {"native": Native}
+@dataclass(frozen=True)
+class Copy:
+    """A value's data go from one memory to another: `source` and `target` name devices, "host" is the host's memory."""
+
+    kind: ClassVar[str] = "copy"
+    value: str
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"copy {self.value} from {self.source} to {self.target}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a kernel's buffer lies: a value of the plan, a constant, or `bytes` at `offset` of the device's arena (numbers or formulas)."""
+
+    where: Literal["value", "constant", "arena"]
+    name: str = ""
+    offset: int | str = 0
+    bytes: int | str = 0
+
+    def __str__(self) -> str:
+        return self.name if self.where != "arena" else f"arena+{self.offset}"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel of a device step: `kernel` is an entry of the section, `buffers` number the step's places, `dims` are numbers or formulas."""
+
+    kernel: str
+    buffers: tuple[int, ...]
+    dims: tuple[int | str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What must hold before a device step starts: else an error of `what` and `hint`, templates over the values of `args`."""
+
+    holds: str
+    what: str
+    hint: str = ""
+    args: tuple[int | str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeviceCall:
+    """Kernels launched one after another on a device. Its inputs are in the device's memory already, its outputs stay there."""
+
+    kind: ClassVar[str] = "device"
+    device: str
+    section: str
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
+    launches: tuple[Launch, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    arena: int | str = 0
+
+    def __str__(self) -> str:
+        lines = [f"{self.device} {self.section}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})"]
+        for number, launch in enumerate(self.launches):
+            lines.append(f"  {number:4} {launch.kernel}({', '.join(str(self.places[b]) for b in launch.buffers)})")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class DataSymbol:
+    """A size that data say: element `index` (flat) of the integer `value`, which is on the host."""
+
+    name: str
+    value: str
+    index: int
+
+
+HOST = "host"
+Step: TypeAlias = Native | Copy | DeviceCall
+STEPS: dict[str, type[Step]] = {s.kind: s for s in (Native, Copy, DeviceCall)}
 
 
 @dataclass(frozen=True)
@@ -76,9 +157,10 @@ class Manifest:
         target: the resolved target string.
         machine: the architecture that the code is for ("x86_64", "aarch64").
         features: CPU features (LLVM's names) that the code needs.
-        checks: error code → (what, hint), templates over {0} … {7}.
+        values: what steps hand on to one another, without inputs and outputs.
+        symbols: sizes of the plan that data say.
         pool: the code section of the worker pool, if any.
-        arena: the arena's size as text, for people.
+        arena: the size of the native arenas as text, for people.
         threads: threads that the target string asked for; None: as many as the process may use.
         weights: sha256 and size of the weights section, if there are constants; set when it is written.
     """
@@ -92,7 +174,8 @@ class Manifest:
     steps: tuple[Step, ...]
     sections: Mapping[str, SectionInfo] = field(default_factory=dict)
     constants: tuple[ConstantInfo, ...] = ()
-    checks: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    values: tuple[TensorInfo, ...] = ()
+    symbols: tuple[DataSymbol, ...] = ()
     pool: str | None = None
     arena: str = "0"
     threads: int | None = None
@@ -102,6 +185,60 @@ class Manifest:
 
     def with_(self, **changes: Any) -> Manifest:
         return replace(self, **changes)
+
+    @property
+    def single(self) -> bool:
+        """Whether the plan is one native step over the model's own inputs and outputs."""
+        if len(self.steps) != 1 or not isinstance(self.steps[0], Native):
+            return False
+        step = self.steps[0]
+        return step.inputs == tuple(i.name for i in self.inputs) and step.outputs == tuple(o.name for o in self.outputs)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Devices that the plan needs beside the host, in order of first use."""
+        return tuple(dict.fromkeys(s.device for s in self.steps if isinstance(s, DeviceCall)))
+
+    def trouble(self) -> str | None:
+        """What is wrong with the plan: names that nothing has, values that are not where a step looks for them. None if all is well."""
+        known = {t.name for t in (*self.inputs, *self.values, *self.outputs)}
+        constants = {c.name for c in self.constants}
+        there = {(HOST, t.name) for t in self.inputs}
+        lost = [s.value for s in self.symbols if s.value not in known]
+        if lost:
+            return f"a size is read from '{lost[0]}', which is no value of the plan"
+        for number, step in enumerate(self.steps):
+            if isinstance(step, Copy):
+                if step.value not in known:
+                    return f"step {number} copies '{step.value}', which is no value of the plan"
+                if (step.source, step.value) not in there:
+                    return f"step {number} copies '{step.value}' from {step.source}, where nothing has put it"
+                there.add((step.target, step.value))
+                continue
+            place = HOST if isinstance(step, Native) else step.device
+            entries = {step.entry} if isinstance(step, Native) else {launch.kernel for launch in step.launches}
+            missing = sorted(entries - set(self.sections[step.section].entries)) if step.section in self.sections else sorted(entries)
+            if missing:
+                return f"step {number} names {step.section}:{missing[0]}, which no section has"
+            lost = [n for n in (*step.inputs, *step.outputs) if n not in known]
+            if lost:
+                return f"step {number} names '{lost[0]}', which is no value of the plan"
+            late = [n for n in step.inputs if (place, n) not in there]
+            if late:
+                return f"step {number} needs '{late[0]}' on {place}, where nothing has put it"
+            if isinstance(step, Native):
+                wanted = list(step.constants)
+            else:
+                wanted = [p.name for p in step.places if p.where == "constant"]
+                foreign = [p.name for p in step.places if p.where == "value" and p.name not in (*step.inputs, *step.outputs)]
+                if foreign:
+                    return f"step {number} uses '{foreign[0]}', which is neither its input nor its output"
+            lost = [n for n in wanted if n not in constants]
+            if lost:
+                return f"step {number} names '{lost[0]}', which is no constant of the plan"
+            there.update((place, n) for n in step.outputs)
+        unmade = [o.name for o in self.outputs if (HOST, o.name) not in there]
+        return f"no step gives the output '{unmade[0]}'" if unmade else None
 
     # -- text
     def plan(self) -> str:
@@ -123,8 +260,9 @@ class Manifest:
             "features": list(self.features),
             "inputs": [_tensor(t) for t in self.inputs],
             "outputs": [_tensor(t) for t in self.outputs],
-            "steps": [{"kind": s.kind, "section": s.section, "entry": s.entry, "items": s.items, "inputs": s.inputs, "outputs": s.outputs} for s in self.steps],
-            "checks": {str(code): list(texts) for code, texts in self.checks.items()},
+            "values": [_tensor(t) for t in self.values],
+            "symbols": [asdict(s) for s in self.symbols],
+            "steps": [{"kind": s.kind, **asdict(s)} for s in self.steps],
             "sections": {name: _section(s) for name, s in self.sections.items()},
             "constants": [{"name": c.name, "dtype": c.dtype, "shape": c.shape} for c in self.constants],
             "pool": self.pool,
@@ -166,9 +304,10 @@ class Manifest:
             inputs=tuple(reader.tensor(t, f"inputs[{i}]") for i, t in enumerate(reader.sequence(root.get("inputs"), "inputs"))),
             outputs=tuple(reader.tensor(t, f"outputs[{i}]") for i, t in enumerate(reader.sequence(root.get("outputs"), "outputs"))),
             steps=tuple(reader.step(s, f"steps[{i}]") for i, s in enumerate(reader.sequence(root.get("steps"), "steps"))),
-            checks={reader.code(k): reader.template(v, f"checks[{k}]") for k, v in reader.mapping(root.get("checks"), "checks").items()},
+            values=tuple(reader.tensor(t, f"values[{i}]") for i, t in enumerate(reader.sequence(root.get("values"), "values"))),
             sections={name: reader.section(s, f"sections[{name}]") for name, s in reader.mapping(root.get("sections"), "sections").items()},
             constants=tuple(reader.constant(c, f"constants[{i}]") for i, c in enumerate(reader.sequence(root.get("constants"), "constants"))),
+            symbols=tuple(reader.symbol(s, f"symbols[{i}]") for i, s in enumerate(reader.sequence(root.get("symbols"), "symbols"))),
             pool=None if root.get("pool") is None else reader.text(root["pool"], "pool"),
             arena=reader.text(root.get("arena"), "arena"),
             threads=None if root.get("threads") is None else reader.integer(root["threads"], "threads", 1, 4096),
@@ -269,15 +408,68 @@ class _Reader:
             version=self.text(data.get("version"), field + ".version"),
         )
 
+    def symbol(self, value: object, field: str) -> DataSymbol:
+        data = self.mapping(value, field)
+        name, source = (self.text(data.get(key), f"{field}.{key}") for key in ("name", "value"))
+        return DataSymbol(name, source, self.integer(data.get("index"), field + ".index"))
+
+    def formula(self, value: object, field: str) -> int | str:
+        return self.text(value, field) if isinstance(value, str) else self.integer(value, field)
+
+    def formulas(self, value: object, field: str) -> tuple[int | str, ...]:
+        return tuple(self.formula(v, f"{field}[{i}]") for i, v in enumerate(self.sequence(value, field)))
+
     def step(self, value: object, field: str) -> Step:
         data = self.mapping(value, field)
         kind = self.text(data.get("kind"), field + ".kind")
         if kind not in STEPS:
             raise self.bad(field + ".kind", "one of " + ", ".join(STEPS), kind)
+        read: Callable[[dict[str, Any], str], Step] = getattr(self, f"_{kind}")
+        return read(data, field)
+
+    def _native(self, data: dict[str, Any], field: str) -> Step:
         return Native(
             section=self.text(data.get("section"), field + ".section"),
             entry=self.text(data.get("entry"), field + ".entry"),
             items=self.texts(data.get("items"), field + ".items"),
             inputs=self.texts(data.get("inputs"), field + ".inputs"),
             outputs=self.texts(data.get("outputs"), field + ".outputs"),
+            constants=self.texts(data.get("constants"), field + ".constants"),
+            checks={self.code(k): self.template(v, f"{field}.checks[{k}]") for k, v in self.mapping(data.get("checks"), field + ".checks").items()},
         )
+
+    def _copy(self, data: dict[str, Any], field: str) -> Step:
+        return Copy(*(self.text(data.get(key), f"{field}.{key}") for key in ("value", "source", "target")))
+
+    def _device(self, data: dict[str, Any], field: str) -> Step:
+        places = tuple(self._place(p, f"{field}.places[{i}]") for i, p in enumerate(self.sequence(data.get("places"), field + ".places")))
+        launches, conditions = (self.sequence(data.get(key), f"{field}.{key}") for key in ("launches", "conditions"))
+        return DeviceCall(
+            device=self.text(data.get("device"), field + ".device"),
+            section=self.text(data.get("section"), field + ".section"),
+            inputs=self.texts(data.get("inputs"), field + ".inputs"),
+            outputs=self.texts(data.get("outputs"), field + ".outputs"),
+            places=places,
+            launches=tuple(self._launch(v, f"{field}.launches[{i}]", len(places)) for i, v in enumerate(launches)),
+            conditions=tuple(self._condition(v, f"{field}.conditions[{i}]") for i, v in enumerate(conditions)),
+            arena=self.formula(data.get("arena"), field + ".arena"),
+        )
+
+    def _place(self, value: object, field: str) -> Place:
+        data = self.mapping(value, field)
+        where = self.text(data.get("where"), field + ".where")
+        if where not in ("value", "constant", "arena"):
+            raise self.bad(field + ".where", "value, constant or arena", where)
+        name, offset, size = self.text(data.get("name"), field + ".name"), data.get("offset"), data.get("bytes")
+        return Place(where, name, self.formula(offset, field + ".offset"), self.formula(size, field + ".bytes"))  # type: ignore[arg-type]
+
+    def _launch(self, value: object, field: str, places: int) -> Launch:
+        data = self.mapping(value, field)
+        numbers = self.sequence(data.get("buffers"), field + ".buffers")
+        buffers = tuple(self.integer(b, f"{field}.buffers[{i}]", 0, places - 1) for i, b in enumerate(numbers))
+        return Launch(self.text(data.get("kernel"), field + ".kernel"), buffers, self.formulas(data.get("dims"), field + ".dims"))
+
+    def _condition(self, value: object, field: str) -> Condition:
+        data = self.mapping(value, field)
+        holds, what, hint = (self.text(data.get(key), f"{field}.{key}") for key in ("holds", "what", "hint"))
+        return Condition(holds, what, hint, self.formulas(data.get("args"), field + ".args"))

@@ -1,0 +1,14 @@
+"""The operator that holds what one target computes, between copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.graph.group import Group
+
+
+@dataclass(frozen=True)
+class Region(Group):
+    """`body` applied to the inputs, by the target of this kind."""
+
+    target: str = ""

@@ -1,0 +1,294 @@
+"""One compilation for several targets: where each node goes, each region by its own target, copies between their memories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from weft.assemble import stored_bytes
+from weft.codegen.base import THREADS
+from weft.compilation import Compilation, Segment, tensor_info, without_collector
+from weft.errors import GraphError, ScheduleError, UnsupportedError, WeftError
+from weft.expr.nodes import Const, Expr, substitute
+from weft.graph.assumptions import assumptions
+from weft.graph.group import kernel_text
+from weft.graph.nodes import Graph, Node, Value
+from weft.graph.region import Region
+from weft.lower.lower import lower_group
+from weft.ops import Identity
+from weft.passes.capabilities import Capabilities
+from weft.passes.pipeline import SHARED, GraphPass, run_passes
+from weft.passes.place import Offers, Placement, Refuse, Take, place
+from weft.plugins import host
+from weft.runtime.executable import Executable, NativeCode
+from weft.runtime.formulas import formula
+from weft.runtime.plan import HOST, Condition, Copy, DataSymbol, DeviceCall, Launch, Place, Step
+from weft.scheduling.rule import select_rule
+from weft.target import CPU
+
+if TYPE_CHECKING:
+    from weft.pipeline import OnStage, ResolvedTarget
+
+
+@dataclass
+class MixedCompilation:
+    """A compilation in progress and, after `run`, its record for `weft inspect`.
+
+    `targets` in order of preference; a host's CPU, if there is one, is last. `strict`: every node must be on the first.
+    """
+
+    targets: Sequence[ResolvedTarget]
+    extra: Sequence[GraphPass] = ()
+    on_stage: OnStage | None = None
+    cache: bool = True
+    strict: bool = False
+    placement: Placement | None = None
+    regions: list[Compilation] = field(default_factory=list)
+
+    def run(self, graph: Graph) -> Executable:
+        """A verified graph through every stage.
+
+        Raises:
+            UnsupportedError: a node that no target takes, or that `strict` wants elsewhere; lists each with the reasons.
+        """
+        with without_collector():
+            plan = _Plan(self)
+            placed = self.place(graph)
+            for number, node in enumerate(placed.nodes):
+                plan.add(number, node)
+            return plan.build(placed)
+
+    # -- placement
+    def place(self, graph: Graph) -> Graph:
+        """The graph as regions, in order."""
+        shared = [p for p in self.extra if not p.after or p.after in SHARED]
+        claims = frozenset[str]().union(*(t.capabilities.claims for t in self.targets))
+        graph = run_passes(graph, Capabilities(claims=claims), shared, check=False, only=SHARED)
+        graph = _own_results(graph)
+        kinds = [t.target.kind for t in self.targets]
+        native = [t.kind.device(t.target) == CPU for t in self.targets]
+        if any(native[:-1]):
+            name = kinds[native.index(True)]
+            order = ", ".join([*(k for k in kinds if k != name), name])
+            raise UnsupportedError(f"target '{name}' takes everything: what follows it has nothing to do", hint=f'name it last: "{order}"')
+        with self._stage("offload", graph.name):
+            offers = {t.target.kind: self.offers(graph, t) for t, on_host in zip(self.targets, native) if not on_host}
+        names = kinds if native[-1] else [*kinds, HOST]
+        with self._stage("place", graph.name):
+            self.placement = place(graph, names, offers, {t.target.kind: t.kind.transfer(t.target) for t in self.targets})
+        self._refuse(kinds, names)
+        return self.placement.graph
+
+    def offers(self, graph: Graph, target: ResolvedTarget) -> Offers:
+        """What a target takes of a graph: as its plugin says, or as its schedule rules do."""
+        answers = host().call("offload", required=target.owner, graph=graph, target=target.target)
+        if answers:
+            return [offer for answer in answers for offer in answer.value]
+        known: dict[str, Take | tuple[str, str]] = {}
+        found: list[Take | Refuse] = []
+        for node in graph.nodes:
+            body = alone(node)
+            text = kernel_text(body)
+            if text not in known:
+                known[text] = self._ask(node, body, target)
+            answer = known[text]
+            found.append(Take((node,), answer.cost) if isinstance(answer, Take) else Refuse(node, *answer))
+        return found
+
+    def _ask(self, node: Node, body: Graph, target: ResolvedTarget) -> Take | tuple[str, str]:
+        """Whether a schedule rule of `target` takes a node alone: an offer, or code and reason."""
+        if node.op.kind == "composite" and type(node.op).__name__ not in target.capabilities.claims:
+            return "not_claimed", "the target does not claim this composite"
+        try:
+            program = lower_group(body, "kernel")
+            select_rule(target.rules, program, target.machine)
+            return Take((node,))
+        except ScheduleError as error:
+            return "no_rule", error.why or error.what
+        except WeftError as error:
+            return "not_lowered", error.what
+
+    def _refuse(self, kinds: Sequence[str], names: Sequence[str]) -> None:
+        assert self.placement is not None
+        wanted = kinds[:1] if self.strict else kinds
+        left = [p for p in self.placement.nodes if p.target not in wanted]
+        if not left:
+            return
+        lines = []
+        for p in left:
+            why = "; ".join(f"{target}: {reason} [{code}]" for target, (code, reason) in p.refused.items())
+            lines.append(f"{p.node}" + (f"  # {', '.join(sorted(p.node.names))}" if p.node.names else "") + f"\n    {why}")
+        shown = lines[:20] + ([f"… and {len(lines) - 20} more"] if len(lines) > 20 else [])
+        what = f"{len(left)} of {len(self.placement.nodes)} nodes are not computed by '{', '.join(wanted)}'"
+        hint = "leave out strict" if self.strict and len(kinds) > 1 else f'name a target for the rest as well: "{", ".join(kinds)}, llvm"'
+        raise UnsupportedError(what, where="\n".join(shown), hint=hint)
+
+    @contextmanager
+    def _stage(self, name: str, subject: str) -> Iterator[None]:
+        record = Compilation(self.targets[-1], on_stage=self.on_stage)
+        with record.stage(name, subject):
+            yield
+
+
+def alone(node: Node) -> Graph:
+    """A graph of one node."""
+    # As in the groups of `fuse`: a constant of more than one element is an input of its kernel.
+    inputs: dict[int, Value] = {}
+    for v in (v for v in node.inputs if v is not None):
+        inputs[id(v)] = Value(v.name, v.type, constant=v.constant if v.constant is not None and v.constant.size == 1 else None)
+    outputs = [Value(v.name, v.type) for v in node.outputs]
+    copy = Node(node.op, [None if v is None else inputs[id(v)] for v in node.inputs], outputs, node.names)
+    return Graph("node", [v for v in inputs.values() if v.constant is None], outputs, [copy], output_names=[v.name for v in outputs])
+
+
+def _own_results(graph: Graph) -> Graph:
+    """Every output computed by a node, none twice, under the name of the output. Changes `graph`."""
+    taken = {id(v) for v in graph.inputs}
+    clash = {v.name for v in graph.inputs} & set(graph.output_names)
+    if clash:
+        raise GraphError(f"an input and an output are both called '{min(clash)}'", hint="rename one: a plan of several steps knows values by name")
+    names = set(graph.output_names)
+    for k, value in enumerate(graph.outputs):
+        if id(value) in taken or value.producer is None:
+            copy = Value(graph.output_names[k], value.type)
+            graph.nodes.append(Node(Identity(), (value,), (copy,), value.producer.names if value.producer is not None else ()))
+            graph.outputs[k] = value = copy
+        taken.add(id(value))
+    results = {id(v) for v in graph.outputs}
+    others = {v.name for v in graph.values()}
+    for value in graph.values():
+        if id(value) not in results and value.name in names:
+            value.name = next(n for k in range(len(others) + 1) if (n := f"{value.name}_{k}") not in others | names)
+            others.add(value.name)
+    for value, name in zip(graph.outputs, graph.output_names):
+        value.name = name
+    return graph
+
+
+class _Plan:
+    """The steps so far, and where values are."""
+
+    def __init__(self, compilation: MixedCompilation) -> None:
+        self.compilation = compilation
+        self.by_kind = {t.target.kind: t for t in compilation.targets}
+        self.steps: list[Step] = []
+        self.code: dict[str, NativeCode] = {}
+        self.constants: dict[str, Any] = {}
+        self.there: dict[str, list[str]] = {}  # value → places, the first is where it was made
+        self.arena = "0"
+
+    def add(self, number: int, node: Node) -> None:
+        region = node.op
+        assert isinstance(region, Region)
+        target = self.by_kind[region.target]
+        extra = [p for p in self.compilation.extra if p.after and p.after not in SHARED]
+        one = Compilation(target, extra, self.compilation.on_stage, self.compilation.cache, keep_graphs=True)
+        self.compilation.regions.append(one)
+        device = target.kind.device(target.target)
+        place = HOST if device == CPU else device
+        inputs, outputs = [v.name for v in node.inputs if v is not None], [v.name for v in node.outputs]
+        for name in inputs:
+            self.bring(name, place)
+        section = f"{region.target}{number}"
+        if device == CPU:
+            segment = one.segment(region.body)
+            self.code[section] = segment.sections["main"]
+            if "pool" in segment.sections:
+                self.code["pool"] = segment.sections["pool"]
+            self._keep(segment, section)
+            self.steps.append(segment.step(section, inputs, outputs, f"{section}."))
+            self.arena = str(segment.assembly.spec.arena_bytes)
+        else:
+            self.steps.append(self._device(one, region.body, device, section, inputs, outputs))
+        self.there.update({name: [place] for name in outputs})
+
+    def _keep(self, segment: Segment, section: str) -> None:
+        self.constants.update({f"{section}.{name}": data for name, data in segment.constants.items()})
+
+    def bring(self, name: str, place: str) -> None:
+        """Copies until a value is at `place`; copies between devices go over the host."""
+        places = self.there.setdefault(name, [HOST])
+        for stop in (HOST, place):
+            if place not in places and stop not in places:
+                self.steps.append(Copy(name, places[0], stop) if stop == HOST else Copy(name, HOST, stop))
+                places.append(stop)
+
+    def _device(self, one: Compilation, body: Graph, device: str, section: str, inputs: Sequence[str], outputs: Sequence[str]) -> DeviceCall:
+        assumed = assumptions(body)
+        grouped = one.optimize(body)
+        places: list[Place] = []
+        index: dict[int, int] = {}
+        names = dict(zip([id(v) for v in (*grouped.inputs, *grouped.outputs)], [*inputs, *outputs]))
+        launches = []
+        with one.kernels_and_weights(grouped) as (uses, weights):
+            memory = one.memory(grouped, uses)
+            by_name = {v.name: v for v in grouped.values()}
+
+            def number(value: Value) -> int:
+                root = by_name[memory.aliases[value.name]] if value.name in memory.aliases else value
+                if id(root) not in index:
+                    index[id(root)] = len(places)
+                    if id(root) in names:
+                        places.append(Place("value", names[id(root)]))
+                    elif root.constant is not None:
+                        self.constants[f"{section}.{root.name}"] = weights[root]
+                        places.append(Place("constant", f"{section}.{root.name}"))
+                    else:
+                        places.append(Place("arena", offset=_text(memory.offsets[root.name]), bytes=_text(stored_bytes(root))))
+                return index[id(root)]
+
+            for node in grouped.nodes:
+                use = uses.get(id(node))
+                if use is None:
+                    continue
+                buffers = [number(v) for v in (*node.inputs, *node.outputs) if v is not None]
+                for at, size in zip(memory.scratch.get(node.outputs[0].name, ()), use.scratch, strict=True):
+                    buffers.append(len(places))
+                    places.append(Place("arena", offset=_text(at), bytes=_text(size)))
+                launches.append(Launch(use.kernel, tuple(buffers), tuple(_text(d) for d in use.dims)))
+            used = {launch.kernel for launch in launches}
+            codes = {name: kernel.code for name, kernel in one.kernels.items() if name in used and kernel.code is not None}
+            self.code[section] = one.target.kind.image(one.target.target, codes)
+        conditions = tuple(Condition(str(_text(a.holds)), a.what, a.hint, tuple(_text(x) for x in a.args)) for a in assumed)
+        return DeviceCall(device, section, tuple(inputs), tuple(outputs), tuple(places), tuple(launches), conditions, _text(memory.arena_bytes))
+
+    def build(self, graph: Graph) -> Executable:
+        targets = self.compilation.targets
+        for value in graph.outputs:
+            self.bring(value.name, HOST)
+        for source in graph.symbols.values():
+            self.bring(source.value.name, HOST)
+        known = {v.name for v in (*graph.inputs, *graph.outputs)}
+        between = [v for v in graph.values() if v.name not in known]
+        return Executable.build(
+            name=graph.name,
+            target=", ".join(t.kind.describe(t.target) for t in targets),
+            inputs=[tensor_info(v.name, v.dtype, v.shape) for v in graph.inputs],
+            outputs=[tensor_info(v.name, v.dtype, v.shape) for v in graph.outputs],
+            values=[tensor_info(v.name, v.dtype, v.shape) for v in between],
+            symbols=[DataSymbol(name, s.value.name, s.index) for name, s in graph.symbols.items()],
+            code=self.code,
+            steps=self.steps,
+            constants=self.constants,
+            pool="pool" if "pool" in self.code else None,
+            arena=self.arena,
+            threads=targets[-1].threads,
+            weft=host().api_version,
+        )
+
+
+def _text(e: Expr | int) -> int | str:
+    """A formula as a manifest has it; a device has one thread's scratch.
+
+    Raises:
+        ArchiveError: it is none that a manifest can say.
+    """
+    if isinstance(e, int):
+        return e
+    e = substitute(e, {THREADS.name: 1})
+    if isinstance(e, Const):
+        return int(e.value)
+    formula(str(e))
+    return str(e)

@@ -1,0 +1,338 @@
+"""place: which target computes each node, and the regions that come of it.
+
+Targets make offers: to take nodes at a cost, or why not. All nodes begin on the host. Target by target, in order of preference, those move for which costs and
+copies between memories sum up to the least: a minimum cut (Stone, "Multiprocessor scheduling with the aid of network flow algorithms", 1977), so for one
+target beside the host nothing is better. Nodes of one target that can run without waiting for another's in between form a region.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from weft import dtypes as dt
+from weft.expr.evaluate import evaluate
+from weft.expr.nodes import Var, free_vars
+from weft.graph.nodes import Graph, Node, SymbolSource, TensorType, Value
+from weft.graph.region import Region
+from weft.graph.rewrite import attribute_symbols, bound_symbols, mentioned_symbols, type_symbols
+from weft.machine import Transfer
+
+TYPICAL = 128
+"""What a size that only a run knows counts as."""
+
+
+@dataclass(frozen=True)
+class Take:
+    """A target offers to compute these nodes together, in `cost` seconds."""
+
+    nodes: tuple[Node, ...]
+    cost: float = 0.0
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """A target does not compute a node; `code` is for machines, `reason` for people."""
+
+    node: Node
+    code: str
+    reason: str
+
+
+Offers: TypeAlias = "Sequence[Take | Refuse]"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a node went, and why not to a target that is preferred: target → (code, reason)."""
+
+    node: Node
+    target: str
+    refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A graph of Regions in order, and where each node of the old graph went."""
+
+    graph: Graph
+    nodes: tuple[Placed, ...]
+
+    def __str__(self) -> str:
+        lines = []
+        for p in self.nodes:
+            why = "; ".join(f"not {target}: {reason} [{code}]" for target, (code, reason) in p.refused.items())
+            names = f"  # {', '.join(sorted(p.node.names))}" if p.node.names else ""
+            lines.append(f"{p.target:8} {type(p.node.op).__name__} %{p.node.outputs[0].name}{names}" + (f"\n         {why}" if why else ""))
+        return "\n".join(lines)
+
+
+def place(graph: Graph, targets: Sequence[str], offers: Mapping[str, Offers], transfers: Mapping[str, Transfer]) -> Placement:
+    """See the module.
+
+    Args:
+        graph: of operators; every output is computed by a node.
+        targets: kinds in order of preference; the last, the host's, takes every node.
+        offers: of each target, the last's only for its costs.
+        transfers: of each target but the last.
+    """
+    labels, refused = _label(graph, targets, offers, transfers)
+    regions = _regions(graph, [targets[k] for k in labels])
+    reasons = [{t: why for t, why in refused.get(id(n), {}).items() if t in targets[:k]} for n, k in zip(graph.nodes, labels)]
+    nodes = tuple(Placed(n, targets[k], why) for n, k, why in zip(graph.nodes, labels, reasons))
+    return Placement(_cut_out(graph, regions), nodes)
+
+
+# -- which target -----------------------------------------------------------------------------------------------------
+
+
+def _label(
+    graph: Graph, targets: Sequence[str], offers: Mapping[str, Offers], transfers: Mapping[str, Transfer]
+) -> tuple[list[int], dict[int, dict[str, tuple[str, str]]]]:
+    """Per node the number of its target, and who refused it."""
+    number = {id(n): k for k, n in enumerate(graph.nodes)}
+    host = len(targets) - 1
+    refused: dict[int, dict[str, tuple[str, str]]] = {}
+    costs: list[dict[int, float]] = [{} for _ in targets]
+    unit = list(range(len(graph.nodes)))  # nodes that a target takes together only go together
+    for t, target in enumerate(targets):
+        alone = {id(o.nodes[0]) for o in offers.get(target, ()) if isinstance(o, Take) and len(o.nodes) == 1}
+        for offer in offers.get(target, ()):
+            if isinstance(offer, Refuse):
+                refused.setdefault(id(offer.node), {})[target] = (offer.code, offer.reason)
+                continue
+            for n in offer.nodes:
+                costs[t].setdefault(number[id(n)], offer.cost / len(offer.nodes))
+                if not alone.issuperset(map(id, offer.nodes)):
+                    unit[number[id(n)]] = unit[number[id(offer.nodes[0])]]
+    for k in range(len(graph.nodes)):
+        costs[host].setdefault(k, 0.0)
+    pinned = {id(s.value.producer) for s in graph.symbols.values() if s.value.producer is not None}
+    for k, n in enumerate(graph.nodes):
+        values = [v for v in (*n.inputs, *n.outputs) if v is not None]
+        reason = None
+        if id(n) in pinned:
+            reason = ("sizes", "sizes of other values depend on its result")
+        elif not all(isinstance(v.type, TensorType) and v.dtype.kind not in ("string", "handle") for v in values):
+            reason = ("no_tensor", "it works on sequences, optionals or strings")
+        elif n.op.kind == "control":
+            reason = ("control", "control flow stays on the host")
+        for t in range(host):
+            if reason is not None:
+                costs[t].pop(k, None)
+                refused.setdefault(id(n), {})[targets[t]] = reason
+            elif k not in costs[t]:
+                refused.setdefault(id(n), {}).setdefault(targets[t], ("no_offer", "it made no offer"))
+    labels = [host] * len(graph.nodes)
+    for t in range(host):
+        labels = _move(graph, number, labels, t, costs, unit, [transfers.get(x, Transfer()) for x in targets])
+    for k, n in enumerate(graph.nodes):
+        for t in range(labels[k]):
+            refused.setdefault(id(n), {}).setdefault(targets[t], ("cost", "with the copies it would take longer there"))
+    return labels, refused
+
+
+def _move(
+    graph: Graph,
+    number: Mapping[int, int],
+    labels: list[int],
+    t: int,
+    costs: Sequence[Mapping[int, float]],
+    unit: Sequence[int],
+    transfers: Sequence[Transfer],
+) -> list[int]:
+    """The labels after the best set of the host's nodes has moved to target `t`."""
+    host = len(transfers) - 1
+
+    def copying(a: int, b: int, size: float) -> float:
+        return 0.0 if a == b else sum(transfers[x].seconds(size) for x in (a, b) if x != host)
+
+    count = len(graph.nodes)
+    stays, moves = count, count + 1
+    cut = _Cut(count + 2)
+    free = [label == host for label in labels]
+    for k in range(count):
+        if free[k]:
+            cut.edge(unit[k], moves, costs[host][k])
+            cut.edge(stays, unit[k], costs[t].get(k, math.inf))
+
+    def between(k: int, other: int, size: float) -> None:
+        """A copy between node `k` and what lies on target `other` for good."""
+        cut.edge(unit[k], moves, copying(host, other, size))
+        cut.edge(stays, unit[k], copying(t, other, size))
+
+    users = graph.users()
+    results = {id(v) for v in graph.outputs}
+    for value in graph.values():
+        if value.constant is not None or not isinstance(value.type, TensorType):
+            continue
+        size = _bytes(value.type)
+        source = None if value.producer is None else number[id(value.producer)]
+        for user in sorted({number[id(n)] for n, _ in users.get(id(value), ())}):
+            if source is None or not free[source]:
+                if free[user]:
+                    between(user, host if source is None else labels[source], size)
+            elif not free[user]:
+                between(source, labels[user], size)
+            else:
+                cut.edge(unit[source], unit[user], copying(host, t, size))
+                cut.edge(unit[user], unit[source], copying(host, t, size))
+        if id(value) in results and source is not None and free[source]:
+            between(source, host, size)
+    staying = cut.side(stays, moves)
+    return [t if free[k] and unit[k] not in staying else labels[k] for k in range(count)]
+
+
+class _Cut:
+    """A network whose minimum cut is found by Dinic's algorithm."""
+
+    def __init__(self, count: int) -> None:
+        self.edges: list[list[int]] = [[] for _ in range(count)]
+        self.to: list[int] = []
+        self.room: list[float] = []
+
+    def edge(self, a: int, b: int, capacity: float) -> None:
+        if a == b or capacity <= 0:
+            return
+        for start, end, room in ((a, b, capacity), (b, a, 0.0)):
+            self.edges[start].append(len(self.to))
+            self.to.append(end)
+            self.room.append(room)
+
+    def side(self, source: int, sink: int) -> set[int]:
+        """The nodes on the source's side of the minimum cut, as few as there can be."""
+        while True:
+            level = {source: 0}
+            queue = deque([source])
+            while queue:
+                a = queue.popleft()
+                for e in self.edges[a]:
+                    if self.room[e] > 0 and self.to[e] not in level:
+                        level[self.to[e]] = level[a] + 1
+                        queue.append(self.to[e])
+            if sink not in level:
+                return set(level)
+            self._push(source, sink, level)
+
+    def _push(self, source: int, sink: int, level: Mapping[int, int]) -> None:
+        """A flow that leaves no path along the levels."""
+        at = [0] * len(self.edges)
+        path: list[int] = []
+        a = source
+        while True:
+            if a == sink:
+                least = min(self.room[e] for e in path)
+                for e in path:
+                    self.room[e] -= least
+                    self.room[e ^ 1] += least
+                # Back to before the first edge that is full.
+                full = next(k for k, e in enumerate(path) if self.room[e] <= 0)
+                a = self.to[path[full] ^ 1]
+                del path[full:]
+                continue
+            while at[a] < len(self.edges[a]):
+                e = self.edges[a][at[a]]
+                if self.room[e] > 0 and level.get(self.to[e], -1) == level[a] + 1:
+                    break
+                at[a] += 1
+            else:
+                if not path:
+                    return
+                a = self.to[path.pop() ^ 1]
+                at[a] += 1
+                continue
+            path.append(e)
+            a = self.to[e]
+
+
+def _bytes(type: TensorType) -> float:
+    size = float(type.dtype.bytes)
+    for d in type.shape:
+        size *= d if isinstance(d, int) else max(0, int(evaluate(d, dict.fromkeys(free_vars(d), TYPICAL))))
+    return size
+
+
+# -- regions ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Part:
+    target: str
+    nodes: list[Node] = field(default_factory=list)
+
+
+def _regions(graph: Graph, targets: Sequence[str]) -> list[_Part]:
+    """Nodes of one target and level, in order of level. A node's level is one more than that of what it needs from another target."""
+    levels: dict[int, int] = {}
+    where = {id(n): t for n, t in zip(graph.nodes, targets)}
+    parts: dict[tuple[int, str], _Part] = {}
+    for node, target in zip(graph.nodes, targets):
+        needs = [v.producer for v in node.inputs if v is not None and v.producer is not None]
+        sizes = {n for v in node.outputs for n in type_symbols(v.type)} | set(attribute_symbols(node.op))
+        needs += [p for n in sizes if n in graph.symbols and (p := graph.symbols[n].value.producer) is not None]
+        level = max((levels[id(p)] + (where[id(p)] != target) for p in needs), default=0)
+        levels[id(node)] = level
+        parts.setdefault((level, target), _Part(target)).nodes.append(node)
+    return [parts[key] for key in sorted(parts, key=lambda k: k[0])]
+
+
+def _cut_out(graph: Graph, parts: Sequence[_Part]) -> Graph:
+    """The graph of regions. A region's inputs also bind the symbols that its body mentions."""
+    new = Graph(graph.name, output_names=list(graph.output_names))
+    made: dict[int, Value] = {id(v): Value(v.name, v.type) for v in graph.inputs}
+    new.inputs = [made[id(v)] for v in graph.inputs]
+    part_of = {id(n): k for k, p in enumerate(parts) for n in p.nodes}
+    users: dict[int, set[int]] = {}
+    for n in graph.nodes:
+        for v in n.inputs:
+            if v is not None:
+                users.setdefault(id(v), set()).add(part_of[id(n)])
+    last = len(parts)
+    for v in (*graph.outputs, *(s.value for s in graph.symbols.values())):
+        users.setdefault(id(v), set()).add(last)
+    for k, part in enumerate(parts):
+        body, sources = _body(graph, part, f"{graph.name}.{k}", lambda v, k=k: bool(users.get(id(v), set()) - {k}))  # type: ignore[misc]
+        outputs = [Value(v.name, v.type) for v in body.outputs]
+        names = frozenset().union(*(n.names for n in part.nodes))
+        new.nodes.append(Node(Region(body, target=part.target), [made[id(v)] for v in sources], outputs, names))
+        leaving = [o for n in part.nodes for o in n.outputs if users.get(id(o), set()) - {k}]
+        made.update({id(old): v for old, v in zip(leaving, outputs, strict=True)})
+    new.outputs = [made[id(v)] for v in graph.outputs]
+    new.symbols = {name: SymbolSource(made[id(s.value)], s.index) for name, s in graph.symbols.items()}
+    return new
+
+
+def _body(graph: Graph, part: _Part, name: str, leaves: Callable[[Value], bool]) -> tuple[Graph, list[Value]]:
+    """A part as a graph of its own, and the values of the whole graph that are its inputs."""
+    inside: dict[int, Value] = {}
+    sources: list[Value] = []
+    body = Graph(name)
+
+    def take(v: Value) -> Value:
+        if id(v) not in inside:
+            inside[id(v)] = Value(v.name, v.type, constant=v.constant)
+            if v.constant is None:
+                sources.append(v)
+                body.inputs.append(inside[id(v)])
+        return inside[id(v)]
+
+    for node in part.nodes:
+        inputs = [None if v is None else take(v) for v in node.inputs]
+        outputs = [Value(o.name, o.type) for o in node.outputs]
+        inside.update({id(old): v for old, v in zip(node.outputs, outputs)})
+        body.nodes.append(Node(node.op, inputs, outputs, node.names))
+    leaving: Iterable[Value] = [o for n in part.nodes for o in n.outputs if leaves(o)]
+    body.outputs = [inside[id(o)] for o in leaving]
+    body.output_names = [v.name for v in body.outputs]
+    for symbol in mentioned_symbols(body):
+        if symbol in graph.symbols:
+            source = graph.symbols[symbol]
+            body.symbols[symbol] = SymbolSource(take(source.value), source.index)
+        elif symbol not in bound_symbols(body):
+            binder = next((v for v in graph.inputs if isinstance(v.type, TensorType) and Var(symbol, dt.int64) in v.shape), None)
+            if binder is not None:
+                take(binder)
+    return body, sources

@@ -1,0 +1,63 @@
+"""Arrays whose memory native code reads: where it is, and on which boundary it starts."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+ALIGNMENT = 64
+_void_at = ctypes.c_void_p.from_address
+_ALIGN_FROM = 4096
+
+
+def _described_address(array: Array) -> int:
+    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
+
+
+def _find_data_field() -> int | None:
+    """Where an array object holds its data pointer: right after the object header, by numpy's C ABI. None if this Python is laid out otherwise."""
+    offset = object.__basicsize__
+    samples: list[Array] = [np.empty(3), np.empty((2, 2), np.int8)[1:], np.empty((), np.uint16)]
+    try:
+        if all(ctypes.c_void_p.from_address(id(a) + offset).value == _described_address(a) for a in samples):
+            return offset
+    except (ValueError, TypeError):
+        pass
+    return None
+
+
+_DATA_FIELD = _find_data_field() if sys.implementation.name == "cpython" else None
+
+
+def array_address(array: Array) -> int:
+    """Where the array's first element lies."""
+    # Asking the array takes 2.5 µs, a quarter of a small call; reading its field a tenth of that.
+    if _DATA_FIELD is None:
+        return _described_address(array)
+    return _void_at(id(array) + _DATA_FIELD).value or 0
+
+
+def aligned_empty(shape: tuple[int, ...], of: np.dtype[Any]) -> Array:
+    """A fresh array; one of a page or more starts on a cache line, which wide stores want."""
+    count = math.prod(shape) * of.itemsize
+    if count < _ALIGN_FROM:
+        return np.empty(shape, of)
+    store = np.empty(count + ALIGNMENT, np.uint8)
+    return np.ndarray(shape, of, store, -array_address(store) % ALIGNMENT)
+
+
+def aligned(array: Array) -> Array:
+    """The array itself if it is contiguous and starts on a cache line, else a copy that does."""
+    array = np.asarray(array)
+    if array.flags.c_contiguous and array_address(array) % ALIGNMENT == 0 and array.dtype.isnative:
+        return array
+    count = array.nbytes
+    store = np.empty(count + ALIGNMENT, np.uint8)
+    copy: Array = np.ndarray(array.shape, array.dtype.newbyteorder("="), store, -array_address(store) % ALIGNMENT)
+    copy[...] = array
+    return copy

@@ -1,0 +1,138 @@
+"""What a plan needs of a device that is not the host's CPU: memory of its own, copies, and kernels to launch. Plugins implement it.
+
+A saved model runs without the compiler: a device is runtime, and so is what implements it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.errors import ExecutionError, nearest
+from weft.runtime.arrays import Array
+
+
+@dataclass
+class Memory:
+    """A piece of a device's memory: `size` bytes; `handle` is the device's own. Freed when nobody holds it."""
+
+    size: int
+    handle: Any
+
+
+@dataclass(frozen=True)
+class Slice:
+    """`bytes` bytes of a device's memory from `offset` on."""
+
+    memory: Memory
+    offset: int
+    bytes: int
+
+
+class Device(ABC):
+    """One opened device. Its methods are called by one thread at a time, which holds `lock`.
+
+    Whatever goes wrong is an ExecutionError, after which the device takes the next call.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lock = threading.RLock()
+
+    @property
+    @abstractmethod
+    def capacity(self) -> int:
+        """Bytes of memory that it has."""
+
+    @property
+    @abstractmethod
+    def free(self) -> int:
+        """Bytes that can still be had."""
+
+    @abstractmethod
+    def allocate(self, size: int) -> Memory:
+        """`size` bytes; `reserve` has checked that they are free."""
+
+    @abstractmethod
+    def write(self, target: Slice, data: Array) -> None:
+        """The host's contiguous array into the device's memory."""
+
+    @abstractmethod
+    def read(self, source: Slice, data: Array) -> None:
+        """The device's memory into the host's contiguous array."""
+
+    @abstractmethod
+    def load(self, image: bytes, entries: Mapping[str, int]) -> Any:
+        """A code section, ready for `launch`."""
+
+    @abstractmethod
+    def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
+        """Starts a kernel after those started before: inputs, outputs, then scratch."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Returns when everything started is done."""
+
+    def reserve(self, size: int) -> Memory:
+        """`size` bytes of the device's memory.
+
+        Raises:
+            ExecutionError: there is not as much; says how much is wanted and free.
+        """
+        if size > self.free:
+            raise ExecutionError(
+                f"device '{self.name}' has too little memory",
+                why=f"{size} bytes are wanted, {self.free} of {self.capacity} are free",
+                hint="run smaller inputs, or give up other models on the device",
+            )
+        return self.allocate(size)
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """What a plugin contributes to run code on.
+
+    Args:
+        name: what plans call it.
+        missing: None if it is here, else why not, as a sentence.
+        open: the device, opened once a process.
+    """
+
+    name: str
+    missing: Callable[[], str | None]
+    open: Callable[[], Device]
+
+
+def _of_plugins() -> Mapping[str, DeviceKind]:
+    # The runtime knows no plugin, but the one who knows them is at hand: this is the only way back, and it is taken when a device is wanted.
+    return importlib.import_module("weft.plugins").device_kinds()  # type: ignore[no-any-return]
+
+
+_find: Callable[[], Mapping[str, DeviceKind]] = _of_plugins
+_open: dict[str, Device] = {}
+_opening = threading.Lock()
+
+
+def open_device(name: str) -> Device:
+    """The process's device of this name.
+
+    Raises:
+        ExecutionError: no plugin offers it, or it is not here.
+    """
+    with _opening:
+        if name in _open:
+            return _open[name]
+        kinds = _find()
+        if name not in kinds:
+            close = nearest(name, kinds)
+            hint = f"did you mean '{close}'?" if close else "install the plugin that the model was compiled with; see `weft plugins`"
+            raise ExecutionError(f"no plugin offers the device '{name}'", why="devices: " + (", ".join(sorted(kinds)) or "none but the host"), hint=hint)
+        missing = kinds[name].missing()
+        if missing is not None:
+            raise ExecutionError(f"the device '{name}' is not here", why=missing)
+        device = _open[name] = kinds[name].open()
+        return device

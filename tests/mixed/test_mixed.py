@@ -1,0 +1,175 @@
+"""Models on two targets: results, where nodes go, copies, and what is said when a target does not take a node."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.mixed import board as plugin
+
+import weft
+from weft.errors import GraphError, UnsupportedError
+from weft.expr.nodes import Var
+from weft.graph.evaluate import evaluate
+from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.ops.activation import Relu
+from weft.ops.arithmetic import Add, Multiply
+from weft.ops.contraction import MatMul
+from weft.ops.normalization import Softmax
+from weft.plugins import host
+from weft.runtime import device as devices
+from weft.runtime.plan import Copy, DeviceCall, Native
+
+
+@pytest.fixture(autouse=True)
+def board(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(devices, "_open", {})
+    host().register(sys.modules[plugin.__name__], "board")
+    plugin.launched.clear()
+    yield
+    host().unregister("board")
+
+
+def model(batch: object = 4) -> Graph:
+    """relu(x·w) + b → softmax → ·v, with names."""
+    rng = np.random.default_rng(0)
+    g = GraphBuilder("net")
+    x = g.input("x", tensor_type("float32", (batch, 8)))
+    with g.named("dense"):
+        y = g.add(MatMul(), x, g.constant(rng.random((8, 6), np.float32), "w"))
+    with g.named("bias"):
+        y = g.add(Add(), y, g.constant(rng.random(6, np.float32), "b"))
+    with g.named("relu"):
+        y = g.add(Relu(), y)
+    with g.named("soft"):
+        z = g.add(Softmax(), y)
+    with g.named("last"):
+        z = g.add(MatMul(), z, g.constant(rng.random((6, 3), np.float32), "v"))
+    g.output(z, "z")
+    g.output(y, "y")
+    return g.build()
+
+
+def kinds(exe: weft.Executable) -> list[str]:
+    return [f"{s.value}>{s.target}" if isinstance(s, Copy) else s.kind for s in exe.manifest.steps]
+
+
+def agrees(graph: Graph, exe: weft.Executable, rows: int = 4) -> None:
+    x = np.random.default_rng(1).random((rows, 8), np.float32)
+    for got, wanted in zip(exe.run({"x": x}).values(), evaluate(graph, [x])):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def test_nodes_go_where_they_are_taken() -> None:
+    exe = weft.compile(model(), "board -ops=MatMul,Add,Relu, llvm", cache=False)
+    assert kinds(exe) == ["x>board", "device", "y>host", "native", "softmax>board", "device", "z>host"]
+    agrees(model(), exe)
+    assert len(plugin.launched) == 2
+    assert exe.manifest.devices == ("board",)
+
+
+def test_everything_on_the_device() -> None:
+    exe = weft.compile(model(), "board -ops=MatMul,Add,Relu,Softmax", cache=False)
+    assert [k for k in kinds(exe) if ">" not in k] == ["device"]
+    agrees(model(), exe)
+
+
+def test_nothing_on_the_device() -> None:
+    exe = weft.compile(model(), "board, llvm", cache=False)
+    assert kinds(exe) == ["native"]
+    agrees(model(), exe)
+    assert not plugin.launched
+
+
+def test_a_symbolic_batch() -> None:
+    graph = model(Var("batch"))
+    exe = weft.compile(graph, "board -ops=MatMul,Softmax, llvm", cache=False)
+    assert {type(s) for s in exe.manifest.steps} == {Native, Copy, DeviceCall}
+    for rows in (4, 1, 9):
+        agrees(graph, exe, rows)
+
+
+def test_copies_that_cost_more_than_they_bring_are_not_made() -> None:
+    # The rules of the board say no cost, so each of its nodes is free: only the copies count, against nothing.
+    exe = weft.compile(model(), "board -ops=Relu -latency=100, llvm", cache=False)
+    assert kinds(exe) == ["native"]
+
+
+def test_strict_lists_every_node_with_its_reason() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        weft.compile(model(), "board -ops=MatMul,Add,Relu, llvm", cache=False, strict=True)
+    text = str(caught.value)
+    assert text.startswith("1 of 5 nodes are not computed by 'board'\n  %softmax = Softmax(axis=-1)(%relu)  # soft\n") or "# soft" in text
+    assert "board: anything: the board has no Softmax [operator] [no_rule]" in text
+    assert "hint: leave out strict" in text
+    assert weft.compile(model(), "board -ops=MatMul,Add,Relu,Softmax, llvm", cache=False, strict=True)
+
+
+def test_a_device_alone_that_does_not_take_all() -> None:
+    with pytest.raises(UnsupportedError, match=r'1 of 5 nodes are not computed by \'board\'(?s:.*)hint: name a target for the rest as well: "board, llvm"'):
+        weft.compile(model(), "board -ops=MatMul,Add,Relu", cache=False)
+
+
+def test_a_host_before_a_device() -> None:
+    with pytest.raises(UnsupportedError, match="target 'llvm' takes everything: what follows it has nothing to do\n  hint: name it last: \"board, llvm\""):
+        weft.compile(model(), "llvm, board", cache=False)
+
+
+def test_outputs_that_are_inputs_constants_or_twice() -> None:
+    g = GraphBuilder("odd")
+    x = g.input("x", tensor_type("float32", (2, 2)))
+    y = g.add(Relu(), x)
+    for k, v in enumerate((x, y, y, g.constant(np.ones(3, np.float32), "c"))):
+        g.output(v, f"o{k}")
+    graph = g.build()
+    exe = weft.compile(graph, "board -ops=Relu,Identity, llvm", cache=False)
+    a = np.array([[1, -1], [2, -2]], np.float32)
+    got = exe.run({"x": a})
+    np.testing.assert_array_equal(got["o0"], a)
+    np.testing.assert_array_equal(got["o1"], np.maximum(a, 0))
+    np.testing.assert_array_equal(got["o2"], np.maximum(a, 0))
+    np.testing.assert_array_equal(got["o3"], np.ones(3))
+
+
+def test_an_input_called_like_an_output() -> None:
+    g = GraphBuilder("same")
+    x = g.input("x", tensor_type("float32", (2,)))
+    g.output(g.add(Relu(), x), "x")
+    with pytest.raises(GraphError, match="an input and an output are both called 'x'"):
+        weft.compile(g.build(), "board -ops=Relu, llvm", cache=False)
+
+
+def test_a_value_called_like_an_output() -> None:
+    g = GraphBuilder("same")
+    x = g.input("x", tensor_type("float32", (2,)))
+    y = g.add(Relu(), x, name="z")
+    g.output(g.add(Multiply(), y, y), "z")
+    exe = weft.compile(g.build(), "board -ops=Relu, llvm", cache=False)
+    np.testing.assert_array_equal(exe(np.array([2, -1], np.float32)), [4, 0])
+
+
+def test_sizes_that_data_say_stay_with_the_host() -> None:
+    from weft.ops.movement import Reshape
+
+    g = GraphBuilder("sized")
+    x = g.input("x", tensor_type("float32", (12,)))
+    s = g.input("s", tensor_type("int64", (2,)))
+    doubled = g.add(Add(), s, s)
+    rows, columns = g.symbol(doubled, 0), g.symbol(doubled, 1)
+    y = g.add(Reshape((rows, columns)), x)
+    g.output(g.add(Relu(), y), "y")
+    exe = weft.compile(g.build(), "board -ops=Add,Relu,Reshape, llvm", cache=False)
+    a = np.arange(12, dtype=np.float32) - 6
+    np.testing.assert_array_equal(exe.run({"x": a, "s": np.array([1, 3])})["y"], np.maximum(a, 0).reshape(2, 6))
+    np.testing.assert_array_equal(exe.run({"x": a, "s": np.array([3, 1])})["y"], np.maximum(a, 0).reshape(6, 2))
+
+
+def test_an_archive_runs_and_shows_its_plan(tmp_path: Path) -> None:
+    exe = weft.compile(model(), "board -ops=MatMul,Add,Relu, llvm", cache=False)
+    exe.save(tmp_path / "net.weft")
+    again = weft.Executable.load(tmp_path / "net.weft")
+    agrees(model(), again)
+    assert "copy x from host to board" in again.plan

@@ -1,0 +1,133 @@
+"""Placement: the least cost by comparison with every choice, regions in an order that can run, and who is kept on the host."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.graph.evaluate import evaluate
+from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
+from weft.graph.region import Region
+from weft.graph.verify import verify
+from weft.machine import Transfer
+from weft.ops.activation import Relu
+from weft.ops.arithmetic import Add, Negative
+from weft.passes.place import Offers, Refuse, Take, place
+
+
+@st.composite
+def graphs(draw: st.DrawFn, most: int = 9) -> Graph:
+    g = GraphBuilder("random")
+    values: list[Value] = [g.input(f"x{k}", tensor_type("float32", (3,))) for k in range(draw(st.integers(1, 2)))]
+    for _ in range(draw(st.integers(1, most))):
+        a, b = (values[draw(st.integers(0, len(values) - 1))] for _ in range(2))
+        kind = draw(st.sampled_from([Add(), Relu(), Negative()]))
+        values.append(g.add(kind, a, b) if isinstance(kind, Add) else g.add(kind, a))
+    used = {id(v) for n in g.graph.nodes for v in n.inputs}
+    for v in values:
+        if v.producer is not None and (id(v) not in used or draw(st.booleans())):
+            g.output(v)
+    return g.build()
+
+
+def total(graph: Graph, there: set[int], offers: dict[int, float], here: dict[int, float], copy: float) -> float:
+    """What a placement costs: node by node, and each pair of value and user (or output) that lie apart."""
+    cost = sum(offers[k] if k in there else here[k] for k in range(len(graph.nodes)))
+    at = {id(o): k in there for k, n in enumerate(graph.nodes) for o in n.outputs}
+    for k, n in enumerate(graph.nodes):
+        for v in {id(v): v for v in n.inputs if v is not None}.values():
+            cost += copy * (at.get(id(v), False) != (k in there))
+    return cost + copy * sum(at.get(id(v), False) for v in {id(v): v for v in graph.outputs}.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(), st.data())
+def test_two_targets_get_the_least_of_all_placements(graph: Graph, data: st.DataObject) -> None:
+    count = len(graph.nodes)
+    costs = st.one_of(st.just(math.inf), st.integers(0, 9).map(float))
+    there = {k: data.draw(costs) for k in range(count)}
+    here = {k: float(data.draw(st.integers(0, 9))) for k in range(count)}
+    copy = float(data.draw(st.integers(0, 4)))
+    offers: dict[str, Offers] = {
+        "npu": [Take((n,), there[k]) if there[k] < math.inf else Refuse(n, "no", "it cannot") for k, n in enumerate(graph.nodes)],
+        "host": [Take((n,), here[k]) for k, n in enumerate(graph.nodes)],
+    }
+    placed = place(graph, ["npu", "host"], offers, {"npu": Transfer(copy)})
+    chosen = {k for k, p in enumerate(placed.nodes) if p.target == "npu"}
+    subsets = itertools.chain.from_iterable(itertools.combinations([k for k in range(count) if there[k] < math.inf], r) for r in range(count + 1))
+    assert total(graph, chosen, there, here, copy) == min(total(graph, set(s), there, here, copy) for s in subsets)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(), st.data())
+def test_regions_mean_the_graph(graph: Graph, data: st.DataObject) -> None:
+    names = ["a", "b", "host"]
+    taken = {t: [n for n in graph.nodes if data.draw(st.booleans())] for t in names[:2]}
+    placed = place(graph, names, {t: [Take((n,)) for n in nodes] for t, nodes in taken.items()}, {})
+    verify(placed.graph)
+    for p in placed.nodes:  # the first that takes a node gets it, where nothing costs
+        first = next((t for t in names[:2] if any(n is p.node for n in taken[t])), "host")
+        assert p.target == first
+        assert set(p.refused) == set(names[: names.index(first)])
+    for node in placed.graph.nodes:
+        assert isinstance(node.op, Region)
+        assert node.op.body.nodes
+    assert sum(len(n.op.body.nodes) for n in placed.graph.nodes if isinstance(n.op, Region)) == len(graph.nodes)
+    x = [np.linspace(-1, 1, 3, dtype=np.float32) * (k + 1) for k in range(len(graph.inputs))]
+    for a, b in zip(evaluate(placed.graph, x), evaluate(graph, x), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def chain() -> tuple[Graph, list[Node]]:
+    g = GraphBuilder("chain")
+    x = g.input("x", tensor_type("float32", (3,)))
+    for _ in range(4):
+        x = g.add(Relu(), x)
+    g.output(x)
+    return g.build(), g.graph.nodes
+
+
+def test_a_pattern_goes_as_a_whole() -> None:
+    graph, nodes = chain()
+    pair = Take((nodes[1], nodes[2]), 1.0)
+    for cost, wanted in ((0.3, ["host"] * 4), (0.7, ["host", "npu", "npu", "host"])):
+        placed = place(graph, ["npu", "host"], {"npu": [pair], "host": [Take((n,), cost) for n in nodes]}, {})
+        assert [p.target for p in placed.nodes] == wanted
+
+
+def test_reasons_are_kept() -> None:
+    graph, nodes = chain()
+    offers: Offers = [Refuse(nodes[0], "dtype", "no float32"), Take((nodes[1],), 5.0), Take((nodes[2],)), Take((nodes[3],))]
+    placed = place(graph, ["npu", "host"], {"npu": offers, "host": [Take((n,), 1.0) for n in nodes]}, {})
+    assert [dict(p.refused) for p in placed.nodes] == [
+        {"npu": ("dtype", "no float32")}, {"npu": ("cost", "with the copies it would take longer there")}, {}, {},
+    ]  # fmt: skip
+    assert "not npu: no float32 [dtype]" in str(placed)
+
+
+def test_strings_and_sizes_stay_on_the_host() -> None:
+    g = GraphBuilder("kinds")
+    s = g.input("s", tensor_type("int64", (2,)))
+    t = g.add(Add(), s, s)
+    g.symbol(t, 0)
+    g.output(t)
+    graph = g.build()
+    placed = place(graph, ["npu", "host"], {"npu": [Take(tuple(graph.nodes))]}, {})
+    assert placed.nodes[0].target == "host"
+    assert placed.nodes[0].refused["npu"][0] == "sizes"
+
+
+def test_large_graphs_are_placed_in_time() -> None:
+    g = GraphBuilder("long")
+    x = g.input("x", tensor_type("float32", (3,)))
+    for _ in range(3000):
+        x = g.add(Relu(), x)
+    g.output(x)
+    graph = g.build()
+    offers: Offers = [Take((n,), 1.0) for k, n in enumerate(graph.nodes) if k % 3]
+    placed = place(graph, ["npu", "host"], {"npu": offers, "host": [Take((n,), 2.0) for n in graph.nodes]}, {"npu": Transfer(0.1)})
+    assert len(placed.graph.nodes) == 2000

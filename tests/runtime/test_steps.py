@@ -1,0 +1,289 @@
+"""Plans of several steps: native code, a device with memory of its own, copies; and everything that can go wrong with a device."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.models import affine
+
+from weft.errors import ArchiveError, ExecutionError, InputError
+from weft.runtime import device as devices
+from weft.runtime.arrays import Array
+from weft.runtime.device import Device, DeviceKind, Memory, Slice
+from weft.runtime.executable import Executable, NativeCode
+from weft.runtime.plan import Condition, Copy, DeviceCall, Launch, Place, TensorInfo
+
+
+class Board(Device):
+    """Memory and two kernels over float32: `double` (x → y) and `weigh` (x, w, scratch → y, dims n)."""
+
+    def __init__(self, capacity: int = 1 << 20) -> None:
+        super().__init__("board")
+        self.room, self.used, self.fail = capacity, 0, ""
+        self.busy = threading.Lock()
+        self.log: list[str] = []
+
+    @property
+    def capacity(self) -> int:
+        return self.room
+
+    @property
+    def free(self) -> int:
+        return self.room - self.used
+
+    def allocate(self, size: int) -> Memory:
+        self.used += size
+        memory = Memory(size, np.empty(size, np.uint8))
+        weakref.finalize(memory, self._give_back, size)
+        return memory
+
+    def _give_back(self, size: int) -> None:
+        self.used -= size
+
+    def _bytes(self, s: Slice) -> Array:
+        return s.memory.handle[s.offset : s.offset + s.bytes]
+
+    def write(self, target: Slice, data: Array) -> None:
+        self.log.append("write")
+        if self.fail == "write":
+            raise OSError("the bus is down")
+        self._bytes(target)[: data.nbytes] = data.reshape(-1).view(np.uint8)
+
+    def read(self, source: Slice, data: Array) -> None:
+        self.log.append("read")
+        data.reshape(-1).view(np.uint8)[...] = self._bytes(source)[: data.nbytes]
+
+    def load(self, image: bytes, entries: Mapping[str, int]) -> Any:
+        self.log.append("load")
+        return {name: image[at : at + 1] for name, at in entries.items()}
+
+    def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
+        assert self.busy.acquire(blocking=False), "two calls at once"
+        try:
+            if self.fail == "launch":
+                raise RuntimeError("the board is on fire")
+            views = [self._bytes(b).view(np.float32) for b in buffers]
+            if module[kernel] == b"d":
+                views[-1][...] = views[0] * 2
+            else:
+                x, w, y, scratch = views
+                n = dims[0] * 4
+                scratch[:n] = x[:n] * w[0]
+                y[:n] = scratch[:n]
+        finally:
+            self.busy.release()
+
+    def synchronize(self) -> None:
+        self.log.append("wait")
+
+
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
+    made = Board()
+    monkeypatch.setattr(devices, "_open", {"board": made})
+    yield made
+
+
+INFO = TensorInfo("x", "float32", ("n", 4))
+
+
+def plan(**changes: Any) -> Executable:
+    """x → native affine → v, on the board w·v → u and 2·u → y, back on the host."""
+    native = affine()
+    x, z = native.inputs[0], native.outputs[0]
+    step = replace(native.manifest.steps[0], inputs=("x",), outputs=("v",))  # type: ignore[type-var]
+    places = (
+        Place("value", "v"),
+        Place("constant", "w"),
+        Place("arena", offset=0, bytes="n*16"),
+        Place("arena", offset="n*16", bytes="n*16"),
+        Place("value", "y"),
+    )
+    call = DeviceCall(
+        "board", "kernels", ("v",), ("y",), places, (Launch("weigh", (0, 1, 2, 3), ("n",)), Launch("double", (2, 4))),
+        (Condition("n < 1000", "{0} rows are too many", "take {0} - 1 at most", ("n",)),), "n*32",
+    )  # fmt: skip
+    code = {name: NativeCode(native._code[name], native.manifest.sections[name].entries) for name in native._code}
+    options: dict[str, Any] = {
+        "name": "mixed",
+        "target": "board, llvm",
+        "inputs": [x],
+        "outputs": [TensorInfo("y", "float32", z.shape)],
+        "values": [TensorInfo("v", "float32", z.shape)],
+        "code": {**code, "kernels": NativeCode(b"dw", {"double": 0, "weigh": 1})},
+        "steps": [step, Copy("v", "host", "board"), call, Copy("y", "board", "host")],
+        "constants": {**native._constants, "w": np.array([3], np.float32)},
+        "pool": "pool",
+    }
+    return Executable.build(**{**options, **changes})
+
+
+def expected(x: Array) -> Array:
+    return np.asarray(affine()(x)) * 6
+
+
+def test_a_mixed_plan_computes(board: Board) -> None:
+    exe = plan()
+    for rows in (3, 8, 2):
+        x = np.random.default_rng(rows).random((rows, 4), np.float32)
+        np.testing.assert_allclose(exe(x), expected(x), rtol=1e-6)
+    assert exe.manifest.devices == ("board",)
+    assert board.log.count("load") == 1
+    assert board.log.count("write") == 1 + 3  # the constant once
+    assert board.log.index("wait") < board.log.index("read")
+
+
+def test_the_plan_is_shown() -> None:
+    assert plan().plan.splitlines()[2:] == [
+        "step 0: native cpu:run(x) -> (v)",
+        *affine().plan.splitlines()[3:],
+        "step 1: copy v from host to board",
+        "step 2: board kernels(v) -> (y)",
+        "     0 weigh(v, w, arena+0, arena+n*16)",
+        "     1 double(arena+0, y)",
+        "step 3: copy y from board to host",
+    ]
+
+
+def test_storage_for_outputs(board: Board) -> None:
+    x, room = np.ones((3, 4), np.float32), np.zeros((3, 4), np.float32)
+    assert plan().run({"x": x}, {"y": room})["y"] is room
+    np.testing.assert_allclose(room, expected(x))
+    with pytest.raises(InputError, match=r"storage for output 'y' has shape \[2, 4\], the result has \[3, 4\]"):
+        plan().run({"x": x}, {"y": room[:2]})
+    with pytest.raises(InputError, match=r"storage for output 'y' does not fit\n.*\n  why: it is float64"):
+        plan().run({"x": x}, {"y": room.astype(np.float64)})
+    with pytest.raises(InputError, match=r"'mixed' has no output 'Y'\n  y: float32\[n, 4\]"):
+        plan().run({"x": x}, {"Y": room})
+
+
+def test_wrong_inputs(board: Board) -> None:
+    exe = plan()
+    with pytest.raises(InputError, match="input 'x' has dtype float64, expected float32"):
+        exe(np.ones((3, 4)))
+    with pytest.raises(InputError, match="input 'x' has 1 dimensions, expected 2"):
+        exe(np.ones(3, np.float32))
+    with pytest.raises(InputError, match="input 'x' has size 5 on axis 1, expected 4"):
+        exe(np.ones((3, 5), np.float32))
+
+
+def test_conditions_name_what_is_wrong(board: Board) -> None:
+    with pytest.raises(ExecutionError, match="1000 rows are too many\n  mixed\n  hint: take 1000 - 1 at most"):
+        plan()(np.ones((1000, 4), np.float32))
+
+
+def test_too_little_memory_is_said_before_the_launch_and_the_next_call_works(board: Board) -> None:
+    exe, x = plan(), np.ones((900, 4), np.float32)
+    board.room = 20_000
+    with pytest.raises(ExecutionError, match=r"'board' has too little memory\n  why: 28800 bytes are wanted, \d+ of 20000 are free\n  hint: run smaller"):
+        exe(x)
+    np.testing.assert_allclose(exe(x[:5]), expected(x[:5]))
+    board.room = 1 << 20
+    np.testing.assert_allclose(exe(x), expected(x))
+
+
+@pytest.mark.parametrize(
+    ("fail", "text"),
+    [
+        ("launch", "kernel 'weigh' failed on device 'board'\n  why: RuntimeError: the board is on fire"),
+        ("write", "the copy of 'v' failed on device 'board'\n  why: OSError: the bus is down"),
+    ],
+)
+def test_a_failing_device_is_named_and_the_next_call_works(board: Board, fail: str, text: str) -> None:
+    exe, x = plan(), np.ones((3, 4), np.float32)
+    board.fail = fail
+    with pytest.raises(ExecutionError, match=text):
+        exe(x)
+    board.fail = ""
+    np.testing.assert_allclose(exe(x), expected(x))
+
+
+def test_memory_is_given_back(board: Board) -> None:
+    exe = plan()
+    exe(np.ones((3, 4), np.float32))
+    assert board.used
+    del exe
+    assert board.used == 0
+
+
+def test_calls_from_threads_take_turns(board: Board) -> None:
+    exe = plan()
+    wrong: list[int] = []
+
+    def call(rows: int) -> None:
+        x = np.full((rows, 4), rows, np.float32)
+        for _ in range(20):
+            if not np.allclose(exe(x), expected(x)):
+                wrong.append(rows)
+
+    threads = [threading.Thread(target=call, args=(rows,)) for rows in (1, 2, 3, 4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_an_archive_holds_the_plan(board: Board, tmp_path: Path) -> None:
+    exe, x = plan(), np.ones((3, 4), np.float32)
+    exe.save(tmp_path / "mixed.weft")
+    again = Executable.load(tmp_path / "mixed.weft")
+    assert again.manifest.steps == exe.manifest.steps
+    np.testing.assert_allclose(again(x), expected(x))
+
+
+def test_devices_that_are_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    exe, x = plan(), np.ones((3, 4), np.float32)
+    monkeypatch.setattr(devices, "_open", {})
+    monkeypatch.setattr(devices, "_find", dict)
+    with pytest.raises(ExecutionError, match="no plugin offers the device 'board'\n  why: devices: none but the host\n  hint: install the plugin"):
+        exe(x)
+    monkeypatch.setattr(devices, "_find", lambda: {"bord": DeviceKind("bord", lambda: None, Board)})
+    with pytest.raises(ExecutionError, match="hint: did you mean 'bord'"):
+        exe(x)
+    monkeypatch.setattr(devices, "_find", lambda: {"board": DeviceKind("board", lambda: "nothing answers on the bus", Board)})
+    with pytest.raises(ExecutionError, match="the device 'board' is not here\n  why: nothing answers on the bus"):
+        exe(x)
+    monkeypatch.setattr(devices, "_find", lambda: {"board": DeviceKind("board", lambda: None, Board)})
+    np.testing.assert_allclose(exe(x), expected(x))
+
+
+def broken(step: int, **changes: Any) -> str | None:
+    manifest = plan().manifest
+    steps = list(manifest.steps)
+    steps[step] = replace(steps[step], **changes)
+    return manifest.with_(steps=tuple(steps)).trouble()
+
+
+def test_a_malformed_plan_says_what_is_wrong() -> None:
+    assert plan().manifest.trouble() is None
+    assert broken(0, outputs=("nothing",)) == "step 0 names 'nothing', which is no value of the plan"
+    assert broken(0, section="gone") == "step 0 names gone:run, which no section has"
+    assert broken(0, constants=("v",)) == "step 0 names 'v', which is no constant of the plan"
+    assert broken(1, value="nothing") == "step 1 copies 'nothing', which is no value of the plan"
+    assert broken(1, source="board") == "step 1 copies 'v' from board, where nothing has put it"
+    assert broken(2, device="other") == "step 2 needs 'v' on other, where nothing has put it"
+    assert broken(2, places=(Place("value", "x"),)) == "step 2 uses 'x', which is neither its input nor its output"
+    assert broken(2, launches=(Launch("halve", ()),)) == "step 2 names kernels:halve, which no section has"
+    assert broken(3, target="board") == "no step gives the output 'y'"
+
+
+def test_a_formula_in_an_archive_is_checked(board: Board, tmp_path: Path) -> None:
+    manifest = plan().manifest
+    bad = replace(manifest.steps[2], arena="open('/etc/passwd')")
+    with pytest.raises(ArchiveError, match="is no formula over sizes"):
+        plan(steps=[*manifest.steps[:2], bad, manifest.steps[3]])
+
+
+def test_a_buffer_outside_the_arena_is_refused(board: Board) -> None:
+    manifest = plan().manifest
+    bad = replace(manifest.steps[2], arena="n*16")
+    with pytest.raises(ExecutionError, match=r"a buffer of 'mixed' lies outside the arena of 'board'\n  why: 48 bytes at 48"):
+        plan(steps=[*manifest.steps[:2], bad, manifest.steps[3]])(np.ones((3, 4), np.float32))
