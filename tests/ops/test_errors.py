@@ -113,9 +113,9 @@ REFUSED: list[tuple[Operator, tuple[Any, ...], str]] = [
     (ops.NegativeLogLikelihood(), (f32(2, 3), i64(2, 3)), "expected x [n, classes, …] and target [n, …]"),
     (ops.LSTM(2, "odd"), (f32(1, 1, 2), f32(1, 8, 2), f32(1, 8, 2)), "direction: expected forward, reverse or bidirectional, got 'odd'"),  # type: ignore[arg-type]
     (ops.LSTM(2), (f32(1, 1, 2), f32(1, 6, 2), f32(1, 8, 2)), "W: [1, 6, 2] for [1, 8, 2]: expected 8, got 6"),
-    (ops.Recurrence("rnn", ("Odd",)), (f32(1, 1, 2), f32(2, 2), f32(1, 2)), "activation: expected one of sigmoid, tanh, relu"),
-    (ops.Recurrence("lstm", ("Tanh",)), (f32(1, 1, 8), f32(8, 2), f32(1, 2)), "activations: expected 3 of them, got ('Tanh',)"),
-    (ops.Recurrence("rnn"), (f32(1, 2), f32(2, 2), f32(1, 2)), "xw: expected 3 dimension(s), got 2: [1, 2]"),
+    (ops.Recurrence("rnn", ("Odd",)), (f32(1, 1, 2), f32(1, 2, 2), f32(1, 2)), "activation: expected one of sigmoid, tanh, relu"),
+    (ops.Recurrence("lstm", ("Tanh",)), (f32(1, 1, 8), f32(4, 2, 2), f32(1, 2)), "activations: expected 3 of them, got ('Tanh',)"),
+    (ops.Recurrence("rnn"), (f32(1, 2), f32(1, 2, 2), f32(1, 2)), "xw: expected 3 dimension(s), got 2: [1, 2]"),
 ]  # fmt: skip
 
 

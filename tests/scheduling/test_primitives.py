@@ -117,6 +117,30 @@ def test_reverse_compute_at_covers_the_tail() -> None:
     same(p, s.program, {"m": 7})
 
 
+CELL = """program cell(x: float32[3, 2, 7], w: float32[2, 7, 7]) -> (y: float32[3, 7]) {
+  allocate h: float32[7]
+  allocate g: float32[2, 7]
+  allocate c: float32[7]
+  for z in 7 { block zero(vz: 7 = z) { h[vz] = 0.0f32 } }
+  for t in 3 {
+    for a in 2 { for j in 7 { for k in 7 {
+      block gates(vt: scan 3 = t, va: 2 = a, vj: 7 = j, vk: reduce 7 = k) { init { g[va, vj] = 0.0f32 } g[va, vj] = g[va, vj] + h[vk]*w[va, vj, vk] }
+    } } }
+    for u in 7 { block new(vu: scan 3 = t, v: 7 = u) { c[v] = (g[0, v] + x[vu, 0, v])*0.5f32 - (g[1, v] + x[vu, 1, v])*0.25f32 } }
+    for i in 7 { block carry(vc: scan 3 = t, vi: 7 = i) { h[vi] = c[vi] y[vc, vi] = c[vi] } }
+  }
+}"""
+
+
+def test_reverse_compute_at_stays_in_its_step_of_a_scan() -> None:
+    p = parse_program(CELL)
+    s = sched(p, ("split", "j", [None, 4]), ("reorder", "j_0", "a", "j_1"), ("reverse_compute_at", "new", "j_0"), ("compact_buffer", "g"))
+    assert s.loops("new") == ["t", "j_0", "u"] and "vu: scan 3 = t, v: 7 = j_0*4 + u" in str(s)
+    assert shape(s, "g") == "2, 4"
+    s.parallel("j_0")
+    same(p, s.program)
+
+
 def test_compute_inline_and_back() -> None:
     p = conv()
     s = sched(p, ("compute_inline", "bias"))
@@ -416,7 +440,8 @@ MORE: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (text("for i in 4 { for j in 2 { block A(v: 8 = i*2 + j) { a[v] = x[v] } block B(w: 4 = i) { y[w] = a[w] } } }"), [("reorder", "j", "i")],
      "2 blocks are under the nest and loop"),
     (text("for q in 8 { block Q(p: 8 = q) { y[p] = x[p] } }" + A + B), [("reverse_compute_at", "B", "i")], "blocks ['Q', 'B'] all write 'B's buffer"),
-    (text(A + "for t in 8 { block S(u: scan 8 = t) { y[u] = a[u] } }"), [("reverse_compute_at", "S", "i")], "'S' is a step of a scan"),
+    (text(A + "for t in 8 { block S(u: scan 8 = t) { y[u] = a[u] } }"), [("reverse_compute_at", "S", "i")],
+     "'S' is a step of a scan over 't', which is not around 'i'"),
     (text(A + "for j in 8 { block B(w: 8 = j) where j < 4 { y[w] = a[w] } }"), [("reverse_compute_at", "B", "i")], "'B' runs only where j < 4"),
     (text(B + A), [("reverse_compute_at", "B", "i")], "'B' comes before the end of 'i'"),
     (text(A + "for h in 8 { block C(z: 8 = h) { b[z] = y[z] } }" + B), [("reverse_compute_at", "B", "i")], "'C' uses what 'B' writes, before it"),

@@ -122,9 +122,9 @@ def activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[f
 class Recurrence(Operator):
     """One direction of a recurrent network over time, its input already projected.
 
-    Inputs: xw [steps, batch, gates·hidden] (input projection plus every bias that is outside of products with state), r [gates·hidden, hidden]
-    (perhaps of a narrower float than the rest), h0 [batch, hidden], then, None if absent: c0 [batch, hidden] (lstm), lengths [batch] int32 or int64,
-    peepholes [3·hidden] (lstm), rb [hidden] (gru with linear_before_reset: the recurrence bias of the hidden gate).
+    Inputs: xw [steps, batch, gates·hidden] (input projection plus every bias that is outside of products with state), r [gates, hidden, hidden]
+    (gate, unit, state; perhaps of a narrower float than the rest), h0 [batch, hidden], then, None if absent: c0 [batch, hidden] (lstm), lengths [batch]
+    int32 or int64, peepholes [3·hidden] (lstm), rb [hidden] (gru with linear_before_reset: the recurrence bias of the hidden gate).
     Outputs: y [steps, batch, hidden], zero beyond a sequence's length; last h [batch, hidden]; for lstm also last c.
     Gates are in ONNX's order: lstm i, o, f, c; gru z, r, h. `clip` bounds what enters the activations. `reverse` runs from the last step to the first.
     """
@@ -144,12 +144,12 @@ class Recurrence(Operator):
         xw, r, h0 = operands(types[:3], 3)
         dtype = one_dtype([xw, widened(r, xw), h0])
         expect_kind(dtype, ("float",))
-        for t, rank, name in ((xw, 3, "xw"), (r, 2, "r"), (h0, 2, "h0")):
+        for t, rank, name in ((xw, 3, "xw"), (r, 3, "r"), (h0, 2, "h0")):
             expect_rank(t, rank, name)
         gates = GATES[self.cell]
-        hidden = r.shape[1]
-        unify(as_dim(hidden * gates), r.shape[0], "rows of r")
-        unify(r.shape[0], xw.shape[2], "gates of xw")
+        hidden = unify(r.shape[2], r.shape[1], "rows of r")
+        unify(gates, r.shape[0], "gates of r")
+        unify(as_dim(hidden * gates), xw.shape[2], "gates of xw")
         state = TensorType(dtype, (unify(xw.shape[1], h0.shape[0], "batch"), hidden))
         self.functions()
         return (TensorType(dtype, (xw.shape[0], *state.shape)), state, *((state,) if self.cell == "lstm" else ()))
@@ -166,13 +166,13 @@ class Recurrence(Operator):
         dtype = dt.dtype(xw.dtype)
         xw, r, h = widen(xw), widen(r), widen(h)
         c = np.zeros_like(h) if c is None else widen(c)
-        steps, hidden = xw.shape[0], r.shape[1]
+        steps, hidden = xw.shape[0], r.shape[2]
         ys = np.zeros((steps, *h.shape), xw.dtype)
         f = self.functions()
         bound: Callable[..., Any] = (lambda v: v) if self.clip is None else (lambda v: np.clip(v, -self.clip, self.clip))  # type: ignore[operator]
         for t in reversed(range(steps)) if self.reverse else range(steps):
             x = [xw[t][:, g * hidden : (g + 1) * hidden] for g in range(GATES[self.cell])]
-            rec = [r[g * hidden : (g + 1) * hidden].T for g in range(GATES[self.cell])]
+            rec = [r[g].T for g in range(GATES[self.cell])]
             if self.cell == "lstm":
                 p = [np.zeros(hidden)] * 3 if peep is None else np.split(widen(peep), 3)
                 i = f[0].value(bound(x[0] + h @ rec[0] + p[0] * c))
@@ -197,7 +197,7 @@ class Recurrence(Operator):
         self, xw: Tensor, r: Tensor, h0: Tensor, c0: Tensor | None = None, lengths: Tensor | None = None, peep: Tensor | None = None, rb: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         wide = compute_dtype(xw.dtype)
-        hidden = r.shape[1]
+        hidden = r.shape[2]
         batch = xw.shape[1]
         f = self.functions()
         gates = GATES[self.cell]
@@ -205,23 +205,23 @@ class Recurrence(Operator):
         def bound(x: Expr) -> Expr:
             return x if self.clip is None else e.maximum(e.minimum(x, const(self.clip, x.dtype)), const(-self.clip, x.dtype))
 
-        def product(h: Tensor, first: Dim, count: Dim, name: str) -> Tensor:
-            """h · rᵀ for `count` rows of r from `first`."""
+        def product(h: Tensor, first: int, count: int, name: str) -> Tensor:
+            """h · rᵀ for `count` gates from `first`: [batch, count, hidden]."""
             k = reduce_axis(hidden, f"{name}_k")
-            return compute((batch, count), lambda b, j: sum_over(cast_to(h[b, k], wide) * cast_to(r[j + first, k], wide), k), name)  # type: ignore[no-any-return]
+            return compute((batch, count, hidden), lambda b, g, j: sum_over(cast_to(h[b, k], wide) * cast_to(r[g + first, j, k], wide), k), name)  # type: ignore[no-any-return]
 
         def live(t: Expr, b: Expr, new: Expr, old: Expr) -> Expr:
             return new if lengths is None else select(t < cast_to(lengths[b], dt.int64), new, old)
 
         def gate(t: Expr, product: Tensor, g: int) -> Any:
-            return lambda b, j: cast_to(xw[t, b, j + as_dim(hidden * g)], wide) + product[b, j + as_dim(hidden * g)]
+            return lambda b, j: cast_to(xw[t, b, j + as_dim(hidden * g)], wide) + product[b, g, j]
 
         def weight(g: int, j: Expr, c: Expr) -> Expr:
             assert peep is not None
             return cast_to(peep[j + as_dim(hidden * g)], wide) * c
 
         def lstm(t: Expr, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-            rh = product(h, 0, as_dim(hidden * gates), "rh")
+            rh = product(h, 0, gates, "rh")
 
             def before(g: int, b: Expr, j: Expr, c: Expr, peephole: int | None) -> Expr:
                 value = gate(t, rh, g)(b, j)
@@ -239,25 +239,25 @@ class Recurrence(Operator):
             return new_h, new_c
 
         def gru(t: Expr, h: Tensor) -> tuple[Tensor]:
-            two = product(h, 0, as_dim(hidden * (3 if self.linear_before_reset else 2)), "rh")
+            two = product(h, 0, 3 if self.linear_before_reset else 2, "rh")
             z = compute((batch, hidden), lambda b, j: f[0].formula(bound(gate(t, two, 0)(b, j))), "z")
             reset = compute((batch, hidden), lambda b, j: f[0].formula(bound(gate(t, two, 1)(b, j))), "reset")
             offset = as_dim(hidden * 2)
             if self.linear_before_reset:
                 bias: Callable[..., Any] = (lambda j: const(0.0, wide)) if rb is None else (lambda j: cast_to(rb[j], wide))
-                inner = compute((batch, hidden), lambda b, j: reset[b, j] * (two[b, j + offset] + bias(j)), "inner")
+                inner = compute((batch, 1, hidden), lambda b, _, j: reset[b, j] * (two[b, 2, j] + bias(j)), "inner")
             else:
                 kept = compute((batch, hidden), lambda b, j: reset[b, j] * h[b, j], "kept")
-                inner = product(kept, offset, hidden, "inner")
+                inner = product(kept, 2, 1, "inner")
 
             def next_h(b: Expr, j: Expr) -> Expr:
-                candidate = f[1].formula(bound(cast_to(xw[t, b, j + offset], wide) + inner[b, j]))
+                candidate = f[1].formula(bound(cast_to(xw[t, b, j + offset], wide) + inner[b, 0, j]))
                 return live(t, b, (const(1.0, wide) - z[b, j]) * candidate + z[b, j] * h[b, j], h[b, j])
 
             return (compute((batch, hidden), next_h, "next_h"),)
 
         def rnn(t: Expr, h: Tensor) -> tuple[Tensor]:
-            rh = product(h, 0, hidden, "rh")
+            rh = product(h, 0, 1, "rh")
             return (compute((batch, hidden), lambda b, j: live(t, b, f[0].formula(bound(gate(t, rh, 0)(b, j))), h[b, j]), "next_h"),)
 
         first_h = compute((batch, hidden), lambda b, j: cast_to(h0[b, j], wide), "first_h")
@@ -277,7 +277,7 @@ class Recurrence(Operator):
         return (y, *(last(s, f"last_{n}") for s, n in zip(states, "hc")))
 
     def tolerance(self, *types: TensorType) -> float:
-        hidden, steps = types[1].shape[1], types[0].shape[0]
+        hidden, steps = types[1].shape[2], types[0].shape[0]
         return reduction_tolerance(hidden) * (1 + (steps if isinstance(steps, int) else 16) / 4)
 
     @classmethod
@@ -285,18 +285,20 @@ class Recurrence(Operator):
         cells: tuple[Cell, ...] = ("lstm", "gru", "rnn")
         for cell in cells:
             g = GATES[cell]
-            xw, r, h0 = floats((4, 2, 3 * g)), floats((3 * g, 3), seed=1), floats((2, 3), seed=2)
+            xw, r, h0 = floats((4, 2, 3 * g)), floats((g, 3, 3), seed=1), floats((2, 3), seed=2)
             c0 = floats((2, 3), seed=3) if cell == "lstm" else None
             yield Sample(cls(cell), (xw, r, h0, None, None, None, None), cell)
             yield Sample(cls(cell, reverse=True, clip=0.7), (xw, r, h0, c0, np.array([4, 2], np.int32), None, None), f"{cell}_reverse")
         lengths = np.array([1, 3], np.int64)
-        yield Sample(cls("lstm", input_forget=True), (floats((3, 2, 8)), floats((8, 2)), floats((2, 2)), None, lengths, floats((6,)), None), "peepholes")
-        yield Sample(cls("lstm", ("HardSigmoid", "Affine", "ScaledTanh")), (floats((2, 1, 8)), floats((8, 2)), floats((1, 2)), None, None, None, None), "other")
-        yield Sample(cls("gru", linear_before_reset=True), (floats((3, 2, 6)), floats((6, 2)), floats((2, 2)), None, None, None, floats((2,))), "linear")
-        yield Sample(cls("gru", ("Softplus", "Softsign")), (floats((2, 1, 6)), floats((6, 2)), floats((1, 2)), None, None, None, None), "soft")
+        yield Sample(cls("lstm", input_forget=True), (floats((3, 2, 8)), floats((4, 2, 2)), floats((2, 2)), None, lengths, floats((6,)), None), "peepholes")
+        yield Sample(
+            cls("lstm", ("HardSigmoid", "Affine", "ScaledTanh")), (floats((2, 1, 8)), floats((4, 2, 2)), floats((1, 2)), None, None, None, None), "other"
+        )
+        yield Sample(cls("gru", linear_before_reset=True), (floats((3, 2, 6)), floats((3, 2, 2)), floats((2, 2)), None, None, None, floats((2,))), "linear")
+        yield Sample(cls("gru", ("Softplus", "Softsign")), (floats((2, 1, 6)), floats((3, 2, 2)), floats((1, 2)), None, None, None, None), "soft")
         for name in ("Relu", "LeakyRelu", "ThresholdedRelu", "Elu"):
-            yield Sample(cls("rnn", (name,)), (floats((2, 1, 2)), floats((2, 2)), floats((1, 2)), None, None, None, None), name.lower())
-        yield Sample(cls("rnn"), (floats((2, 1, 2), "float16"), floats((2, 2), "float16"), floats((1, 2), "float16"), None, None, None, None), "float16")
+            yield Sample(cls("rnn", (name,)), (floats((2, 1, 2)), floats((1, 2, 2)), floats((1, 2)), None, None, None, None), name.lower())
+        yield Sample(cls("rnn"), (floats((2, 1, 2), "float16"), floats((1, 2, 2), "float16"), floats((1, 2), "float16"), None, None, None, None), "float16")
 
 
 def _part(vector: Array, first: int, count: int) -> Array:
@@ -338,9 +340,7 @@ class RecurrentNetwork(Operator):
 
         alpha = part(self.activation_alpha, ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"))
         beta = part(self.activation_beta, ("affine", "scaledtanh", "hardsigmoid"))
-        return Recurrence(
-            self.cell, names, alpha, beta, self.clip, getattr(self, "input_forget", False), getattr(self, "linear_before_reset", False), reverse
-        )
+        return Recurrence(self.cell, names, alpha, beta, self.clip, getattr(self, "input_forget", False), getattr(self, "linear_before_reset", False), reverse)
 
     def infer(self, *types: Type | None) -> tuple[Type, ...]:
         """Raises GraphError for ranks, dtypes or sizes that do not agree."""
@@ -382,7 +382,9 @@ class RecurrentNetwork(Operator):
                 xw = xw + bias
             state = np.zeros((x.shape[1], self.hidden), xw.dtype)
             first = [state if s is None else widen(s)[d] for s in (h0, c0)]
-            results.append(self.recurrence(d).reference(xw, widen(r)[d], *first, lengths, None if p is None else widen(p)[d], rb))
+            results.append(
+                self.recurrence(d).reference(xw, widen(r)[d].reshape(-1, self.hidden, self.hidden), *first, lengths, None if p is None else widen(p)[d], rb)
+            )
         ys = np.stack([q[0] for q in results], 1)
         states = [np.stack([q[k] for q in results]) for k in range(1, len(results[0]))]
         if self.layout:
@@ -412,7 +414,8 @@ class RecurrentNetwork(Operator):
             first_h = c.wide(c.pick(h0, 0, d)) if h0 is not None else zero
             first_c = c.wide(c.pick(c0, 0, d)) if c0 is not None else None
             peep = c.wide(c.pick(p, 0, d)) if p is not None else None
-            results.append(c(self.recurrence(d), xw, c.wide(c.pick(r, 0, d)), first_h, first_c, lengths, peep, rb))
+            gates = c.reshape(c.wide(c.pick(r, 0, d)), (GATES[self.cell], self.hidden, self.hidden))
+            results.append(c(self.recurrence(d), xw, gates, first_h, first_c, lengths, peep, rb))
         steps = x.shape[0]
         ys = c.concat([c.reshape(q[0], (steps, 1, batch, self.hidden)) for q in results], 1)
         states = [c.concat([c.reshape(q[k], (1, batch, self.hidden)) for q in results], 0) for k in range(1, len(results[0]))]

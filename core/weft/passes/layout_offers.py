@@ -155,10 +155,10 @@ def attention_offers(node: Node, panel: int) -> list[LayoutOffer]:
 
 
 def recurrence_offers(node: Node, panel: int) -> list[LayoutOffer]:
-    """Constant recurrent weights [gates, hidden], read transposed step after step, in panels of gates."""
+    """Constant recurrent weights [gates, hidden, hidden], read transposed step after step: panels of all gates of `panel` units, one after another."""
     weights = node.inputs[1]
-    if weights is None or weights.constant is None or weights.constant.ndim != 2 or weights.constant.shape[0] % panel:
+    if weights is None or weights.constant is None:
         return []
-    layout = Layout((Split(0, panel), Permute((0, 2, 1))))
+    layout = Layout((Split(1, panel), Permute((1, 0, 3, 2))))
     inputs = tuple(layout if k == 1 else None for k in range(len(node.inputs)))
     return [LayoutOffer(inputs, tuple(None for _ in node.outputs), -1.0)]

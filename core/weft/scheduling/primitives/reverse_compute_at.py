@@ -23,7 +23,7 @@ def reverse_compute_at(program: Program, block: str, loop: str) -> tuple[Program
           for c in m { block B(br: n = i, bc: m = c) { … } }
         }
 
-    Every reduction of the producers must be inside `loop`.
+    Every reduction of the producers must be inside `loop`. A step of a scan moves within its step: the loop over steps must be around both.
     """
     step = "reverse_compute_at"
     tree = Tree(program)
@@ -40,8 +40,11 @@ def reverse_compute_at(program: Program, block: str, loop: str) -> tuple[Program
     several = writers(tree, produced)
     if several != [block]:
         raise tree.error(step, f"blocks {several} all write '{block}'s buffer", several, "reverse_compute_at before decompose_reduction")
-    if any(i.kind == "scan" for i in b.iters):
-        raise tree.error(step, f"'{block}' is a step of a scan", (block,))
+    steps = {i.var.name: binding for i, binding in zip(b.iters, b.bindings) if i.kind == "scan"}
+    outside = {f.var.name for f in target[:-1] if isinstance(f, For)}
+    strangers = [v for binding in steps.values() for v in free_vars(binding) if v not in outside]
+    if strangers:
+        raise tree.error(step, f"'{block}' is a step of a scan over '{strangers[0]}', which is not around '{loop}'", (block, loop, strangers[0]))
     lost = out_of_scope(tree, b, target)
     if lost is not None:
         raise tree.error(step, f"buffer '{lost}' of '{block}' does not exist under '{loop}'", (block, loop, lost), "move blocks before compact_buffer")
@@ -83,6 +86,7 @@ def reverse_compute_at(program: Program, block: str, loop: str) -> tuple[Program
             raise tree.error(step, why, {loop: "wanted here"}, "choose an outer loop, or reorder the producer's loops")
         written[name] = union_box([a.box(moving) for a in uses if a.fills(moving)])
     boxes = max((iter_boxes(b, name, box, write=False) for name, box in written.items()), key=len)
+    boxes |= {name: (poly(binding), poly(binding)) for name, binding in steps.items()}  # the same step as its producers
     free_names(tree, path)
     new = renest(tree, b, boxes, around, conditions(target[:-1], f))
     moved = blocks_in(new)[0]

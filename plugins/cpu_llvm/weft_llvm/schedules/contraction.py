@@ -276,10 +276,11 @@ def pack_operand(s: Schedule, name: str, packing: Packing) -> str:
     return copy
 
 
-def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: str | None = None) -> None:
+def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: str | None = None, part: bool = False) -> None:
     """Tiles the contraction `name`, whose result is in registers, with the block `tail` that takes the tile out of them.
 
     `packed`: the block that copies an operand into panels; each column of tiles copies its own.
+    `part`: of something larger, which orders the outer loops and decides which of them run in parallel.
     """
     dtype = access.target(s.block(name)).buffer.dtype
     lanes = machine.lanes(dtype)
@@ -346,7 +347,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
         whole, tile_order[0] = s.split(tile_order[0], [1, None])
         vector_loop = tile_order[-1]
         outer = [whole]
-    outer, together = (outer, outer) if packed is not None else _block_for_cache(s, name, outer, vector_loop, machine)
+    outer, together = (outer, outer) if part or packed is not None else _block_for_cache(s, name, outer, vector_loop, machine)
     s.reorder(*outer, *reduce, *tile_order)
     if packed is not None:
         together = _place_panels(s, packed, name, outer, together, lanes)
@@ -366,7 +367,8 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
     settled = _settle_conditions(s, name, reduce, tile_order, outer)
     if not settled:
         _unroll_taps(s, reduce, tile.rows * tile.columns)
-    _parallelise(s, together, name, machine)
+    if not part:
+        _parallelise(s, together, name, machine)
 
 
 def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, machine: Machine) -> tuple[list[str], list[str]]:

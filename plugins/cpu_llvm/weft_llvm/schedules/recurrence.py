@@ -1,4 +1,8 @@
-"""Scans: the steps one after another, each step's blocks scheduled as they would be alone; products keep their tile in registers."""
+"""Scans: the steps one after another; products keep their tile in registers, and what follows one unit by unit is computed beside its units' tile.
+
+So a step of a cell is one loop over panels of units, which runs in parallel: the gates of a panel, then its new states. Other blocks of a step are
+scheduled as they would be alone.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,14 @@ from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
 from weft_llvm.schedules.contraction import find_roles, schedule_tile, split_panels
 from weft_llvm.schedules.elementwise import schedule_elementwise
+
+PARALLEL_WORK = 1 << 15
+"""Multiply-adds of a step's product below which its panels are not worth a fork and join."""
+
+VECTORS = 4
+"""Vectors of units whose gates are computed side by side: formulas wait for their own steps, not for others'."""
+TILE_VECTORS = 8
+"""Vectors of gates that a tile of one row wants, so that its sums do not wait for one another."""
 
 
 class RecurrenceRule(Rule):
@@ -31,32 +43,84 @@ class RecurrenceRule(Rule):
         # A copy of a step's result is no step itself, but it lies among the steps: its loop runs in order, too.
         blocks = access.blocks_of(s.program)
         sequential = {v for b in blocks for i, x in zip(b.iters, b.bindings) if i.kind == "scan" for v in free_vars(x)}
-        for name in s.blocks():
+        names = s.blocks()
+        # The loops around a block that are not its own to schedule.
+        outer = {name: max((k + 1 for k, x in enumerate(s.loops(name)) if x in sequential), default=0) for name in names}
+        panels: list[tuple[str, str, str]] = []
+        for k, name in enumerate(names):
             block = s.block(name)
-            if len(list(access.stores(block))) != 1:
+            if not access.is_reduction(block) or len(list(access.stores(block))) != 1 or len({x.buffer.name for x in access.loads(block)}) != 3:
                 continue
-            if not access.is_reduction(block):
-                outer = max((k + 1 for k, x in enumerate(s.loops(name)) if x in sequential), default=0)
-                schedule_elementwise(s, name, s.machine, outer=outer, parallel=False)
+            # Tried on a copy: the trace of `s` holds only steps that were kept.
+            refusal = _tile(Schedule(s.program, s.machine), name)
+            if isinstance(refusal, ScheduleError):
+                s.annotate(name, "tile_declined", refusal.why or refusal.what)
                 continue
-            if len({x.buffer.name for x in access.loads(block)}) == 3:
-                # Tried on a copy: the trace of `s` holds only steps that were kept.
-                refusal = _tile(Schedule(s.program, s.machine), name)
-                if refusal is None:
-                    _tile(s, name)
-                else:
-                    s.annotate(name, "tile_declined", refusal)
+            panel = _tile(s, name)
+            assert isinstance(panel, str)
+            panels.append((name, access.target(block).buffer.name, panel))
+            for follower in names[k + 1 :]:
+                if _is_step(s, follower) and _moves(s, follower, panel):
+                    outer[follower] = s.loops(follower).index(panel) + 1
+        for name in names:
+            block = s.block(name)
+            if len(list(access.stores(block))) == 1 and not access.is_reduction(block):
+                schedule_elementwise(s, name, s.machine, outer=outer[name], parallel=False)
+                _unroll_vectors(s, name, outer[name])
+        for name, gates, panel in panels:
+            s.compact_buffer(gates)  # each panel has gates of its own, unless something else of the step reads them
+            if access.extent(s.loop(panel)) > 1 and access.block_work(s.block(name), steps=False) >= PARALLEL_WORK:
+                s.parallel(panel)
 
 
-def _tile(s: Schedule, name: str) -> str | None:
-    """Tiles a product of the step; the reason if that is not possible, which leaves `s` half done."""
+def _unroll_vectors(s: Schedule, name: str, outer: int) -> None:
+    """Unrolls the few vectors of a formula that is computed beside its tile."""
+    loops = [s.loop(x) for x in s.loops(name)[outer:]]
+    if len(loops) > 1 and loops[-1].kind == "vectorized" and loops[-2].kind == "serial" and access.extent(loops[-2]) <= VECTORS:
+        s.unroll(loops[-2].var.name)
+
+
+def _is_step(s: Schedule, name: str) -> bool:
+    """Whether the block is a step of a scan, and no reduction."""
+    kinds = {i.kind for i in s.block(name).iters}
+    return "scan" in kinds and "reduce" not in kinds
+
+
+def _moves(s: Schedule, name: str, loop: str) -> bool:
+    """Moves the block into the loop over panels if it needs nothing but the panel."""
+    try:
+        s.reverse_compute_at(name, loop)
+    except ScheduleError:
+        return False  # a primitive that may not act changes nothing
+    return True
+
+
+def _tile(s: Schedule, name: str) -> str | ScheduleError:
+    """Tiles a product of the step under a loop over panels of units, whose name is returned; the reason if that is not possible, which leaves `s` half done."""
     assert s.machine is not None
     try:
         tail = s.cache_write(name, "register")
-        split_panels(s, name)
-        if find_roles(s, name) is None:
-            return "no output loop is contiguous in the output and an operand"
-        schedule_tile(s, name, tail, s.machine)
+        split_panels(s, name, pad=True)
+        roles = find_roles(s, name)
+        if roles is None:
+            return ScheduleError("no output loop is contiguous in the output and an operand")
+        view = access.LoopView.of(s, name)
+        spatial = [x for x in view.loops if view.kinds.get(x) == "spatial"]
+        panels = next((x for b in s.block(name).bindings for x in free_vars(b) if roles.vector in free_vars(b) and x != roles.vector), None)
+        if panels is None:
+            units, vector = s.split(roles.vector, [1, None])
+            spatial[spatial.index(roles.vector)] = vector
+            inside = []
+        else:
+            spatial.remove(panels)
+            vectors = max(1, view.extent(roles.vector) // s.machine.lanes(view.store.buffer.dtype))
+            gates = 1
+            for x in spatial:
+                gates *= view.extent(x) if x != roles.vector and x != roles.row else 1
+            group = -(-max(VECTORS, -(-TILE_VECTORS // gates)) // vectors)
+            units, *inside = s.split(panels, [None, min(group, view.extent(panels))]) if group > 1 else [panels]
+        s.reorder(units, *inside, *spatial)
+        schedule_tile(s, name, tail, s.machine, part=True)
     except ScheduleError as error:
-        return error.why or error.what
-    return None
+        return error
+    return units

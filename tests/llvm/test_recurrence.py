@@ -1,0 +1,67 @@
+"""Recurrent networks on the CPU: a step's gates and states are computed panel by panel, whatever the sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weft import dtypes as dt
+from weft.compilation import Compilation
+from weft.graph.nodes import GraphBuilder, tensor_type
+from weft.ops.examples import floats
+from weft.ops.recurrent import GATES, GRU, LSTM, RNN, RecurrentNetwork
+from weft.pipeline import resolve_target
+
+STEPS, INPUT = 4, 6
+NETWORKS = {
+    "lstm": LSTM(1), "lstm_both": LSTM(1, "bidirectional"), "gru": GRU(1), "gru_after": GRU(1, linear_before_reset=True), "rnn": RNN(1, "reverse"),
+}  # fmt: skip
+
+
+def network(name: str, hidden: int) -> RecurrentNetwork:
+    made = NETWORKS[name]
+    return type(made)(**{**made.__dict__, "hidden": hidden})
+
+
+def compiled(op: RecurrentNetwork, batch: int, dtype: str = "float32") -> tuple[Compilation, np.ndarray, np.ndarray]:
+    """The compilation, what it computes, and the reference."""
+    gates, directions = GATES[op.cell] * op.hidden, op.directions
+    weights = [floats((directions, gates, n), dtype, -(n**-0.5), n**-0.5, seed=k) for k, n in enumerate((INPUT, op.hidden), 1)]
+    bias = floats((directions, 2 * gates), dtype, seed=3)
+    b = GraphBuilder()
+    x = b.input("x", tensor_type(dtype, (STEPS, batch, INPUT)))
+    results = b.add(op, x, *(b.constant(w, f"w{k}") for k, w in enumerate(weights)), b.constant(bias, "bias"), None, None)
+    b.output(results[0], "y")
+    compilation = Compilation(resolve_target("llvm -threads=2"), cache=False)
+    executable = compilation.run(b.build())
+    data = floats((STEPS, batch, INPUT), dtype, seed=4)
+    return compilation, executable.run({"x": data})["y"], op.reference(data, *weights, bias)[0]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("hidden", [5, 16, 50, 80])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_any_size(name: str, hidden: int, batch: int) -> None:
+    op = network(name, hidden)
+    compilation, got, want = compiled(op, batch)
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-6)
+    kernels = [k for k in compilation.kernels.values() if not k.name.startswith("matmul")]
+    assert [k for k in kernels if k.rule == "recurrence"] and not [k for k in kernels if k.rule == "fallback"]
+    assert not [k.name for k in kernels if "tile_declined" in str(k.scheduled)], "weights are packed, so every product of a step has a tile"
+
+
+def test_a_narrow_float() -> None:
+    _, got, want = compiled(network("lstm", 24), 2, "float16")
+    np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float32), rtol=0, atol=2e-3)
+    assert dt.dtype(got.dtype) == dt.float16
+
+
+def test_states_are_computed_where_their_gates_are() -> None:
+    compilation, _, _ = compiled(network("lstm", 128), 1)
+    (kernel,) = [k for k in compilation.kernels.values() if k.rule == "recurrence"]
+    text = str(kernel.scheduled)
+    step = text[text.index("for t in") :]
+    panels = step[: step.index("block emit_copy")]
+    assert panels.count(" parallel {") == 1, "one fork and join a step"
+    assert "block next_c(" in panels and "block next_h(" in panels
+    assert panels.index(" parallel {") < panels.index("allocate rh:") < panels.index("block rh(") < panels.index("block next_c(")
