@@ -230,7 +230,7 @@ class Compilation:
         with self.stage("schedule", kernel.name, lambda: schedule.program):
             while True:
                 rule, declined = select_rule(rules, named, self.target.machine)
-                schedule = Schedule(named, self.target.machine)
+                schedule = Schedule(named, self.target.machine, intrinsics=self.target.intrinsics)
                 declines += [(name, f"{d.code}: {d.reason}") for name, d in declined if (name, f"{d.code}: {d.reason}") not in declines]
                 try:
                     rule.apply(schedule)

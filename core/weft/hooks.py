@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from weft.passes.capabilities import Capabilities
     from weft.passes.place import Offers
     from weft.runtime.device import DeviceKind
+    from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
 
@@ -136,8 +137,8 @@ class Specifications:
         """
 
     @hookspec
-    def intrinsics(self, target: Target) -> Sequence[Any]:
-        """Tensor intrinsics of a target.
+    def intrinsics(self, target: Target) -> Sequence[Intrinsic]:
+        """Tensor intrinsics of a target, for `tensorize`. Those that require what the machine lacks are left out; two of one name are an error.
 
         @hookimpl
         def intrinsics(target):

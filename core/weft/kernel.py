@@ -7,7 +7,7 @@ s = weft.schedule(C, target="llvm"); print(s); f = weft.build(s); f(a, out=c)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft import dtypes as dt
@@ -30,7 +30,7 @@ class KernelSchedule(Schedule):
     """The schedule of a user's kernel; knows its target."""
 
     def __init__(self, program: Any, target: ResolvedTarget) -> None:
-        super().__init__(program, target.machine)
+        super().__init__(program, target.machine, intrinsics=target.intrinsics)
         self.target = target
 
     def auto(self) -> KernelSchedule:
@@ -117,8 +117,8 @@ class Kernel:
         self.executable.save(path)
 
 
-def build(s: KernelSchedule) -> Kernel:
-    """Code for a scheduled kernel.
+def link_kernel(s: KernelSchedule) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
+    """A scheduled kernel as a segment of its own, and the segment's code sections; of any target, this machine's or not.
 
     Raises:
         CodegenError: the program uses what the target lacks.
@@ -153,19 +153,29 @@ def build(s: KernelSchedule) -> Kernel:
     spec = sg.SegmentSpec(
         program.name, tuple(map(tensor, program.inputs)), tuple(map(tensor, program.outputs)), 0, tuple(symbols.values()), tuple(buffers), tuple(items), offset
     )
-    sections = target.kind.link(target.target, spec, {code.name: code})
+    return spec, target.kind.link(target.target, spec, {code.name: code})
+
+
+def build(s: KernelSchedule) -> Kernel:
+    """Code for a scheduled kernel.
+
+    Raises:
+        CodegenError: the program uses what the target lacks.
+    """
+    target = s.target
+    spec, sections = link_kernel(s)
 
     def info(t: sg.Tensor) -> TensorInfo:
         return TensorInfo(t.name, t.dtype.name, tuple(int(d.value) if hasattr(d, "value") else str(d) for d in t.dims))
 
     return Kernel(
         Executable.build(
-            name=program.name,
+            name=spec.name,
             target=target.kind.describe(target.target),
             inputs=[info(t) for t in spec.inputs],
             outputs=[info(t) for t in spec.outputs],
             code=sections,
-            steps=[Native("main", "run", (code.name,), tuple(t.name for t in spec.inputs), tuple(t.name for t in spec.outputs))],
+            steps=[Native("main", "run", spec.kernels(), tuple(t.name for t in spec.inputs), tuple(t.name for t in spec.outputs))],
             pool="pool" if "pool" in sections else None,
             arena=str(spec.arena_bytes),
             threads=target.threads,

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft import settings
-from weft.errors import ArchiveError, FrontendError, GraphError, InputError, TargetError, nearest
+from weft.errors import ArchiveError, FrontendError, GraphError, InputError, PluginError, TargetError, nearest
 from weft.hooks import Frontend, StageReport
 from weft.plugins import KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, host
 from weft.runtime.cache import Cache
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from weft.machine import Machine
     from weft.passes.capabilities import Capabilities
     from weft.passes.pipeline import GraphPass
+    from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
 
 OnStage = Callable[[StageReport], None]
@@ -67,6 +68,27 @@ class ResolvedTarget:
 
         found = self.plugins.call("capabilities", required=self.owner, target=self.target)
         return found[0].value if found else Capabilities()
+
+    @cached_property
+    def intrinsics(self) -> dict[str, Intrinsic]:
+        """The tensor intrinsics that the machine has, by name.
+
+        Raises:
+            PluginError: two plugins give one name to an intrinsic each, or one offers what is none.
+        """
+        from weft.scheduling.intrinsic import Intrinsic
+
+        found: dict[str, Contribution] = {}
+        for item in self.plugins.items("intrinsics", required=self.owner, target=self.target):
+            if not isinstance(item.value, Intrinsic):
+                raise PluginError(f"plugin '{item.plugin.name}' ({item.plugin.distribution}) offers {item.value!r}, which is no Intrinsic")
+            if not self.machine.features.issuperset(item.value.requires):
+                continue
+            twin = found.setdefault(item.value.name, item)
+            if twin is not item:
+                both = f"{twin.plugin.distribution} ({twin.plugin.name}) and {item.plugin.distribution} ({item.plugin.name})"
+                raise PluginError(f"two plugins offer the intrinsic '{item.value.name}' of target '{self.target.kind}': {both}", hint="uninstall one")
+        return {name: item.value for name, item in found.items()}
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
