@@ -1,0 +1,120 @@
+"""A .cfg and its weights as a graph. The .cfg is `[section]` lines, each with `key=value` lines below it; whitespace means nothing, # and ; begin comments."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from weft.errors import FrontendError, UnsupportedError
+from weft.graph.nodes import Graph, GraphBuilder
+from weft_darknet.layers import ACTIVATIONS, BYTES, LARGEST, LAYERS, Kinds, Weights
+
+Problems: TypeAlias = "list[tuple[type[FrontendError], str]]"
+# Keys that matter to training, or to how boxes are made of what a detection layer gives.
+TRAINING = """absolute anchors angle assisted_excitation beta1 beta_nms bias_match burnin_update class_scale classfix clip cls_normalizer coord_scale
+    counters_per_class delta_normalizer dets_for_show dets_for_track dont_update dot dropblock dropblock_size_abs dropblock_size_rel embedding_layer
+    focal_loss grad_centr ignore_thresh iou_loss iou_normalizer iou_thresh jitter label_smooth_eps learning_rate log map mask_scale max max_delta nms_kind
+    noloss noobject_scale obj_normalizer object_scale objectness_smooth onlyforward probability random ratio rescore resize scale show_details sim_thresh sqrt
+    stopbackward stream thresh track_ciou_norm track_history_size train_only_bn truth truth_thresh type uc_normalizer wait_stream""".split()  # noqa: SIM905
+# Keys of which only 0 is supported, which is off.
+SWITCHES = {"antialiasing", "background", "bin_output", "binary", "dontload", "dontloadscales", "flipped", "maxpool_depth", "rotate", "spatial", "sway", "xnor"}
+
+
+class Section(NamedTuple):
+    """`[kind]` at a line, and (value, line) by key."""
+
+    kind: str
+    line: int
+    values: dict[str, tuple[str, int]]
+
+
+def read_sections(text: str, problems: Problems) -> list[Section]:
+    sections: list[Section] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = "".join(raw.split())
+        key, _, value = line.partition("#")[0].partition("=")
+        if line.startswith("[") and "]" in line:
+            sections.append(Section(line[1 : line.index("]")], number, {}))
+        elif line and line[0] not in "#;":
+            if not (sections and key and value):
+                problems.append((FrontendError, f"line {number}: '{raw.strip()[:60]}' is no key=value of a section"))
+            elif sections[-1].values.setdefault(key, (value, number))[0] != value and len(sections) > 1:  # in [net] the first counts, as in Darknet
+                problems.append((FrontendError, f"line {number}: {key}={value[:60]}, and another {key} in line {sections[-1].values[key][1]}"))
+    if len(sections) < 2 or sections[0].kind not in ("net", "network"):
+        problems.append((FrontendError, "it is not a section [net] and sections of layers"))
+    return sections
+
+
+def read_options(section: Section, build: Any, problems: Problems) -> dict[str, Any]:
+    """The arguments that the section gives `build`, whose parameters are the keys (_ is behind what Python reserves), their annotations what they take."""
+    known, options = {name.rstrip("_"): p for name, p in inspect.signature(build).parameters.items()}, {}
+    for key, (text, line) in section.values.items():
+        place = f"line {line}: {key}={text[:60]} in [{section.kind}]"
+        if key in known:
+            options[known[key].name], expected = _value(text, known[key].annotation)
+            if expected:
+                problems.append((FrontendError, f"{place}: expected {expected}"))
+            elif key == "activation" and text not in ACTIVATIONS:
+                problems.append((UnsupportedError, f"{place}; functions: {', '.join(ACTIVATIONS)}"))
+        elif section.kind not in ("net", "network") and key not in TRAINING and (key not in SWITCHES or text != "0"):
+            problems.append((UnsupportedError, place))
+    return options
+
+
+def _value(text: str, kind: str) -> tuple[Any, str]:
+    """The value, and what was expected if it is not that: a str, a float, a Size (from 1), a Count (from 0), or Ints with commas between."""
+    if kind == "str":
+        return text, ""
+    try:
+        numbers = [float(text)] if kind == "float" else [int(part) for part in (text.split(",") if kind == "Ints" else [text])]
+    except ValueError:
+        numbers = [math.nan]
+    least = {"Size": 1, "Count": 0}.get(kind.split()[0], -LARGEST)
+    what = {"float": "a number", "Ints": "integers"}.get(kind, "an integer")
+    return numbers if kind == "Ints" else numbers[0], "" if all(least <= k <= LARGEST for k in numbers) else f"{what} from {least} to {LARGEST}"
+
+
+def load_network(source: Any, options: Mapping[str, Any]) -> Graph:
+    """See `weft_darknet.plugin.load`."""
+    for option in sorted(set(options) - {"weights"}):
+        raise FrontendError(f"the Darknet frontend has no option '{option}'", hint="it has one: weights, a path or bytes")
+    if not isinstance(source, (Path, *BYTES)):
+        raise FrontendError(f"cannot read a Darknet network from a {type(source).__name__}", hint="give the path of a .cfg, or its bytes")
+    try:
+        text = (source.read_bytes() if isinstance(source, Path) else bytes(source)).decode("utf-8-sig", "replace")
+    except OSError as error:
+        raise FrontendError(f"cannot read '{source!s}'", why=error.strerror) from error
+    file: str = source.name if isinstance(source, Path) else "these bytes"
+    problems: Problems = []
+    sections = read_sections(text, problems)
+    layers: list[tuple[Section, dict[str, Any]]] = []
+    for k, section in enumerate(sections):
+        if section.kind in LAYERS and (k == 0) == (section.kind in ("net", "network")):
+            layers.append((section, read_options(section, LAYERS[section.kind], problems)))
+        else:
+            problems.append((UnsupportedError, f"line {section.line}: [{section.kind}]"))
+    for kind, what in ((FrontendError, "is not a Darknet network"), (UnsupportedError, "uses what is not supported")):
+        if lines := [line for error, line in problems if error is kind]:
+            raise kind(f"'{file}' {what}", where="\n".join(lines))
+    weights = options.get("weights", source.with_suffix(".weights") if isinstance(source, Path) else None)
+    if weights is None:
+        raise FrontendError("a network of bytes has no weights beside it", hint="name them: weft.load(model, weights=…)")
+    return build(source.stem if isinstance(source, Path) else "darknet", file, layers, Weights(weights))
+
+
+def build(name: str, file: str, layers: list[tuple[Section, dict[str, Any]]], weights: Weights) -> Graph:
+    """The outputs are those of the detection layers, or that of the last layer."""
+    state = Kinds(GraphBuilder(name), weights)
+    for index, (section, options) in enumerate(layers, -1):
+        weights.place = f"{file}, line {section.line}: " + (f"layer {index}, [{section.kind}]" if index >= 0 else "[net]")
+        with state.builder.named(f"{section.kind}_{index}"):
+            state.step(section.kind, options)
+    if weights.at != len(weights.data):
+        raise FrontendError(f"{weights.name} does not end with the network", why=f"{weights.at} bytes are wanted, {len(weights.data)} are there")
+    names = [f"{section.kind}_{index}" for index, (section, _) in enumerate(layers[1:])]
+    for k in [k for k, name in enumerate(names) if name.startswith(("yolo_", "region_"))] or [len(names) - 1]:
+        state.builder.output(state.done[k], names[k])
+    return state.builder.build()
