@@ -34,10 +34,10 @@ LANES = resolve_target("llvm").machine.lanes(dt.float32)
 ALLOWED = {2: 5e-6, 4: 2e-5}
 
 
-def winograd(m: int, x: tuple[Any, ...], w: Array, pads: tuple[int, ...], follow: str = "", block: int = LANES) -> Graph:
+def winograd(m: int, x: tuple[Any, ...], w: Array, pads: tuple[int, ...], follow: str = "", block: int = LANES, skip: bool = False) -> Graph:
     """A Winograd convolution, with a bias, a residual and a ReLU after it if `follow` says so, or with a Clip."""
     b = GraphBuilder("net")
-    y = b.add(WinogradConv(m, pads, block), b.input("x", tensor_type("float32", x)), b.constant(transform_weights(w, m), "u"))
+    y = b.add(WinogradConv(m, pads, block, skip), b.input("x", tensor_type("float32", x)), b.constant(transform_weights(w, m), "u"))
     if "bias" in follow:
         y = b.add(Add(), y, b.constant(numbers(w.shape[0], 1, 1, seed=5), "bias"))
     if "residual" in follow:
@@ -79,7 +79,7 @@ def test_random_shapes(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(shape).astype(np.float32)
     w = (rng.standard_normal((outputs, shape[1], 3, 3)) / np.sqrt(9 * shape[1])).astype(np.float32)
-    graph = winograd(m, (Var("n"), *shape[1:]) if symbolic else shape, w, pads, follow)
+    graph = winograd(m, (Var("n"), *shape[1:]) if symbolic else shape, w, pads, follow, skip=seed % 2 == 1)
     compilation = Compilation(resolve_target(f"llvm -threads={threads}"), cache=False)
     executable = compilation.run(graph)
     (kernel,) = [k for k in compilation.kernels.values() if k.name.startswith("winogradconv")]
@@ -105,15 +105,15 @@ def test_transformed_weights_from_memory_are_asked_for_ahead() -> None:
         np.testing.assert_allclose(got, expected(x, w[:count], (1, 1, 1, 1), "", None), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(("pieces", "skip"), [(Pieces(1, True), False), (Pieces(1, False), False), (Pieces(1, True, 2), False), (Pieces(2, False), True)])
 @pytest.mark.parametrize("m", [2, 4])
-def test_the_schedule_means_the_same(m: int, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_schedule_means_the_same(m: int, pieces: Pieces, skip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from weft_llvm.schedules import winograd as module
 
-    monkeypatch.setattr(module, "choose_pieces", lambda *_: Pieces(1, together))
+    monkeypatch.setattr(module, "choose_pieces", lambda shape, *_: pieces._replace(rows=shape.down) if skip else pieces)
     target = resolve_target("llvm -mcpu=x86-64-v2 -mtriple=x86_64-unknown-linux-gnu -threads=2")  # four lanes
-    w = numbers(8, 8, 3, 3)
-    body = choose_layouts(winograd(m, (2, 8, 7, 6), w, (1, 1, 1, 1), "bias relu", 4), target.capabilities)
+    w = numbers(16, 8, 3, 3)
+    body = choose_layouts(winograd(m, (2, 8, 7, 6), w, (1, 1, 1, 1), "bias relu", 4, skip), target.capabilities)
     (node, *after) = [n for n in body.nodes if type(n.op).__name__ != "Relayout"]
     x, u = node.inputs
     b = GraphBuilder("group")
@@ -130,7 +130,7 @@ def test_the_schedule_means_the_same(m: int, together: bool, monkeypatch: pytest
     WinogradRule().apply(s)
     data = numbers(2, 8, 7, 6, seed=2)
     assert x.tensor.layout is not None and u.tensor.layout is not None and y.tensor.layout is not None
-    packed = [x.tensor.layout.pack(data), u.tensor.layout.pack(u.constant), numbers(8, 1, 1, seed=5)]
+    packed = [x.tensor.layout.pack(data), u.tensor.layout.pack(u.constant), numbers(16, 1, 1, seed=5)]
     want = expected(data, w, (1, 1, 1, 1), "bias relu", None)
     for p in (s.program, lower_program(s.program, frozenset({"fma"}))):
         arrays = [a.reshape([int_const(d) or 0 for d in q.shape]) for a, q in zip(packed, p.inputs)]
@@ -188,9 +188,11 @@ def conv_node(channels: int, size: int, pads: tuple[int, ...] = (1,) * 4) -> Any
 
 def test_the_cost_model() -> None:
     machine = resolve_target("llvm -mcpu=znver3 -mtriple=x86_64-unknown-linux-gnu -threads=2").machine
-    assert choose_winograd(conv_node(64, 56), machine) == 4
+    assert choose_winograd(conv_node(64, 56), machine) == (4, False)
     # 36/9 times the weights of the definition, read for 4 tiles only: the larger the weights, the smaller the tile.
-    assert choose_winograd(conv_node(512, 7), machine) != 4
+    assert choose_winograd(conv_node(512, 7), machine) == (2, True)
+    # 14 = 3·4 + 2: the last row and column of tiles do without a part of the products. 16 leaves nothing out.
+    assert choose_winograd(conv_node(256, 14), machine) == (4, True) and choose_winograd(conv_node(256, 16), machine) == (4, False)
     # One channel block in and out: the transforms cost more than they save. A single pixel: nothing to tile.
     assert choose_winograd(conv_node(8, 30), machine) is None
     assert choose_winograd(conv_node(64, 3, (0,) * 4), machine) is None

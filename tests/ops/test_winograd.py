@@ -31,15 +31,15 @@ def test_the_matrices_filter_exactly(data: st.DataObject, m: int) -> None:
 @settings(deadline=None, max_examples=30)
 @given(
     m=st.sampled_from(sorted(POINTS)), n=st.integers(1, 2), block=st.integers(1, 3), c=st.integers(1, 2), oc=st.integers(1, 2), height=st.integers(3, 9),
-    width=st.integers(3, 9), pads=st.lists(st.integers(0, 2), min_size=4, max_size=4), seed=st.integers(0, 99),
+    width=st.integers(3, 9), pads=st.lists(st.integers(0, 2), min_size=4, max_size=4), seed=st.integers(0, 99), skip=st.booleans(),
 )  # fmt: skip
 def test_formulas_and_reference_are_those_of_the_convolution(
-    m: int, n: int, block: int, c: int, oc: int, height: int, width: int, pads: list[int], seed: int
+    m: int, n: int, block: int, c: int, oc: int, height: int, width: int, pads: list[int], seed: int, skip: bool
 ) -> None:
     rng = np.random.default_rng(seed)
     x, w = rng.standard_normal((n, c * block, height, width)), rng.standard_normal((oc * block, c * block, 3, 3))
     want = Conv(pads=tuple(pads)).reference(x, w)
-    op, u = WinogradConv(m, tuple(pads), block), transform_weights(w, m)
+    op, u = WinogradConv(m, tuple(pads), block, skip), transform_weights(w, m)
     assert op.infer(tensor_type("float64", x.shape), tensor_type("float64", u.shape)).shape == want.shape
     np.testing.assert_allclose(op.reference(x, u), want, rtol=0, atol=1e-12 * np.abs(want).max())
     tx, tu = placeholder(x.shape, "float64"), placeholder(u.shape, "float64")

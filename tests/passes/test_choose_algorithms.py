@@ -16,7 +16,7 @@ from weft.passes.capabilities import Capabilities
 from weft.passes.choose_algorithms import choose_algorithms
 from weft.passes.choose_layouts import choose_layouts
 
-ALWAYS_FOUR = Capabilities(channel_block=4, panel=8, winograd=lambda node: 4)
+ALWAYS_FOUR = Capabilities(channel_block=4, panel=8, winograd=lambda node: (4, False))
 
 
 def net(op: Conv, x: tuple[Any, ...] = (2, 8, 7, 9), w: tuple[int, ...] = (16, 8, 3, 3), dtype: str = "float32", constant: bool = True) -> Graph:
@@ -31,13 +31,13 @@ def operators(graph: Graph) -> list[str]:
     return [type(n.op).__name__ for n in graph.nodes]
 
 
-@pytest.mark.parametrize("m", [2, 4])
-def test_a_convolution_becomes_winograd(m: int) -> None:
+@pytest.mark.parametrize(("m", "skip"), [(2, False), (4, True)])
+def test_a_convolution_becomes_winograd(m: int, skip: bool) -> None:
     before = net(Conv(pads=(1, 0, 2, 1)))
-    after = choose_algorithms(before, Capabilities(channel_block=4, winograd=lambda node: m))
+    after = choose_algorithms(before, Capabilities(channel_block=4, winograd=lambda node: (m, skip)))
     assert operators(after) == ["WinogradConv", "Relu"]
     node = after.nodes[0]
-    assert node.op == WinogradConv(m, (1, 0, 2, 1), 4)
+    assert node.op == WinogradConv(m, (1, 0, 2, 1), 4, skip)
     assert node.names == before.nodes[0].names
     keeps_meaning(before, after, [numbers(2, 8, 7, 9, seed=3)])
 

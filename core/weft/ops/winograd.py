@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 
 from weft.errors import GraphError
-from weft.expr.nodes import Const, Expr, all_of, eq, select
+from weft.expr.nodes import Const, Expr, all_of, eq, minimum, select
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.ops.contraction import Conv, pad_pairs, reduction_tolerance, window_extent
@@ -131,12 +131,14 @@ class WinogradConv(Operator):
     """Convolution of x [n, c, h, w] with 3×3 taps, stride 1, given as u = transform_weights(taps, m) [(m + 2)², c, oc] → [n, oc, h', w'].
 
     Attributes: m (2 or 4), outputs of a tile along each axis; pads as in Conv; block, channels that stand together in transformed data (of
-    both c and oc a divisor). Errors against those of Conv are about a half (m = 2) or double (m = 4): docs/math.md.
+    both c and oc a divisor); skip, whether products are left out that only outputs beyond the picture would need. Errors against those of
+    Conv are about a half (m = 2) or double (m = 4): docs/math.md.
     """
 
     m: int
     pads: tuple[int, ...] = ()
     block: int = 1
+    skip: bool = False
     kind = "contraction"
 
     def infer(self, *types: Type | None) -> TensorType:
@@ -195,15 +197,38 @@ class WinogradConv(Operator):
             return _pick(pq % a, transformed_inputs(m, elements))
 
         v: Tensor = compute((a * a, n, c // block, tiles, block), picture, "winograd_input")
-        cb, ci = reduce_axis(c // block, "cb"), reduce_axis(block, "ci")
-        product: Tensor = compute(
-            (n, oc // block, tiles, a * a, block),
-            lambda b, ob, t, pq, oi: sum_over(v[(pq, b, cb, t, ci)] * u[(pq, cb.var * block + ci.var, ob * block + oi)], [cb, ci]),
-            "winograd_product",
-        )
+
+        def products(name: str, first: tuple[int, int], count: tuple[int, int], columns: Dim, number: Dim) -> Tensor:
+            """Of transformed values p, q from `first` on, `count` of them, on `number` tiles, `columns` of each row of tiles."""
+            cb, ci = reduce_axis(c // block, "cb"), reduce_axis(block, "ci")
+
+            def product(b: Expr, ob: Expr, p: Expr, q: Expr, t: Expr, oi: Expr) -> Expr:
+                pq = (p + first[0]) * a + (q + first[1])
+                place = t if columns == across else t // columns * across + t % columns
+                return sum_over(v[(pq, b, cb, place, ci)] * u[(pq, cb.var * block + ci.var, ob * block + oi)], [cb, ci])
+
+            made: Tensor = compute((n, oc // block, *count, as_dim(number), block), product, name)
+            return made
+
+        bottom, right = self.spared(height, width)
+        rest = a - bottom, a - right
+        main = products("winograd_product", (0, 0), rest, across, tiles)
+        below = products("winograd_product_bottom", (a - 1, 0), (1, rest[1]), across, (down - 1) * across) if bottom else None
+        beside = products("winograd_product_right", (0, a - 1), (a, 1), across - 1, down * (across - 1)) if right else None
+
+        def element(b: Expr, ob: Expr, t: Expr, p: int, q: Expr, oi: Expr) -> Expr:
+            """A product; anything where it was left out, for it has no part in the picture."""
+            if below is not None and p == a - 1:
+                e = below[(b, ob, Const(0, q.dtype), q, minimum(t, (down - 1) * across - 1), oi)]
+            else:
+                e = main[(b, ob, Const(p, q.dtype), q, t, oi)]
+            if beside is None:
+                return e
+            place = t // across * (across - 1) + minimum(t % across, across - 2)
+            return select(q < a - 1, e, beside[(b, ob, Const(p, q.dtype), Const(0, q.dtype), place, oi)])
 
         def result_rows(b: Expr, ob: Expr, t: Expr, r: Expr, q: Expr, oi: Expr) -> Expr:
-            return _pick(r, transformed_outputs(m, [product[(b, ob, t, p * a + q, oi)] for p in range(a)]))
+            return _pick(r, transformed_outputs(m, [element(b, ob, t, p, q, oi) for p in range(a)]))
 
         half: Tensor = compute((n, oc // block, tiles, m, a, block), result_rows, "winograd_columns")
 
@@ -214,15 +239,25 @@ class WinogradConv(Operator):
         out: Tensor = compute((n, oc, height, width), result, "winograd")
         return out
 
+    def spared(self, height: Dim, width: Dim) -> tuple[bool, bool]:
+        """Whether the last row and the last column of tiles do without the products at infinity: these are in a tile's last output only."""
+
+        def beyond(size: Dim) -> bool:
+            return self.skip and isinstance(size, int) and size > self.m and size % self.m != 0
+
+        return beyond(height), beyond(width)
+
     def tolerance(self, *types: TensorType) -> float:
         channels = types[1].shape[1]
         return (2.0 if self.m == 2 else 8.0) * reduction_tolerance(9 * channels if isinstance(channels, int) else channels)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        def case(name: str, m: int, pads: tuple[int, ...], size: tuple[int, int], channels: tuple[int, int] = (4, 6), block: int = 2) -> Sample:
+        def case(
+            name: str, m: int, pads: tuple[int, ...], size: tuple[int, int], channels: tuple[int, int] = (4, 6), block: int = 2, skip: bool = False
+        ) -> Sample:
             taps = floats((channels[1], channels[0], TAPS, TAPS), seed=1)
-            return Sample(cls(m, pads, block), (floats((2, channels[0], *size)), transform_weights(taps, m)), name)
+            return Sample(cls(m, pads, block, skip), (floats((2, channels[0], *size)), transform_weights(taps, m)), name)
 
         yield case("two", 2, (1, 1, 1, 1), (6, 5))
         yield case("four", 4, (1, 1, 1, 1), (9, 8))
@@ -230,3 +265,4 @@ class WinogradConv(Operator):
         yield case("asymmetric", 2, (0, 2, 1, 0), (5, 7))
         yield case("wide_pads", 4, (2, 0, 2, 3), (4, 7), block=1)
         yield case("blocks", 4, (1, 1, 1, 1), (7, 7), (16, 16), 8)
+        yield case("skip", 2, (1, 1, 1, 1), (5, 7), skip=True)

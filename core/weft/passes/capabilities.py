@@ -46,7 +46,7 @@ class Capabilities:
         layouts: operator class name → its offers, best first; by default those of `layout_offers`.
         max_group: most nodes in a group.
         precision: the narrower float to which constant weights of contractions are rounded; None: as they are.
-        winograd: of a 3×3 convolution, the tile (2 or 4 outputs along an axis) with which Winograd's algorithm beats the definition, or None.
+        winograd: of a 3×3 convolution, the tile and `skip` of a WinogradConv that beats the definition, or None.
     """
 
     claims: frozenset[str] = CLAIMED
@@ -55,4 +55,4 @@ class Capabilities:
     layouts: Mapping[str, LayoutRule] | None = field(default=None, compare=False)
     max_group: int = 64
     precision: DType | None = None
-    winograd: Callable[[Node], int | None] | None = field(default=None, compare=False)
+    winograd: Callable[[Node], tuple[int, bool] | None] | None = field(default=None, compare=False)

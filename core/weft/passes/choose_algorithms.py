@@ -22,15 +22,16 @@ def choose_algorithms(graph: Graph, capabilities: Capabilities) -> Graph:
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
         if not may_be_winograd(node, block):
             return None
-        m = choose(node)
-        if m is None:
+        chosen = choose(node)
+        if chosen is None:
             return None
+        m, skip = chosen
         x, w = inputs
         assert x is not None and w is not None and w.constant is not None and isinstance(node.op, Conv)
         key = id(w.constant), m
         if key not in transformed:
             transformed[key] = r.constant(transform_weights(w.constant, m), w.name)
-        return r.add(WinogradConv(m, node.op.pads, block), x, transformed[key])  # type: ignore[no-any-return]
+        return r.add(WinogradConv(m, node.op.pads, block, skip), x, transformed[key])  # type: ignore[no-any-return]
 
     return rewrite(graph, rule, on_subgraph=lambda g: choose_algorithms(g, capabilities), rounds=1)
 

@@ -8,6 +8,7 @@ what follows it in the group. Where pieces are too few for the machine's cores V
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 from weft.dtypes import float32
@@ -15,7 +16,7 @@ from weft.graph.nodes import Node
 from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
 from weft.ops.contraction import Conv
-from weft.ops.winograd import POINTS, TAPS
+from weft.ops.winograd import POINTS, TAPS, WinogradConv
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
@@ -25,6 +26,8 @@ from weft_llvm.schedules.reduction import schedule_apart
 from weft_llvm.schedules.tiles import STEP_OVERHEAD, Tile, choose_tile, step_cycles
 
 STAGES = ("winograd_rows", "winograd_input", "winograd_product", "winograd_columns")
+SPARING = ("winograd_product_bottom", "winograd_product_right")
+"""Stages of products that the last row or column of tiles does without; the others are in "winograd_product"."""
 FAR_BYTES_PER_CYCLE = 8.0
 """What one core reads a cycle from the cache that cores share."""
 MEMORY_BYTES_PER_CYCLE = 6.0
@@ -33,13 +36,20 @@ MEMORY_CORES = 2.5
 """Cores that together read as fast as memory allows."""
 UNHIDDEN = 0.1
 """The part of a stream's time by which it delays work that takes longer."""
+ROOM = 0.75
+"""The part of the second cache that a piece's transformed inputs, and the weights and results of a group, may take together."""
+UNEVEN = 0.05
+"""By how much of a task's time cores end apart."""
 STORE_CYCLES = 1.5
 """Cycles per vector that a transform stores, its loads and arithmetic included."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the loops of a Winograd convolution say: channels in and out, tiles down and across, outputs of a tile along an axis."""
+    """What the loops of a Winograd convolution say: channels in and out, tiles down and across, outputs of a tile along an axis.
+
+    `spared`: whether the last row and the last column of tiles do without the products at infinity.
+    """
 
     channels: int
     outputs: int
@@ -47,10 +57,21 @@ class Shape:
     across: int
     m: int
     block: int
+    spared: tuple[bool, bool] = (False, False)
 
     @property
     def products(self) -> int:
         return (self.m + 2) ** 2
+
+    def parts(self, rows: int) -> list[tuple[int, int]]:
+        """How many products there are on how many tiles, for `rows` rows of tiles."""
+        a, (bottom, right) = self.m + 2, self.spared
+        found = [((a - right) * (a - bottom), rows * self.across)]
+        if right:
+            found.append((a, rows * (self.across - 1)))
+        if bottom:
+            found.append((a - right, (rows - 1) * self.across))
+        return found
 
 
 def stages_of(program: Program) -> dict[str, Block]:
@@ -62,7 +83,7 @@ def stages_of(program: Program) -> dict[str, Block]:
             if stage in found:
                 return {}
             found[stage] = b
-    return found if set(found) == {*STAGES, "winograd"} else {}
+    return found if {*STAGES, "winograd"} <= set(found) <= {*STAGES, "winograd", *SPARING} else {}
 
 
 def shape_of(program: Program) -> Shape | None:
@@ -71,11 +92,13 @@ def shape_of(program: Program) -> Shape | None:
     if not blocks:
         return None
     rows, product, columns, result = (blocks[k] for k in ("winograd_rows", "winograd_product", "winograd_columns", "winograd"))
-    if [b.name for b in access.blocks_of(program)][: len(STAGES)] != [blocks[k].name for k in STAGES]:
+    if {b.name for b in access.blocks_of(program)[: len(blocks) - 1]} != {b.name for k, b in blocks.items() if k != "winograd"}:
         return None
     batch = len(result.iters) - 4
     ranks = [len(blocks[k].iters) - batch for k in (*STAGES, "winograd")]
-    if batch not in (0, 1) or ranks != [5, 4, 6, 5, 4]:
+    if batch not in (0, 1) or [*ranks[:2], *ranks[3:]] != [5, 4, 5, 4] or ranks[2] not in (6, 7):
+        return None
+    if any(len(blocks[k].iters) - batch != 6 for k in SPARING if k in blocks):
         return None
 
     def extents(block: Block, first: int) -> list[int] | None:
@@ -87,7 +110,7 @@ def shape_of(program: Program) -> Shape | None:
         return None
     channel_blocks, down, _, _, block = a
     outputs, tiles, m, _, _ = b
-    return Shape(channel_blocks * block, outputs * block, down, tiles // down, m, block)
+    return Shape(channel_blocks * block, outputs * block, down, tiles // down, m, block, (SPARING[0] in blocks, SPARING[1] in blocks))
 
 
 class WinogradRule(Rule):
@@ -114,7 +137,9 @@ class WinogradRule(Rule):
 
 def schedule_winograd(s: Schedule, shape: Shape, machine: Machine) -> None:
     """Schedules the five stages of a Winograd convolution and what follows them in the group."""
-    rows, v, product, columns, result = (stages_of(s.program)[k].name for k in (*STAGES, "winograd"))
+    stages = stages_of(s.program)
+    rows, v, _, columns, result = (stages[k].name for k in (*STAGES, "winograd"))
+    products = [stages[k].name for k in (STAGES[2], *SPARING) if k in stages]
     order = s.blocks()
     after = order[order.index(result) + 1 :]
     for b in after[:-1]:
@@ -133,7 +158,7 @@ def schedule_winograd(s: Schedule, shape: Shape, machine: Machine) -> None:
         row, y = s.split(height, [None, shape.m])
         outer = list(batch)
     tile, x = s.split(width, [None, shape.m])
-    panels, vector = s.split(channel, [None, panel])
+    panels, vector = s.split(channel, [None, panel * pieces.group])
     s.reorder(*outer, panels, vector, row, tile, y, x, lane)
     if tail != result:
         # A row of the tile in registers, so that what follows may read it more than once.
@@ -142,23 +167,27 @@ def schedule_winograd(s: Schedule, shape: Shape, machine: Machine) -> None:
         s.compact_buffer(access.target(s.block(result)).buffer.name)
         _finish(s, result, y)
     s.compute_at(columns, tile)
-    copy = s.cache_write(product, "register")
-    s.compute_at(copy, panels)
-    s.compute_at(product, panels)
+    copies = [s.cache_write(name, "register") for name in products]
+    for name, copy in zip(products, copies):
+        s.compute_at(copy, panels)
+        s.compute_at(name, panels)
     if pieces.together:
         s.compute_at(v, outer[-1])
         # Before the product is tiled: its tiles reach beyond the piece, and what is written there is held back by conditions only.
         s.compact_buffer(access.target(s.block(v)).buffer.name)
-    _product(s, product, copy, panels, panel, machine)
+    for name, copy in zip(products, copies):
+        _product(s, name, copy, panels, panel, pieces.group, machine)
     _input(s, rows, v, outer[-1] if pieces.together else None, shape)
-    for name in (copy, columns):
-        s.compact_buffer(access.target(s.block(name)).buffer.name)
+    s.compact_buffer(access.target(s.block(columns)).buffer.name)
     *_, r, q, _ = s.loops(columns)
     s.reorder(q, r)
     _finish(s, columns, q)
     _finish(s, tail, y)
-    if not pieces.together:
+    if not pieces.together and int_const(s.loop(panels).extent) != 1:
         outer.append(panels)
+    if not outer:
+        s.annotate(row, "partition", 0)
+        return
     together = outer[0] if len(outer) == 1 else s.fuse(*outer)
     # All pieces are alike but for the border, which `_input` keeps to itself, and for the last rows of results.
     for loop in (together, row):
@@ -174,16 +203,25 @@ def _finish(s: Schedule, block: str, at: str) -> None:
     s.vectorize(last)
 
 
-def _product(s: Schedule, product: str, copy: str, panels: str, panel: int, machine: Machine) -> None:
-    """The products of one piece and one panel, result by result of the transform: tiles of rows × panel in registers."""
+def _product(s: Schedule, product: str, copy: str, panels: str, panel: int, group: int, machine: Machine) -> None:
+    """The products of one piece and one group of panels, result by result of the transform: tiles of rows × panel in registers."""
     dtype = access.target(s.block(product)).buffer.dtype
-    *column, t, pq, lane, cb, ci = inside(s, product, panels)
+    *column, t, lane, cb, ci = inside(s, product, panels)
+    channels = column[: 1 if panel * group > 1 else 0]
+    which = column[len(channels) :]
+    if group > 1:
+        # The panels of a group meet the same transformed inputs one after another.
+        chosen, *channels = s.split(channels[0], [group, panel]) if panel > 1 else channels
+        which.append(chosen)
     tile = choose_tile(int_const(s.loop(t).extent), [panel], panel, machine, dtype)
     t_outer, t_inner = s.split(t, [None, tile.rows])
-    s.reorder(pq, t_outer, cb, ci, t_inner, *column, lane)
+    s.reorder(*which, t_outer, cb, ci, t_inner, *channels, lane)
     s.reverse_compute_at(copy, t_outer)
     init = s.decompose_reduction(product, cb)
     s.compact_buffer(access.target(s.block(product)).buffer.name)
+    s.compact_buffer(access.target(s.block(copy)).buffer.name)
+    if len(which) > 1:
+        s.fuse(*which)
     prefetch_panels(s, product, [cb, ci], machine)
     for name, at in ((init, t_outer), (product, ci), (copy, t_outer)):
         _finish(s, name, at)
@@ -217,10 +255,11 @@ def inside(s: Schedule, block: str, loop: str | None) -> list[str]:
 
 
 class Pieces(NamedTuple):
-    """`rows` of tiles in a piece; `together`: V is made piece by piece, each on one core; `cycles` of the products of one picture."""
+    """`rows` of tiles in a piece; `together`: V is made piece by piece, each on one core; panels in a `group`; `cycles` of the products of one picture."""
 
     rows: int
     together: bool
+    group: int = 1
     cycles: float = 0.0
 
 
@@ -241,26 +280,35 @@ def choose_pieces(shape: Shape, images: int, machine: Machine) -> Pieces:
     panel = panel_blocks(shape)
     panels = shape.outputs // (shape.block * panel)
     weights = 4 * shape.products * shape.channels * shape.outputs
-    half = machine.caches[1] // 2
     found: list[Pieces] = []
     for rows in range(1, shape.down + 1):
-        if shape.down % rows:
+        if shape.down % rows or (any(shape.spared) and rows < shape.down):
             continue  # a smaller last piece would have conditions in its innermost loops
         count = shape.down // rows
         v = 4 * shape.products * shape.channels * shape.across * rows
-        cycles = count * row_tiles_cycles(rows * shape.across, panel, machine) * shape.products * shape.channels * panels
-        products = 4 * shape.products * shape.across * rows * shape.block * panel
-        for together in (True, False):
-            if together and count * images == 1:
+        work = sum(n * row_tiles_cycles(tiles, panel, machine) for n, tiles in shape.parts(rows))
+        cycles = count * work * shape.channels * panels
+        for group in range(1, panels + 1):
+            if panels % group:
                 continue
-            tasks = images * count * (1 if together else panels)
-            idle = -(-tasks // machine.cores) * machine.cores / tasks
-            # Whatever does not stay near is read anew: the weights by every piece, a piece's V by every panel; a panel's products are written, too.
-            stays = v <= half and (together or machine.cores == 1)
-            moved = (weights if weights + v > half else 0) + panels * ((0 if stays else v) + (2 * products if products > half else 0))
-            moved = count * (moved + (0 if together else 2 * v))
-            found.append(Pieces(rows, together, overlapped(cycles * idle, moved / FAR_BYTES_PER_CYCLE)))
-    return min(found, key=lambda p: (p.cycles, p.rows))
+            groups = panels // group
+            products = 4 * shape.products * shape.across * rows * shape.block * panel * group
+            for together in (True, False):
+                if together and count * images == 1:
+                    continue
+                tasks = images * count * (1 if together else groups)
+                idle = -(-tasks // machine.cores) * machine.cores / tasks
+                if machine.cores > 1:
+                    idle += UNEVEN * machine.cores / tasks
+                # Whatever does not stay near is read anew: the weights by every piece, a piece's V by every group. Transforms wait for what they
+                # write to and read from afar; the products do not.
+                near = v + products + weights // groups <= ROOM * machine.caches[1]
+                inputs_near = near and (together or machine.cores == 1)
+                moved = (0 if near and groups == 1 else weights) + (0 if inputs_near else groups * v) + (0 if near else groups * products)
+                waited = (0 if inputs_near else v) + (0 if near else groups * products)
+                total = overlapped(cycles * idle, count * moved / FAR_BYTES_PER_CYCLE) + count * waited / FAR_BYTES_PER_CYCLE
+                found.append(Pieces(rows, together, group, total))
+    return min(found, key=lambda p: (p.cycles, p.rows, -p.group))
 
 
 def overlapped(work: float, reading: float) -> float:
@@ -268,8 +316,8 @@ def overlapped(work: float, reading: float) -> float:
     return max(work, reading) + UNHIDDEN * min(work, reading)
 
 
-def choose_winograd(node: Node, machine: Machine) -> int | None:
-    """The tile with which a 3×3 convolution takes least time, None if the definition does: arithmetic, transforms, and weights from memory."""
+def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
+    """Tile and `skip` of the WinogradConv that takes least time, None if the definition does: arithmetic, transforms, and weights from memory."""
     x, w = node.inputs
     assert x is not None and w is not None and w.constant is not None and isinstance(node.op, Conv)
     images, channels, *size = x.shape
@@ -288,9 +336,12 @@ def choose_winograd(node: Node, machine: Machine) -> int | None:
     direct = count * steps * taps * channels * (outputs // (block * panel_blocks(panels)))
     direct = overlapped(direct, 4 * TAPS**2 * channels * outputs / from_memory)
     best, choice = direct, None
-    for m in POINTS:
-        shape = Shape(channels, outputs, -(-height // m), -(-width // m), m, block)
-        if min(height, width, channels // block, outputs // block, shape.down * shape.across) == 1:
+    for m, skip in product(POINTS, (False, True)):
+        beyond = WinogradConv(m, skip=skip).spared(height, width)
+        if skip and not any(beyond):
+            continue
+        shape = Shape(channels, outputs, -(-height // m), -(-width // m), m, block, beyond)
+        if min(height, width, channels // block, outputs // block, *(tiles for _, tiles in shape.parts(shape.down))) == 1:
             continue  # the rule takes no dimension of one
         tiles = shape.down * shape.across
         reach = m + TAPS - 1
@@ -299,5 +350,5 @@ def choose_winograd(node: Node, machine: Machine) -> int | None:
         cycles = choose_pieces(shape, count, machine).cycles + STORE_CYCLES * tiles * moved / block
         total = overlapped(count * cycles, 4 * shape.products * channels * outputs / from_memory)
         if total < best:
-            best, choice = total, m
+            best, choice = total, (m, skip)
     return choice
