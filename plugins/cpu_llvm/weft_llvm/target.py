@@ -199,8 +199,9 @@ class LlvmTarget(TargetKind):
         from weft_llvm.emitter import VERSION
 
         o = self.resolve(target).options
-        # The number of threads is an argument of the pool, not of the code.
-        return f"llvm{'.'.join(map(str, llvm.llvm_version_info))}/{llvmlite.__version__}/emitter{VERSION}/{o.mtriple}/{o.mcpu}/{','.join(o.mattr)}/{o.opt}"
+        # Threads are cores to the schedules, which cut work for so many.
+        parts = (".".join(map(str, llvm.llvm_version_info)), llvmlite.__version__, f"emitter{VERSION}", o.mtriple, o.mcpu, ",".join(o.mattr), o.opt, o.threads)
+        return "llvm" + "/".join(map(str, parts))
 
 
 def refuse_precision(precision: Precision, isa: Isa, where: str) -> None:
