@@ -162,6 +162,22 @@ def test_partition_of_a_parallel_loop_is_one_if() -> None:
     assert isinstance(loops[0].body, If) and conditions(loops[0].body.then) == 0 and loops[0].body.orelse is not None
 
 
+@pytest.mark.parametrize("rows", [128, 127, 196, 133, 60])
+def test_partition_of_grouped_rows_leaves_no_condition(rows: int) -> None:
+    """Rows in tiles, tiles in groups that are fused with columns: the last group has fewer tiles, the last tile fewer rows."""
+    height, size, columns = 6, 9, 3
+    tiles = -(-rows // height)
+    groups = -(-tiles // size)
+    x, y = buffer("x", (rows,), F32), buffer("y", (rows, columns), F32)
+    row = I // columns * (size * height) + J * height + K
+    store = Store(y, (row, I % columns), x[row])
+    body = loop(I, groups * columns, loop(J, size, If(I // columns * size + J < tiles, loop(K, height, If(row < rows, store), "unrolled"))), "parallel")
+    p = Program("p", (x,), (y,), (), body)
+    after = partition_loops(p)
+    same(p, after)
+    assert conditions(simplify(unroll_loops(after)).body) <= 1
+
+
 def test_partition_of_borders() -> None:
     p = simplify(conv(tile=2))
     after = partition_loops(p)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from weft.expr.nodes import (
     Add,
@@ -36,6 +37,7 @@ from weft.expr.nodes import (
 from weft.expr.ranges import Range, range_of
 from weft.loop.nodes import (
     TRUE,
+    Allocate,
     AtomicUpdate,
     Evaluate,
     For,
@@ -123,13 +125,17 @@ def _positive(cond: Expr) -> Linear | None:
 
 @dataclass
 class Atom:
-    """A comparison that a loop's middle part decides: there it is `value`. `exact`: on its side of the middle it is the opposite."""
+    """A comparison that a loop's middle part decides: there it is `value`. `exact`: on its side of the middle it is the opposite.
+
+    `nowhere`: the bound beyond which no iteration of the loops between has the value.
+    """
 
     cond: Expr
     bound: Expr
     lower: bool
     exact: bool
     value: Expr
+    nowhere: Expr
 
 
 def atoms_of(cond: Expr) -> Iterator[Expr]:
@@ -184,20 +190,35 @@ def _atom(cond: Expr, loop: For, binders: tuple[Stmt, ...], scope: Scope) -> Ato
     form = _positive(cond)
     if form is None or loop.var.name not in free_vars(cond):
         return None
-    found = _extreme(form, binders)
-    if found is None:
+    found, most = _extreme(form, binders), _extreme(Linear({}, 0).plus(form, -1), binders)
+    if found is None or most is None:
         return None
-    form, exact = found
-    c = form.terms.get(loop.var)
-    rest = form.without(loop.var)
-    if c is None or any(loop.var.name in free_vars(t) or any(isinstance(n, Load) for n in walk(t)) for t in rest.terms):
+    bound, lower = _solve(found[0], loop.var)
+    nowhere, _ = _solve(Linear({}, 0).plus(most[0], -1), loop.var)
+    if bound is None or nowhere is None:
         return None
+    return Atom(cond, scope.simplify(bound), lower, found[1], TRUE, scope.simplify(nowhere))
+
+
+def _solve(form: Linear, var: Var) -> tuple[Expr | None, bool]:
+    """The bound of `var` beyond (True) or below which `form` is not negative; None if there is none."""
+    # The variable itself, or that of fused loops: var//k < b is var < b*k, and b <= var//k is b*k <= var.
+    term, k = next(((t, k) for t in form.terms if (k := _step(t, var))), (var, 1))
+    c = form.terms.get(term)
+    rest = form.without(term)
+    if c is None or any(var.name in free_vars(t) or any(isinstance(n, Load) for n in walk(t)) for t in rest.terms):
+        return None, False
     if c > 0:
         negated = Linear({}, 0).plus(rest, -1)
-        bound = floordiv(Linear(negated.terms, negated.constant + c - 1).expr(), c)
-    else:
-        bound = add(floordiv(rest.expr(), -c), 1)
-    return Atom(cond, scope.simplify(bound), c > 0, exact, TRUE)
+        return mul(floordiv(Linear(negated.terms, negated.constant + c - 1).expr(), c), k), True
+    return mul(add(floordiv(rest.expr(), -c), 1), k), False
+
+
+def _step(term: Expr, var: Var) -> int | None:
+    """k if the term is var//k, 1 if it is var."""
+    if isinstance(term, FloorDiv) and term.a == var:
+        return int_const(term.b)
+    return 1 if term == var else None
 
 
 def _end(cond: Eq | Ne, loop: For, scope: Scope) -> Atom | None:
@@ -212,10 +233,11 @@ def _end(cond: Eq | Ne, loop: For, scope: Scope) -> Atom | None:
     place = Linear({}, 0).plus(rest, -c)
     middle = FALSE if isinstance(cond, Eq) else TRUE
     if not place.terms and place.constant == 0:
-        return Atom(cond, int64(1), True, True, middle)
-    last = place.plus(linear(loop.extent), -1)
-    if not last.terms and last.constant == -1:
-        return Atom(cond, scope.simplify(sub(loop.extent, 1)), False, True, middle)
+        return Atom(cond, int64(1), True, True, middle, int64(1))
+    distance = place.plus(linear(loop.extent), -1)
+    if not distance.terms and distance.constant == -1:
+        last = scope.simplify(sub(loop.extent, 1))
+        return Atom(cond, last, False, True, middle, last)
     return None
 
 
@@ -235,7 +257,7 @@ def decide(stmt: Stmt, values: dict[Expr, Expr]) -> Stmt:
         s = map_stmt_exprs(s, lambda e: transform(e, values.get))
         if isinstance(s, If):
             return if_stmt(s.cond, s.then, s.orelse)
-        if isinstance(s, For) and is_empty(s.body):
+        if isinstance(s, (For, Let, Allocate)) and is_empty(s.body):
             return EMPTY
         if isinstance(s, Store) and s.predicate == FALSE:
             return EMPTY
@@ -295,8 +317,9 @@ def partition_loops(program: Program) -> Program:
                 old = atoms.get(cond)
                 if old is not None and old.bound != atom.bound:
                     # The same comparison under different loops: the stricter bound serves both.
-                    join = maximum if atom.lower else minimum
-                    atom = replace(atom, bound=scope.simplify(join(old.bound, atom.bound)), exact=False)
+                    join, widen = (maximum, minimum) if atom.lower else (minimum, maximum)
+                    nowhere = scope.simplify(widen(old.nowhere, atom.nowhere))
+                    atom = replace(atom, bound=scope.simplify(join(old.bound, atom.bound)), exact=False, nowhere=nowhere)
                 atoms[cond] = atom
                 seen.add(cond)
         lower = [a for a in atoms.values() if a.lower]
@@ -323,6 +346,9 @@ def partition_loops(program: Program) -> Program:
             sides = [EMPTY if no_pre and no_post else decide(loop.body, shared)]
         else:
             sides = [EMPTY if no_pre else decide(loop.body, before), EMPTY if no_post else decide(loop.body, after)]
+            if not no_post and is_empty(decide(loop.body, {a.cond: _opposite(a.value) for a in upper})):
+                # Behind the last iteration in which a condition holds nothing is left to do.
+                n = scope.simplify(minimum(n, maximum(end, reduce(maximum, (a.nowhere for a in upper)))))
         growth = _weight(mid_body) + sum(_weight(s) for s in sides) - _weight(loop.body)
         if growth > budget:
             return None
@@ -342,10 +368,13 @@ def partition_loops(program: Program) -> Program:
         # The middle first: it is the hot part, and the budget may not suffice for all.
         if parallel:
             conditions = ([] if no_pre else [le(begin, loop.var)]) + ([] if no_post else [lt(loop.var, end)])
-            inner = scope.with_range(loop.var.name, Range(0, None))
-            fast = visit(mid_body, inner)
-            slow = EMPTY if is_empty(sides[0]) else visit(copy_stmt(sides[0], {}, names), inner)
             test = conditions[0] if len(conditions) == 1 else And(*conditions) if conditions else TRUE
+            fast = visit(mid_body, scope.with_range(loop.var.name, Range(0, None)))
+            # What is known of the other side: where it is one of the ends, the variable's range.
+            last = range_of(n, scope.ranges).hi
+            first = range_of(end, scope.ranges).lo if no_pre else 0
+            rest = scope.with_range(loop.var.name, Range(first, last - 1 if no_pre and last is not None else None), *fails(test))
+            slow = EMPTY if is_empty(sides[0]) else visit(copy_stmt(sides[0], {}, names), rest)
             result: Stmt = replace(loop, body=if_stmt(test, fast, None if is_empty(slow) else slow))
         else:
             middle_body = mid_body if no_pre else copy_stmt(mid_body, {loop.var.name: add(begin, loop.var)}, None)
@@ -380,6 +409,3 @@ def bounds(lower: list[Atom], upper: list[Atom], n: Expr, scope: Scope) -> tuple
 
 def always(cond: Expr, scope: Scope) -> bool:
     return scope.simplify(cond) == TRUE
-
-
-

@@ -399,9 +399,6 @@ def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, mach
         return outer, outer
     group = max(1, limit * trips // row_bytes)
     groups = min(trips, max(-(-trips // group), -(-TASKS_PER_CORE * machine.cores // repeats)))
-    if free_vars(s.block(name).predicate).keys() & set(rows):
-        # The last row tile is not whole: what is left over in the last group besides would be computed under conditions of its own.
-        groups = next(n for n in range(groups, trips + 1) if trips % n == 0)
     group = -(-trips // groups)  # of equal size
     if group >= trips or row_bytes + groups * column_bytes > REORDER_GAIN * (repeats * row_bytes + column_bytes):
         return outer, outer
