@@ -150,12 +150,13 @@ class _File:
         return self.add(np.asarray(pointers, np.uint64).tobytes(), 8)
 
 
-def run(image: bytes, entry: int, constants: Sequence[Array], inputs: Sequence[Array], outputs: Sequence[Array], arena: int) -> Answer:
+def run(image: bytes, entry: int, constants: Sequence[Array], inputs: Sequence[Array], outputs: Sequence[Array], arena: int, cpu: str = "cortex-a72") -> Answer:
     """Runs a segment's image on inputs.
 
     Args:
         outputs: arrays of the expected dtypes and shapes; their values are not used.
         arena: bytes of memory for intermediate results.
+        cpu: as qemu calls it.
 
     Raises:
         RuntimeError: qemu-user is absent, or the program ended otherwise than by answering.
@@ -183,8 +184,8 @@ def run(image: bytes, entry: int, constants: Sequence[Array], inputs: Sequence[A
         elf.chmod(0o755)
         payload.write_bytes(file.data)
         with payload.open("rb") as source:
-            # max has every optional feature: what a narrower CPU lacks is told by -cpu cortex-a72, which is what the code is for.
-            done = subprocess.run([program, "-cpu", "cortex-a72", str(elf)], stdin=source, capture_output=True, timeout=600, check=False)
+            # max has every optional feature: what a narrower CPU lacks is told by -cpu cortex-a72, which is what most code is for.
+            done = subprocess.run([program, "-cpu", cpu, str(elf)], stdin=source, capture_output=True, timeout=600, check=False)
     head = 8 + 160
     if done.returncode or len(done.stdout) != head + length:
         said = done.stderr.decode(errors="replace")[-500:]

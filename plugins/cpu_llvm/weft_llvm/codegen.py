@@ -98,4 +98,6 @@ def jit(program: Program, options: str = "") -> JitKernel:
     from weft_llvm.target import LlvmTarget
 
     kind = LlvmTarget()
-    return LlvmCodegen(kind.isa(parse_target(f"llvm {options}".strip(), [kind]))).jit(program)
+    codegen = kind.codegen(parse_target(f"llvm {options}".strip(), [kind]))
+    assert isinstance(codegen, LlvmCodegen)
+    return codegen.jit(program)

@@ -138,7 +138,8 @@ class Emitter(Arithmetic):
 
     Args:
         isa: what the target can do.
-        intrinsics: name → function(emitter, call) that emits an IntrinsicCall and returns its Value, or None if it has none.
+        intrinsics: name → function(emitter, call) that emits an IntrinsicCall and returns its Value, or None if it has none. Whatever is called
+            "llvm.…" is that intrinsic of LLVM's, on the arguments' values: which processor has it is for `Intrinsic.requires` to say.
     """
 
     def __init__(self, isa: Isa, intrinsics: Mapping[str, Callable[[Emitter, lp.IntrinsicCall], Value | None]] | None = None) -> None:
@@ -158,7 +159,7 @@ class Emitter(Arithmetic):
                 if kind is ex.Call or kind is lp.IntrinsicCall:
                     assert isinstance(n, (ex.Call, lp.IntrinsicCall))
                     if isinstance(n, lp.IntrinsicCall):
-                        if n.name not in self.intrinsics:
+                        if n.name not in self.intrinsics and not n.name.startswith("llvm."):
                             lacks[f"intrinsic {n.name}"] = None
                     elif n.name not in FUNCTIONS:
                         lacks[f"function {n.name}"] = None
@@ -373,7 +374,7 @@ class Emitter(Arithmetic):
         return self.op(f"add {t} {base.text}, {steps.text}", d, base, steps)
 
     def emit_IntrinsicCall(self, e: lp.IntrinsicCall) -> Value:
-        result = self.intrinsics[e.name](self, e)
+        result = self.intrinsics.get(e.name, _emit_llvm)(self, e)
         # Whatever it read may have changed by the next statement.
         return Value("0", e.dtype, True) if result is None else replace(result, impure=True)
 
@@ -1025,6 +1026,13 @@ def _emit_prefetch(emitter: Emitter, call: lp.IntrinsicCall) -> Value | None:
     locality = int(call.args[1].value) if len(call.args) > 1 and isinstance(call.args[1], ex.Const) else 3
     emitter.intrinsic("void", "llvm.prefetch.p0", ("ptr", emitter.address(load)), ("i32", "0"), ("i32", str(locality)), ("i32", "1"))
     return None
+
+
+def _emit_llvm(emitter: Emitter, call: lp.IntrinsicCall) -> Value | None:
+    """An intrinsic of LLVM's by its whole name; a call without a value gives none."""
+    result = "void" if call.dtype == dt.handle else emitter.value_type(call.dtype)
+    text = emitter.intrinsic(result, call.name, *((emitter.value_type(a.dtype), emitter.emit_expr(a).text) for a in call.args))
+    return Value(text, call.dtype, True) if text else None
 
 
 def _quote(name: str) -> str:

@@ -9,6 +9,7 @@ from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
     from weft.passes.capabilities import Capabilities
+    from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
 
@@ -44,3 +45,12 @@ def schedules(target: Target) -> Sequence[Rule]:
     from weft_llvm.schedules import rules
 
     return rules()
+
+
+@hookimpl
+def intrinsics(target: Target) -> Sequence[Intrinsic]:
+    if target.kind != "llvm":
+        return []
+    from weft_llvm.intrinsics import intrinsics
+
+    return intrinsics()

@@ -32,6 +32,8 @@ CONVERSIONS: dict[str, tuple[str, dict[str, str]]] = {
     "bf16": ("bf16", {"x86_64": "AVX512_BF16 or AVX-NE-CONVERT", "aarch64": "BF16", "arm": "BF16", "riscv64": "Zvfbfmin"}),
 }
 
+DOT_PRODUCTS = frozenset({"avx512vnni", "avxvnni", "avx512bf16", "dotprod", "i8mm"})
+
 
 @dataclass(frozen=True)
 class LlvmOptions:
@@ -60,7 +62,7 @@ class Isa:
     data_layout: str
     has: frozenset[str]
     """Among fma, f16c (fp16 ⇄ fp32 conversion), bf16 (fp32 → bf16 conversion), half (fp16 arithmetic), rounding (floor … in one instruction),
-    avx, avx2, avx512, neon, sve."""
+    avx, avx2, avx512, neon, sve; and the dot products avx512vnni, avxvnni, avx512bf16, dotprod, i8mm."""
     opt: int = 3
 
     @property
@@ -77,6 +79,7 @@ def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
         TargetError: LLVM does not know the triple or the CPU.
     """
     from weft.errors import CodegenError
+    from weft_llvm.features import used_features
     from weft_llvm.toolchain import Cpu, compile_assembly, data_layout, refuse_unknown
 
     key = Cpu(triple, cpu, features, opt)
@@ -128,7 +131,8 @@ define void @wide(ptr %p, ptr %q) nounwind "prefer-vector-width"="512" { %x = lo
         "neon": seen("fma", r"\bv\d+\.4s"),
         "sve": "+sve" in features.split(","),
     }
-    return Isa(triple, cpu, features, layout, frozenset(n for n, yes in tests.items() if yes), opt)
+    found = Isa(triple, cpu, features, layout, frozenset(n for n, yes in tests.items() if yes), opt)
+    return replace(found, has=found.has | (used_features(key, found.arch) & DOT_PRODUCTS))
 
 
 class LlvmTarget(TargetKind):
@@ -179,8 +183,10 @@ class LlvmTarget(TargetKind):
 
     def codegen(self, target: Target) -> Codegen:
         from weft_llvm.codegen import LlvmCodegen
+        from weft_llvm.intrinsics import emitters
 
-        return LlvmCodegen(self.isa(target))
+        isa = self.isa(target)
+        return LlvmCodegen(isa, intrinsics=emitters(isa.has | {isa.arch}))
 
     def link(self, target: Target, segment: SegmentSpec, kernels: Mapping[str, KernelCode]) -> Mapping[str, NativeCode]:
         from weft_llvm.native import link_segment, required_features
