@@ -56,6 +56,15 @@ def test_a_narrow_float() -> None:
     assert dt.dtype(got.dtype) == dt.float16
 
 
+def test_weights_that_leave_the_second_cache_are_read_to_and_fro() -> None:
+    for hidden, batch, to_and_fro in ((256, 1, True), (64, 1, False), (256, 3, False)):
+        compilation, got, want = compiled(network("lstm", hidden), batch)
+        np.testing.assert_allclose(got, want, rtol=0, atol=5e-6)
+        (kernel,) = [k for k in compilation.kernels.values() if k.rule == "recurrence"]
+        machine = resolve_target("llvm -threads=2").machine
+        assert ("swing" in str(kernel.trace)) == (to_and_fro and 4 * hidden * hidden * 4 > machine.caches[1])
+
+
 def test_states_are_computed_where_their_gates_are() -> None:
     compilation, _, _ = compiled(network("lstm", 128), 1)
     (kernel,) = [k for k in compilation.kernels.values() if k.rule == "recurrence"]

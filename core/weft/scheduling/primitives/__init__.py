@@ -25,6 +25,7 @@ from weft.scheduling.primitives.reverse_compute_inline import reverse_compute_in
 from weft.scheduling.primitives.rfactor import rfactor
 from weft.scheduling.primitives.set_scope import set_scope
 from weft.scheduling.primitives.split import split
+from weft.scheduling.primitives.swing import swing
 from weft.scheduling.primitives.tensorize import ANNOTATION, tensorize
 from weft.scheduling.primitives.unroll import unroll
 from weft.scheduling.primitives.vectorize import vectorize
@@ -37,7 +38,7 @@ PRIMITIVES: dict[str, Primitive] = {
     for f in (
         split, pad_loop, fuse, reorder, unroll, vectorize, parallel, bind, annotate,
         compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
-        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, prefetch, tensorize,
+        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, prefetch, swing, tensorize,
     )
 }  # fmt: skip
 

@@ -6,6 +6,8 @@ scheduled as they would be alone.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from weft.errors import ScheduleError
 from weft.expr.nodes import free_vars
 from weft.loop.nodes import Program
@@ -46,7 +48,7 @@ class RecurrenceRule(Rule):
         names = s.blocks()
         # The loops around a block that are not its own to schedule.
         outer = {name: max((k + 1 for k, x in enumerate(s.loops(name)) if x in sequential), default=0) for name in names}
-        panels: list[tuple[str, str, str]] = []
+        panels: list[tuple[str, str, str, bool]] = []
         for k, name in enumerate(names):
             block = s.block(name)
             if not access.is_reduction(block) or len(list(access.stores(block))) != 1 or len({x.buffer.name for x in access.loads(block)}) != 3:
@@ -58,7 +60,7 @@ class RecurrenceRule(Rule):
                 continue
             panel = _tile(s, name)
             assert isinstance(panel, str)
-            panels.append((name, access.target(block).buffer.name, panel))
+            panels.append((name, access.target(block).buffer.name, panel, _streams(s, name)))
             for follower in names[k + 1 :]:
                 if _is_step(s, follower) and _moves(s, follower, panel):
                     outer[follower] = s.loops(follower).index(panel) + 1
@@ -67,10 +69,32 @@ class RecurrenceRule(Rule):
             if len(list(access.stores(block))) == 1 and not access.is_reduction(block):
                 schedule_elementwise(s, name, s.machine, outer=outer[name], parallel=False)
                 _unroll_vectors(s, name, outer[name])
-        for name, gates, panel in panels:
+        for name, gates, panel, streams in panels:
             s.compact_buffer(gates)  # each panel has gates of its own, unless something else of the step reads them
             if access.extent(s.loop(panel)) > 1 and access.block_work(s.block(name), steps=False) >= PARALLEL_WORK:
                 s.parallel(panel)
+                if streams:
+                    _swing(s, name, panel)
+
+
+def _streams(s: Schedule, name: str) -> bool:
+    """Whether each step reads all weights once, more than the second cache holds: with one row, that is what it takes time for."""
+    assert s.machine is not None
+    view = access.LoopView.of(s, name)
+    lane = view.loops[-1]
+    wide = [x for x in view.loads if x.buffer.scope != "register" and view.stride(x, lane) == 1]
+    spatial = [x for x in view.loops if view.kinds.get(x) == "spatial" and view.extent(x) > 1]
+    once = all(any(view.stride(x, loop) != 0 for x in wide) for loop in spatial)
+    return once and sum(map(access.buffer_bytes, wide)) > s.machine.caches[1]
+
+
+def _swing(s: Schedule, name: str, panel: str) -> None:
+    """Steps go through the panels to and fro, each thread through its own: those that the step before read last are in its second cache."""
+    assert s.machine is not None
+    around = s.loops(name)
+    cores = s.machine.cores
+    with suppress(ScheduleError):  # the last panels are a part only
+        s.swing(panel, around[around.index(panel) - 1], cores if access.extent(s.loop(panel)) % cores == 0 else 1)
 
 
 def _unroll_vectors(s: Schedule, name: str, outer: int) -> None:
