@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from textwrap import wrap
 from typing import NoReturn, TypeAlias
 
 from weft import dtypes as dt
@@ -104,11 +105,10 @@ class _Tensorize:
         self.block = s
 
     def fail(self, why: str, hint: str | None = None) -> NoReturn:
-        left = print_stmt(self.path[-1], {self.name: "here"}).split("\n")
-        right = print_program(self.intrinsic.program()).split("\n")
-        width = max(len(line) for line in [*left, "the program"])
-        rows = zip_longest(["the program", *left], ["the meaning", *right], fillvalue="")
-        where = "\n".join(f"{a:<{width}} | {b}".rstrip() for a, b in rows)
+        left = ["the program", *_wrapped(print_stmt(self.path[-1], {self.name: "here"}))]
+        right = ["the meaning", *_wrapped(print_program(self.intrinsic.program()))]
+        width = max(map(len, left))
+        where = "\n".join(f"{a:<{width}} | {b}".rstrip() for a, b in zip_longest(left, right, fillvalue=""))
         what = f"tensorize may not put '{self.intrinsic.name}' in the place of '{self.name}' in program '{self.tree.program.name}'"
         raise ScheduleError(what, where=where, why=why, hint=hint)
 
@@ -292,6 +292,15 @@ class _Tensorize:
             writes=(region(written),),
             annotations=(*b.annotations, (ANNOTATION, self.intrinsic.name)),
         )
+
+
+def _wrapped(text: str, width: int = 76) -> list[str]:
+    """The lines, cut where there is a blank so that two columns fit beside one another."""
+    result = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()))
+        result += wrap(line, width, subsequent_indent=indent + "    ", break_long_words=False, break_on_hyphens=False, drop_whitespace=True) or [""]
+    return result
 
 
 def _leaves(e: Expr) -> Iterator[Expr]:
