@@ -84,7 +84,7 @@ class Network:
         d = o.get("dilation", 1) if size > 1 else 1
         pad = size // 2 if o.get("pad") else o.get("padding", 0)
         bias = self.draw(n)
-        vectors = self.norm(n) if o.get("batch_normalize") else None
+        vectors = self.norm(n) if o.get("batch_normalize") or o.get("cbn") else None
         k = self.draw(n, c // groups, size, size, lo=-0.5, hi=0.5)
         oh, ow = (h + 2 * pad - size) // sy + 1, (w + 2 * pad - size) // sx + 1
         y = np.zeros((b, n, oh, ow))

@@ -27,6 +27,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "conv_depthwise": ((5, 6, 6), ("convolutional", {"filters": 5, "size": 3, "groups": 5, "stride": 2, "pad": 1})),
     "conv_dilation": ((2, 9, 9), ("convolutional", {"filters": 3, "size": 3, "dilation": 2, "pad": 1})),
     "conv_dilation_strided": ((2, 9, 9), ("convolutional", {"filters": 3, "size": 3, "dilation": 2, "stride": 2, "pad": 1})),
+    "conv_dilated_points": ((2, 4, 4), ("convolutional", {"filters": 3, "size": 1, "dilation": 3, "padding": 1})),
+    "conv_cross_norm": ((3, 5, 5), ("convolutional", {"filters": 4, "size": 3, "cbn": 1})),
     "conv_norm": ((3, 5, 5), ("convolutional", {"filters": 4, "size": 3, "pad": 1, "batch_normalize": 1, "activation": "mish"})),
     "connected": ((3, 2, 4), ("connected", {"output": 7, "activation": "relu"})),
     "connected_norm": ((3, 2, 4), ("connected", {"output": 7, "batch_normalize": 1, "activation": "linear"}), ("connected", {"output": 2})),

@@ -172,7 +172,7 @@ def test_spaces_comments_and_what_trains() -> None:
     text = "\ufeff# a network\r\n[ net ]\r\n; training\r\nbatch = 64\nwidth= 6\nchan nels =3\nheight=8#8\nlearning_rate=0.001\nunheard_of=1\n"
     text += "[convolutional]\n filters = 2 \nsize=3 # small\npad=1\nactivation = leaky\nstopbackward=1\nxnor=0\n\n[cost]\ntype=sse\n"
     graph = load(text, floats=56)
-    assert str(graph.outputs[0].type) == "float32[batch, 2, 8, 6]" and graph.output_names == ["cost_1"]
+    assert str(graph.outputs[0].type) == "float32[batch, 2, 8, 6]" and graph.output_names == ["convolutional_0"]
 
 
 def test_the_first_of_two_in_net_counts_as_in_darknet() -> None:

@@ -23,16 +23,15 @@ ACTIVATIONS: dict[str, Sequence[Any]] = {
     "elu": (ops.Elu(),), "selu": (ops.Selu(1.6732, 1.0507),), "gelu": (ops.Gelu(approximate=True),), "tanh": (ops.Tanh(),), "hardtan": ((-1, 1),),
     "mish": (ops.Mish(),), "swish": (ops.Swish(),), "silu": (ops.Swish(),),
 }  # fmt: skip
-Size: TypeAlias = int
-Count: TypeAlias = int
+Size: TypeAlias = int  # from 1
+Count: TypeAlias = int  # from 0
 Ints: TypeAlias = Sequence[int]
 Function: TypeAlias = Callable[[Value], Value]
 
 
-def size_of(x: Value) -> tuple[int, int, int]:
-    """Channels, height, width; every layer gives [batch, channels, height, width], also where that is 1 × 1."""
-    c, h, w = (int(str(d)) for d in x.shape[1:])
-    return c, h, w
+def size_of(x: Value) -> Any:
+    """Channels, height, width, all ints; every layer gives [batch, channels, height, width], also where that is 1 × 1."""
+    return x.shape[1:]
 
 
 class Weights:

@@ -106,7 +106,7 @@ def load_network(source: Any, options: Mapping[str, Any]) -> Graph:
 
 
 def build(name: str, file: str, layers: list[tuple[Section, dict[str, Any]]], weights: Weights) -> Graph:
-    """The outputs are those of the detection layers, or that of the last layer."""
+    """The outputs are those of the detection layers, or that of the last layer but [cost]."""
     state = Kinds(GraphBuilder(name), weights)
     for index, (section, options) in enumerate(layers, -1):
         weights.place = f"{file}, line {section.line}: " + (f"layer {index}, [{section.kind}]" if index >= 0 else "[net]")
@@ -114,7 +114,8 @@ def build(name: str, file: str, layers: list[tuple[Section, dict[str, Any]]], we
             state.step(section.kind, options)
     if weights.at != len(weights.data):
         raise FrontendError(f"{weights.name} does not end with the network", why=f"{weights.at} bytes are wanted, {len(weights.data)} are there")
-    names = [f"{section.kind}_{index}" for index, (section, _) in enumerate(layers[1:])]
-    for k in [k for k, name in enumerate(names) if name.startswith(("yolo_", "region_"))] or [len(names) - 1]:
-        state.builder.output(state.done[k], names[k])
+    kinds = [section.kind for section, _ in layers[1:]]
+    detections = [k for k, kind in enumerate(kinds) if kind in ("yolo", "region")]
+    for k in detections or [k for k, kind in enumerate(kinds) if kind != "cost"][-1:] or [0]:
+        state.builder.output(state.done[k], f"{kinds[k]}_{k}")
     return state.builder.build()
