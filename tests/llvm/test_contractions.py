@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from weft import dtypes as dt
 from weft.compilation import Compilation
 from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, tensor_type
@@ -108,6 +109,25 @@ def test_weights_from_memory_are_asked_for_ahead() -> None:
     assert "prefetch(" not in product_of_constants(20, 200, 64)[1]
     assert "prefetch(" not in product_of_constants(1, 200, columns)[1]
     assert "prefetch(" not in product_of_constants(20, second // 64, 64)[1]
+
+
+def pointwise(channels: int, size: int, stride: int = 1) -> str:
+    """The trace of the second of two 1×1 convolutions, which reads channels in blocks; its result is checked."""
+    b = GraphBuilder()
+    x, first, second = normal(0, 1, channels, size, size), normal(1, channels, channels, 1, 1), normal(2, 24, channels, 1, 1)
+    middle, last = Conv((1, 1), (0,) * 4, (1, 1)), Conv((stride, stride), (0,) * 4, (1, 1))
+    b.output(b.add(last, b.add(Relu(), b.add(middle, b.input("x", tensor_type("float32", x.shape)), b.constant(first))), b.constant(second)), "y")
+    compilation, executable = compiled(b)
+    check(executable.run({"x": x})["y"], last.reference(np.maximum(middle.reference(x, first), 0), second))
+    return str(next(k for k in compilation.kernels.values() if k.rule == "contraction" and "relu" not in k.name).trace)
+
+
+def test_the_next_block_of_channels_is_asked_for_ahead() -> None:
+    channels = 16 * resolve_target("llvm").machine.lanes(dt.float32)
+    assert "prefetch(" in pointwise(channels, 13) and "prefetch(" in pointwise(channels, 13, stride=2)
+    # Rows that stay in the first cache; few blocks.
+    assert "prefetch(" not in pointwise(channels, 3)
+    assert "prefetch(" not in pointwise(channels // 4, 60)
 
 
 @quick

@@ -1,4 +1,4 @@
-"""Weights that come from memory: the next panel of them is asked for while the present one is used."""
+"""What hardware does not read ahead: the next panel of weights that come from memory, and the next block of rows that lie in pieces."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ ROOM = 0.75
 """The part of the second cache that two panels, and what is computed with them, may take."""
 LINES = 4
 """Steps of a reduction between requests, at most."""
+MOST_LINES = 8
+"""Lines of the next block of rows that are asked for at once, at most."""
+LEAST_BLOCKS = 8
+"""Blocks of rows of a tile. With few of them processors look far enough ahead by themselves."""
 
 
 def prefetch_panels(s: Schedule, name: str, reduce: list[str], machine: Machine) -> list[str]:
@@ -65,3 +69,32 @@ def prefetch_panels(s: Schedule, name: str, reduce: list[str], machine: Machine)
         reduce = s.split(reduce[0], [None, steps]) if steps > 1 else reduce
     s.prefetch(name, weights.buffer.name, ahead, reduce[0], machine.cache_line)
     return reduce
+
+
+def prefetch_rows(s: Schedule, name: str, reduce: list[str], machine: Machine) -> None:
+    """While a tile of the contraction `name` uses one block of its rows' channels the lines of the next block are asked for.
+
+    With channels in blocks a tile reads a few lines in a row and then goes on a whole picture further, which hardware does not foresee.
+    It pays where the rows do not stay in the first cache.
+
+    Args:
+        reduce: the loops of the reduction, outermost first; the first goes from block to block.
+    """
+    view = access.LoopView.of(s, name)
+    inputs = {b.name for b in s.program.inputs}
+    lane, blocks = view.loops[-1], reduce[0]
+    narrow = [x for x in view.loads if x.buffer.name in inputs and view.stride(x, lane) == 0]
+    if len(reduce) < 2 or len(narrow) != 1 or view.conditions or view.extents[blocks] is None or view.extent(blocks) < LEAST_BLOCKS:
+        return
+    (rows,) = narrow
+    inside = view.loops[view.loops.index(blocks) + 1 :]
+    size = rows.buffer.dtype.bytes
+    if any(view.extents[x] is None or view.stride(rows, x) is None for x in (blocks, *inside)) or access.buffer_bytes(rows) <= machine.caches[0]:
+        return
+    lines, run = 1, size
+    for x in inside:
+        step = abs(view.stride(rows, x) or 0) * size
+        lines *= -(-view.extent(x) // max(1, machine.cache_line // step)) if step else 1
+        run += step * (view.extent(x) - 1)
+    if lines <= MOST_LINES and abs(view.stride(rows, blocks) or 0) * size > run:
+        s.prefetch(name, rows.buffer.name, blocks, blocks, machine.cache_line)
