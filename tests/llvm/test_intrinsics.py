@@ -159,3 +159,44 @@ def test_matrix_products(name: str) -> None:
         fixed = matmul(d.left.name, d.right.name, d.result.name, 12, 16, 12)
         run = under_qemu(target)(scheduled(d, fixed, target).program)
         np.testing.assert_array_equal(run({"x": x, "w": w}), wanted)
+
+
+def packed(d: Dot) -> Program:
+    """As a layout split(0, 4) split(1, 16) stores constant weights: the panels of an instruction lie one after another."""
+    at = f"w[vj//{d.lanes}, vk//{d.depth}, vj%{d.lanes}, vk%{d.depth}]"
+    k, n = f"k*{d.depth}", f"n*{d.lanes}"
+    return parse_program(f"""program matmul(x: {d.left}[m, {k}], w: {d.right}[n, k, {d.lanes}, {d.depth}]) -> (y: {d.result}[m, {n}]) dims(m, n, k) {{
+      for i in m {{ for j in {n} {{ for r in {k} {{ block C(vi: m = i, vj: {n} = j, vk: reduce {k} = r) @ op="MatMul" {{
+        init {{ y[vi, vj] = 0{"i32" if d.result.is_integer else ".0f32"} }} y[vi, vj] = y[vi, vj] + {d.result}(x[vi, vk])*{d.result}({at})
+      }} }} }} }} }}""")
+
+
+@pytest.mark.parametrize("name", ["vpdpbusd512", "vpdpbusd256", "vdpbf16ps512", "sdot"])
+def test_weights_that_lie_in_panels_need_no_copy(name: str) -> None:
+    """Any number of rows: the condition on the last tile is outside of the instruction. The inner loop is the products and what they load."""
+    d = next(d for d in DOTS if d.name == name)
+    target, program = target_of(d), packed(d)
+    s = Schedule(program, target.machine, checked=True, intrinsics=target.intrinsics)
+    copy = s.cache_write("C", "register")
+    i, j, r = (s.split(loop, [None, size]) for loop, size in zip(s.loops("C"), (6, d.lanes, d.depth)))
+    s.reorder(j[0], i[0], r[0], i[1], j[1], r[1])
+    init = s.decompose_reduction("C", r[0])
+    s.reverse_compute_at(copy, i[0])
+    s.compact_buffer(*s.buffers("C"))
+    s.tensorize(j[1], name)
+    s.tensorize(s.loops(init)[-1], name)
+    for loop in (i[1], s.loops(init)[-1], s.loops(copy)[-2]):
+        s.unroll(loop)
+    s.vectorize(s.loops(copy)[-1])
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 8, (8, 3 * d.depth)).astype(d.left.numpy)
+    w = rng.integers(-8, 8, (2, 3, d.lanes, d.depth)).astype(d.right.numpy)
+    plain = w.transpose(0, 2, 1, 3).reshape(2 * d.lanes, -1).astype(d.result.numpy)
+    got = interpret(s.program, [x, w], {"m": 8, "n": 2, "k": 3}, intrinsics=meanings(target.intrinsics.values()))
+    np.testing.assert_array_equal(got["y"], x.astype(d.result.numpy) @ plain.T)
+    text = assembly(s.program, target)
+    bodies = re.split(r"(?m)^\.L\w+:", text)
+    hot = [b for b in bodies if len(re.findall(SELECTED[name], b)) == 6]
+    assert hot, text
+    stores = r"\bvmovdqu?\S*\s+%[xyz]mm\d+, .*\(" if name != "sdot" else r"\bst[rp]\s+q"
+    assert not any(re.search(stores, b) for b in hot), f"accumulators leave their registers\n{hot[0]}"
