@@ -224,6 +224,7 @@ def test_outputs_are_those_of_the_detection_layers(tmp_path: Path) -> None:
     assert graph.output_names == ["yolo_13", "yolo_20"]
     assert {name for node in graph.nodes for name in node.names} >= {"convolutional_0", "maxpool_1", "route_17", "yolo_20"}
     assert graph.name == "tiny"
+    assert all(value.name.startswith(name) for value, name in zip(graph.outputs, graph.output_names))
 
 
 @pytest.mark.parametrize("command", [["run"], ["inspect", "--stage", "load"], ["compile", "-o", "tiny.weft"]])

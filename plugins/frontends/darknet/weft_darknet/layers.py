@@ -60,17 +60,17 @@ class Weights:
 
 @dataclass
 class Layers:
-    """The layers so far, and the one being built: its kind and its input `x`."""
+    """The layers so far, and the one being built: its name (kind_index) and its input `x`."""
 
     builder: GraphBuilder
     weights: Weights
     x: Any = None
     done: list[Value] = field(default_factory=list)
-    kind: str = ""
+    name: str = ""
 
     def step(self, kind: str, options: dict[str, Any]) -> None:
         """Adds the layer of a section."""
-        self.kind = kind
+        self.name = f"{kind}_{len(self.done)}"
         self.x = LAYERS[kind](self, **options)
         self.need(min(size_of(self.x)) > 0 and math.prod(size_of(self.x)) <= LARGEST, f"its size is {size_of(self.x)}; Darknet counts from 1 to {LARGEST}")
         self.done += [self.x] if kind not in ("net", "network") else []
@@ -87,7 +87,8 @@ class Layers:
 
     def add(self, op: Any, *inputs: Any) -> Value:
         """Inputs that are no values become constants."""
-        result: Value = self.builder.add(op, *(v if isinstance(v, Value) else self.builder.constant(v, "c", "float32") for v in inputs))
+        values = [v if isinstance(v, Value) else self.builder.constant(v, self.name, "float32") for v in inputs]
+        result: Value = self.builder.add(op, *values, name=self.name)
         return result
 
     def reshape(self, x: Value, *shape: int) -> Value:
@@ -170,10 +171,9 @@ class Kinds(Layers):
 
     def maxpool(self, stride: Size = 1, stride_x: Size = 0, stride_y: Size = 0, size: Size = 0, padding: Count | None = None) -> Value:
         """The odd one of the padding is behind; the mean of [local_avgpool] is of what lies inside."""
-        size = size or stride
-        padding = size - 1 if padding is None else padding
+        size, padding = size or stride, (size or stride) - 1 if padding is None else padding
         self.need(padding < 2 * size, f"padding={padding} makes windows of size={size} that hold nothing")
-        pads, kind = (padding // 2,) * 2 + (padding - padding // 2,) * 2, ops.MaxPool if self.kind.startswith("max") else ops.AveragePool
+        pads, kind = (padding // 2,) * 2 + (padding - padding // 2,) * 2, ops.MaxPool if self.name.startswith("max") else ops.AveragePool
         return self.add(kind((size, size), (stride_y or stride, stride_x or stride), pads), self.x)
 
     def avgpool(self) -> Value:
@@ -193,7 +193,7 @@ class Kinds(Layers):
 
     def reorg(self, stride: Size = 1, reverse: Count = 0) -> Value:
         """Squares of places become channels: in [reorg3d] of the input, in [reorg] of the input taken for one of fewer channels and more places."""
-        (c, h, w), s, old = size_of(self.x), stride, self.kind == "reorg"
+        (c, h, w), s, old = size_of(self.x), stride, self.name.startswith("reorg_")
         self.need(not old or c % (s * s) == 0, f"{c} channels cannot be cut by stride={s} twice")
         self.need(old or not reverse, "reverse=1 has no meaning in [reorg3d]")
         if reverse:
@@ -226,7 +226,7 @@ class Kinds(Layers):
         """An earlier layer times the input, which has an element for each of its channels, places (scale_wh) or elements ([sam])."""
         other, size = self.earlier(from_)[0], size_of(self.x)
         n, h, w = size_of(other)
-        wanted = (n, h, w) if self.kind == "sam" else (1, h, w) if scale_wh else (n, 1, 1)
+        wanted = (n, h, w) if self.name.startswith("sam") else (1, h, w) if scale_wh else (n, 1, 1)
         self.need(size == wanted and len(from_) == 1, f"its input is {size}, to scale one layer it should be {wanted}")
         return self.activate(self.add(ops.Multiply(), self.x, other), activation)
 
