@@ -325,6 +325,13 @@ def moves(body: str, head: str = "x: float32[64]) -> (y: float32[64]", loops: st
 
 def test_places_that_no_tile_describes() -> None:
     assert "the tile of 'y' has gaps: what is written could not be said" in moves("y[v*2] = x[v] + 1.0f32")
+    plane = tl.placeholder((4, 8), name="x")
+    free = tuple(Operand(name, strides=(None, None)) for name in "xy")
+    more = Intrinsic("more", tl.compute((4, 8), lambda i, j: plane[i, j] + 1.0, "y", axes=("i", "j")), free, Call("more"))
+    for place in ("p*2 + q", "q"):
+        text = "program p(a: float32[4, 8]) -> (y: float32[64]) { for i in 4 { for j in 8 { block b(p: 4 = i, q: 8 = j) { y[AT] = a[p, q] + 1.0f32 } } } }"
+        text = text.replace("AT", place)
+        assert "steps of the tile store to the same element of 'y'" in refusal(Schedule(parse_program(text), intrinsics={"more": more}), "i", "more")
     assert "'x' is walked backwards" in moves("y[v] = x[15 - v] + 1.0f32")
     assert "the index i//4 of 'x' is not linear in the loops of the tile\n  hint: split so that the tile" in moves("y[v] = x[v//4] + 1.0f32")
     assert "it reads and writes 'y', which the code would overwrite while it reads" in moves("y[v] = y[v + 1] + 1.0f32")
@@ -403,6 +410,7 @@ def test_other_steps_may_not_change_what_the_code_took_for_granted() -> None:
         s.set_scope("C", "local")
 
 
+LAST = tl.Reducer("last", 1, lambda d: (const(0, d[0]),), lambda x, y: (y[0],), commutative=False)
 STAGE = tl.compute((4,), lambda j: const(1.0), "t")
 
 
@@ -416,6 +424,7 @@ STAGE = tl.compute((4,), lambda j: const(1.0), "t")
         (lambda: Intrinsic("x", GEMM.meaning, (Operand("A"), Operand("B", align=0), Operand("C")), Call("x")), "'B' is aligned to 0 bytes"),
         (lambda: Intrinsic("x", tl.compute((tl.var("n"),), lambda i: const(1.0)), (Operand("y"),), Call("x")), "instructions have constant shapes"),
         (lambda: Intrinsic("x", tl.compute((4,), lambda i: const(1.0)), (Operand("y"),), Call("x"), Call("z")), "its meaning reduces nothing"),
+        (lambda: Intrinsic("x", tl.compute((4,), lambda i: tl.reduce(LAST, const(1.0), tl.reduce_axis(4))), (Operand("y"),), Call("x")), "'last' in any order"),
     ],
 )  # fmt: skip
 def test_declarations_that_contradict_themselves(make: Any, words: str) -> None:

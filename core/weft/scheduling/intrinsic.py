@@ -41,7 +41,8 @@ class Operand:
     Args:
         name: a placeholder's of the meaning; of the last operand, the result, any.
         scope: the memory it lies in; None: any.
-        align: what the address of its first element is a multiple of, in bytes.
+        align: what the address of its first element is a multiple of, in bytes. Buffers count as aligned as they declare: whether a caller's array
+            is, is for the device to see to (`weft-llvm` takes any).
         strides: elements from one index to the next, per dimension; None in a place: any, and the code gets it as a formula. By default row-major
             without gaps. Of dimensions of extent 1 nothing is asked.
     """
@@ -186,6 +187,8 @@ class Intrinsic:
                 self._fail(f"operand '{operand.name}' is aligned to {operand.align} bytes")
         if self.reduction is not None and not all(isinstance(a.extent, int) for a in self.reduction.axes):
             self._fail("its reduction has no constant extent", "instructions have constant shapes")
+        if self.reduction is not None and not self.reduction.reducer.commutative:
+            self._fail(f"its code may not reduce by '{self.reduction.reducer.name}' in any order, and tensorize does not keep the order of loops")
         if self.reduction is None and (self.reset is not None or self.update is not None):
             self._fail("it has code to reset or update and its meaning reduces nothing")
 

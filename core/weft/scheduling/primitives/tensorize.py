@@ -400,6 +400,13 @@ class _Place:
         moving = {v: const(n) for v, (n, _) in self.tile.variables.items()}
         if not Access(result, place, True, None).fills(moving):
             raise _No(3, f"the tile of '{result.name}' has gaps: what is written could not be said")
+        box, steps = number(1), 1
+        for _, extent in regions[-1][0].ranges:
+            box = box * poly(extent)
+        for size, kind in self.tile.variables.values():
+            steps *= size if kind == "spatial" else 1
+        if box != number(steps):
+            raise _No(3, f"steps of the tile store to the same element of '{result.name}'")
         for k, view in zip(range(len(accesses) - len(views), len(accesses)), views):
             self.check(k, view)
         return _Match(tuple(views), tuple(r for rs in regions[:-1] for r in rs), regions[-1][0])
