@@ -1,4 +1,4 @@
-"""Groups that are no whole channel blocks become such: merged, or with zeros between them, as costs less."""
+"""Groups that are no whole channel blocks become such: merged, or with blocks of their own, as costs less."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from tests.graph.graphs import keeps_meaning, numbers
 from weft.expr.nodes import Var
 from weft.graph.layout import blocked
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.graph.relayout import Relayout
+from weft.ops.activation import Relu
+from weft.ops.arithmetic import Add
 from weft.ops.contraction import Conv
 from weft.passes.capabilities import Capabilities
 from weft.passes.choose_layouts import choose_layouts
-from weft.passes.layout_offers import conv_weight_layout
-from weft.passes.merge_groups import Groups, choose_groups, merge_groups
+from weft.passes.layout_offers import GROUPED_ROWS, conv_layout, conv_weight_layout
+from weft.passes.merge_groups import choose_groups, merge_groups
 
 CAPABILITIES = Capabilities(channel_block=4)
 
@@ -28,52 +31,52 @@ def grouped(channels: int, outputs: int, groups: int, stride: int = 1) -> Graph:
 
 @pytest.mark.parametrize(
     ("channels", "outputs", "groups", "after"),
-    [(16, 16, 8, 4), (8, 16, 8, 2), (16, 16, 4, 4), (24, 24, 4, 2), (8, 8, 8, 8), (18, 18, 3, 1), (4, 4, 1, 1), (20, 20, 10, 5), (4, 8, 4, 1), (6, 10, 2, 1)],
+    [(16, 16, 8, 4), (8, 16, 8, 2), (16, 16, 4, 4), (24, 24, 4, 2), (8, 8, 8, 8), (18, 18, 3, 3), (4, 4, 1, 1), (20, 20, 10, 5), (4, 8, 4, 1), (6, 10, 2, 1)],
 )
 def test_groups(channels: int, outputs: int, groups: int, after: int) -> None:
     graph = grouped(channels, outputs, groups)
     merged = merge_groups(graph, CAPABILITIES)
     (node,) = merged.nodes
     assert isinstance(node.op, Conv) and node.op.groups == after
+    assert str(merge_groups(merged, CAPABILITIES)) == str(merged)
     keeps_meaning(graph, merged, [numbers(2, channels, 6, 6)])
 
 
-@pytest.mark.parametrize(
-    ("channels", "outputs", "groups", "inside"),
-    [(95, 80, 5, (100, 80)), (170, 170, 10, (200, 200)), (80, 95, 5, (80, 100))],
-)
-def test_groups_too_large_to_merge_get_zeros_between_them(channels: int, outputs: int, groups: int, inside: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("channels", "outputs", "groups"), [(95, 80, 5), (170, 170, 10), (80, 95, 5), (10, 95, 5)])
+def test_groups_too_large_to_merge_get_blocks_of_their_own(channels: int, outputs: int, groups: int) -> None:
     graph = grouped(channels, outputs, groups, stride=2)
-    padded = merge_groups(graph, CAPABILITIES)
-    (convolution,) = [n for n in padded.nodes if isinstance(n.op, Conv)]
-    assert convolution.op.attributes()["groups"] == groups and (convolution.inputs[0].shape[1], convolution.output.shape[1]) == inside  # type: ignore[union-attr]
-    assert str(merge_groups(padded, CAPABILITIES)) == str(padded)
-    keeps_meaning(graph, padded, [numbers(2, channels, 6, 6)])
+    assert str(merge_groups(graph, CAPABILITIES)) == str(graph)
+    after = choose_layouts(graph, CAPABILITIES)
+    (node,) = [n for n in after.nodes if isinstance(n.op, Conv)]
+    x = node.inputs[0]
+    assert x is not None and node.output.tensor.layout == conv_layout(4, outputs, groups, 4)
+    assert x.tensor.layout in (None, conv_layout(4, channels, groups, 4))
+    keeps_meaning(graph, after, [numbers(2, channels, 6, 6)])
 
 
-def test_zeros_between_groups_of_any_number_of_pictures() -> None:
+def test_blocks_of_groups_of_any_number_of_pictures() -> None:
     b, batch = GraphBuilder(), Var("batch")
     x = b.input("x", tensor_type("float32", (batch, 85, 6, 6)))
-    b.output(b.add(Conv((1, 1), (1, 1, 1, 1), groups=5), x, b.constant(numbers(95, 17, 3, 3, seed=1))))
+    y = b.add(Conv((2, 2), (1, 1, 1, 1), groups=5), x, b.constant(numbers(95, 17, 3, 3, seed=1)))
+    b.output(b.add(Relu(), b.add(Add(), y, b.constant(numbers(95, 1, 1, seed=2)))))
     graph = b.build()
-    padded = merge_groups(graph, CAPABILITIES)
-    assert [type(n.op).__name__ for n in padded.nodes] == ["Reshape", "Pad", "Reshape", "Conv", "Reshape", "Slice", "Reshape"]
-    keeps_meaning(graph, padded, [numbers(3, 85, 6, 6)])
+    after = choose_layouts(graph, CAPABILITIES)
+    assert [n.output.tensor.layout for n in after.nodes if not isinstance(n.op, Relayout)] == [conv_layout(4, 95, 5, 4)] * 3
+    keeps_meaning(graph, after, [numbers(3, 85, 6, 6)])
 
 
 def test_the_cheapest_way_is_taken() -> None:
-    def chosen(groups: int, inputs: int, outputs: int, lanes: int = 8, size: int = 28, taps: int = 9) -> Groups | None:
+    def chosen(groups: int, inputs: int, outputs: int, lanes: int = 8, size: int = 28, taps: int = 9, rows: float = GROUPED_ROWS) -> int:
         positions = size * size
         before, after = positions * inputs * groups, positions * outputs * groups
-        return choose_groups(groups, inputs, outputs, lanes, 2.0 * inputs * taps * after, before, after)
+        return choose_groups(groups, inputs, outputs, lanes, 2.0 * inputs * taps * after, before, after, rows)
 
-    assert chosen(32, 4, 4) == Groups(2, 8, 8) and chosen(32, 4, 4, 16) == Groups(4, 16, 16) and chosen(16, 24, 24, 16) == Groups(2, 48, 48)
-    assert chosen(32, 8, 8) is None  # whole blocks already
-    assert chosen(3, 4, 4) == Groups(3, 12, 12)  # one group pads its own blocks
-    assert chosen(6, 50, 50) == Groups(1, 56, 56)  # six times the work is more than two copies
-    assert chosen(30, 5, 7) == Groups(1, 8, 8)
-    assert chosen(64, 1, 1, taps=1) is not None and chosen(3, 4, 4, taps=1) == Groups(3, 12, 12)
-    assert chosen(1021, 1, 3, taps=1) is None  # a prime number of groups, and copies cost more than so little work
+    assert chosen(32, 4, 4) == 2 and chosen(32, 4, 4, 16) == 4 and chosen(16, 24, 24, 16) == 2
+    assert chosen(32, 8, 8) == 1  # whole blocks already
+    assert chosen(3, 2, 2) == 3  # one group pads its own blocks
+    assert chosen(6, 50, 50) == 1  # twice the work is more than blocks that others do not share
+    assert chosen(8, 1, 83) == 1 and chosen(32, 2, 27) == 1
+    assert chosen(32, 24, 24, taps=1, rows=2) == 1 and chosen(32, 12, 12, taps=1, rows=2) == 1  # products of rows are no slower than twice the work
 
 
 def test_without_blocks_and_without_constants_nothing_changes() -> None:

@@ -4,7 +4,8 @@
 
 `split(axis, factor)` replaces an axis by two, index // factor and index % factor; an extent that the factor does not divide is padded
 up, and padding holds zeros. `permute(order)` lists, for each stored axis, the axis of before it. NCHW16c is
-`split(1, 16) permute(0, 1, 3, 4, 2)`. Operators never see layouts: lowering composes their accesses with the map.
+`split(1, 16) permute(0, 1, 3, 4, 2)`; groups of 20 channels, each in blocks of its own: `split(1, 20) split(2, 16) permute(0, 1, 2, 4, 5, 3)`.
+Operators never see layouts: lowering composes their accesses with the map.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from weft.errors import GraphError
-from weft.expr.nodes import Expr, ExprLike, ceildiv, wrap
+from weft.expr.nodes import Expr, ExprLike, ceildiv, lt, wrap
 from weft.tensor.language import Dim, as_dim
 
 
@@ -76,17 +77,37 @@ class Layout:
         return tuple(out)
 
     def unmap(self, stored: Sequence[ExprLike]) -> tuple[Expr, ...]:
-        """Logical indices of the element at these stored indices (out of the logical range for padding)."""
+        """Logical indices of the element at these stored indices; of padding they say nothing, see `joined`."""
         out = [wrap(i) for i in stored]
         for step in reversed(self.steps):
             if isinstance(step, Split):
                 out[step.axis : step.axis + 2] = [out[step.axis] * step.factor + out[step.axis + 1]]
             else:
-                before: list[Any] = [None] * len(step.order)
-                for new, old in enumerate(step.order):
-                    before[old] = out[new]
-                out = before
+                out = _unpermuted(out, step)
         return tuple(out)
+
+    def joined(self, stored: Sequence[ExprLike], shape: Sequence[Dim], name: Callable[[Expr, Dim], Expr] | None = None) -> tuple[tuple[Expr, ...], list[Expr]]:
+        """As `unmap`, and what holds of an element of a value of logical `shape` that is no padding.
+
+        Args:
+            name: given an index below the given extent that is padded and then joined with another one, gives what stands for it in what is returned.
+        """
+        shapes: list[tuple[Dim, ...]] = [tuple(shape)]
+        for step in self.steps:
+            shapes.append(Layout((step,)).stored_shape(shapes[-1]))
+        out, inside = [wrap(i) for i in stored], []
+        for k in reversed(range(len(self.steps))):
+            step = self.steps[k]
+            if isinstance(step, Permute):
+                out = _unpermuted(out, step)
+                continue
+            index, extent = out[step.axis] * step.factor + out[step.axis + 1], shapes[k][step.axis]
+            if not isinstance(extent, int) or extent % step.factor:
+                inside.append(lt(index, extent))
+                if name is not None and any(isinstance(s, Split) for s in self.steps[:k]):
+                    index = name(index, extent)
+            out[step.axis : step.axis + 2] = [index]
+        return tuple(out), inside
 
     def pads(self, shape: Sequence[Dim]) -> bool:
         """Whether some stored element is padding (or may be, for a symbolic extent)."""
@@ -120,6 +141,13 @@ class Layout:
             else:
                 data = data.transpose(np.argsort(step.order))
         return np.ascontiguousarray(data)
+
+
+def _unpermuted(indices: Sequence[Expr], step: Permute) -> list[Expr]:
+    before: list[Any] = [None] * len(step.order)
+    for new, old in enumerate(step.order):
+        before[old] = indices[new]
+    return before
 
 
 def _fill(stored: np.ndarray[Any, Any], data: np.ndarray[Any, Any], steps: Sequence[Split | Permute]) -> None:

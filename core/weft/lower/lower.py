@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 
 from weft import dtypes as dt
 from weft.errors import LoweringError
-from weft.expr.nodes import Cast, Const, Expr, FloorDiv, FloorMod, Mul, Select, Var, all_of, const, free_vars, lt, select, substitute, transform, walk, wrap
+from weft.expr.nodes import Cast, Const, Expr, FloorDiv, FloorMod, Mul, Select, Var, all_of, const, free_vars, select, substitute, transform, walk, wrap
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify
-from weft.graph.layout import Layout
+from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Graph
 from weft.loop.nodes import TRUE, Allocate, Block, BlockIter, Buffer, For, If, Let, Load, Program, Stmt, Store, buffer, seq, stmt_exprs, walk_stmts
 from weft.lower.collapse import collapse
 from weft.lower.expressions import Expressions, Stage, choose_algorithm, group_expressions
-from weft.tensor.language import Compute, Placeholder, Read, Reduce, ReduceAxis, Scan, Tensor, depends_on
+from weft.tensor.language import Compute, Dim, Placeholder, Read, Reduce, ReduceAxis, Scan, Tensor, depends_on
 
 
 def lower_group(body: Graph, name: str = "kernel", algorithms: Mapping[str, str] | None = None) -> Program:
@@ -230,9 +230,17 @@ class _Lowering:
         unit = [isinstance(n, Const) and n.value == 1 for n in stored]
         keep = len(stored) - 1 if all(unit) else -1
         spatial: list[Expr] = [const(0) if u and k != keep else add_iter(f"i{k}", n, "spatial") for k, (n, u) in enumerate(zip(stored, unit))]
-        logical = layout.unmap(spatial) if layout is not None else tuple(spatial)
+        # The index within a group that is padded has a name while formulas are simplified: what they say of the padding is nothing to go by.
+        held: dict[str, Expr] = {}
+
+        def within(index: Expr, extent: Dim) -> Expr:
+            v = Var(self.names.fresh(f"{name}_within"), dt.int64)
+            held[v.name] = index
+            ranges[v.name] = Range(0, extent - 1 if isinstance(extent, int) else None)
+            return v
+
+        logical, conditions = layout.joined(spatial, source.shape, within) if layout is not None else (tuple(spatial), [])
         values.update({a.name: i for a, i in zip(source.axes, logical)})
-        facts_shape = source.shape
         bodies = list(source.bodies)
         reduce = source.reduce
         if reduce is not None:
@@ -242,19 +250,22 @@ class _Lowering:
                     values[axis.var.name] = const(0)
                     continue
                 parts = self._split_factor(axis, bodies)
-                if parts is None and (parts := self._padded_factor(axis, reduce)) is not None:
-                    extent = const(-(-int(extent.value) // parts) * parts)  # type: ignore[attr-defined]
+                padded_to = self._padded_factor(axis, reduce) if parts is None else None
+                if padded_to is not None:
+                    parts, extent = padded_to, const(-(-int(extent.value) // padded_to) * padded_to)  # type: ignore[attr-defined]
                 if parts is None:
                     values[axis.var.name] = add_iter(f"r{k}", extent, "reduce")
                 else:
                     values[axis.var.name] = add_iter(f"r{k}", const(int(extent.value) // parts), "reduce") * parts  # type: ignore[attr-defined]
                     values[axis.var.name] = values[axis.var.name] + add_iter(f"r{k}i", const(parts), "reduce")
+                if padded_to is not None:
+                    values[axis.var.name] = within(values[axis.var.name], axis.extent)
 
         def formula(e: Expr) -> Expr:
-            return self._formula(substitute(e, values), ranges)
+            found = self._formula(substitute(e, values), ranges)
+            return simplify(substitute(found, held), ranges) if held else found
 
-        pads = layout is not None and layout.pads(facts_shape)
-        inside = simplify(all_of(lt(i, d) for i, d in zip(logical, facts_shape)), ranges) if pads else None
+        inside = simplify(all_of(conditions), ranges) if conditions else None
 
         def padded(e: Expr) -> Expr:
             return e if inside is None else simplify(select(inside, e, Const(0, e.dtype)), ranges)
@@ -265,7 +276,7 @@ class _Lowering:
             # The sum needs no condition; what lies in the padding is set to zero afterwards.
             whole = buffer(self.names.fresh(f"{t.name}_whole"), stored, t.dtype)
             self.allocated.append(whole)
-            after = self._zeroed(targets[0].buffer, whole, f"{t.name}_padded", lambda index: all_of(lt(i, d) for i, d in zip(layout.unmap(index), facts_shape)))  # type: ignore[union-attr]
+            after = self._zeroed(targets[0].buffer, whole, f"{t.name}_padded", lambda index: all_of(layout.joined(index, source.shape)[1]))  # type: ignore[union-attr]
             targets, inside = [Load(whole, tuple(spatial))], None
         init: Stmt | None = None
         if reduce is None:
@@ -341,15 +352,20 @@ class _Lowering:
             for node in walk(body):
                 if not isinstance(node, Read):
                     continue
-                layout = self.layouts.get(id(node.tensor))
-                if layout is None:
-                    continue
-                for mapped in layout.map(node.indices):
-                    for part in walk(mapped):
-                        if isinstance(part, (FloorDiv, FloorMod)) and isinstance(part.b, Const) and axis.var.name in free_vars(part.a):
-                            if axis.extent % part.b.value == 0 and part.b.value > 1:
-                                return int(part.b.value)
+                for part in self._divisions(node, axis):
+                    if axis.extent % part.b.value == 0 and part.b.value > 1:  # type: ignore[attr-defined]
+                        return int(part.b.value)  # type: ignore[attr-defined]
         return None
+
+    def _divisions(self, read: Read, axis: ReduceAxis) -> list[FloorDiv | FloorMod]:
+        """Where the layout of what is read divides the index of a reduction over an axis of known extent by a constant."""
+        layout = self.layouts.get(id(read.tensor))
+        if layout is None:
+            return []
+        assert isinstance(axis.extent, int)
+        ranges = {axis.var.name: Range(0, axis.extent - 1)}
+        parts = (p for i in layout.map(read.indices) for p in walk(simplify(i, ranges)))
+        return [p for p in parts if isinstance(p, (FloorDiv, FloorMod)) and isinstance(p.b, Const) and axis.var.name in free_vars(p.a)]
 
     def _padded_factor(self, axis: ReduceAxis, reduce: Reduce) -> int | None:
         """The factor by which both operands of a sum of products are stored in blocks of this axis, if the last one is padded: zeros add nothing."""
@@ -363,15 +379,13 @@ class _Lowering:
         factors = set()
         for operand in (value.a, value.b):
             read = operand.value if isinstance(operand, Cast) else operand
-            layout = self.layouts.get(id(read.tensor)) if isinstance(read, Read) else None
-            if not isinstance(read, Read) or layout is None:
+            if not isinstance(read, Read) or self.layouts.get(id(read.tensor)) is None:
                 return None
-            places = [k for k, i in enumerate(read.indices) if axis.var.name in free_vars(i)]
-            if len(places) != 1 or simplify(read.indices[places[0]]) != axis.var or read.tensor.shape[places[0]] != axis.extent:
+            if sum(axis.var.name in free_vars(i) for i in read.indices) != 1:
                 return None
-            quotients = (p for i in layout.map(read.indices) for p in walk(i) if isinstance(p, FloorDiv) and axis.var.name in free_vars(p.a))
-            parts = [p.b for p in quotients if isinstance(p.b, Const)]
-            factors.add(int(parts[0].value) if len(parts) == 1 else None)
+            quotients = {int(p.b.value) for p in self._divisions(read, axis) if isinstance(p, FloorDiv) and p.a == axis.var}  # type: ignore[attr-defined]
+            blocks = quotients & _factors(self.layouts[id(read.tensor)], read.tensor.shape, axis.extent)
+            factors.add(blocks.pop() if len(blocks) == 1 else None)
         return factors.pop() if len(factors) == 1 else None
 
     # -- scans
@@ -441,6 +455,16 @@ class _Lowering:
         if self.layouts.get(id(source)) is not None:
             raise LoweringError("a scan starts from a value with a blocked layout", where=source.name)
         return self._copy(to, self.buffers[id(source)], "start")
+
+
+def _factors(layout: Layout | None, shape: Sequence[Dim], extent: int) -> set[int]:
+    """By what a layout of a value of this shape splits indices of this extent."""
+    found = set()
+    for step in () if layout is None else layout.steps:
+        if isinstance(step, Split) and shape[step.axis] == extent:
+            found.add(step.factor)
+        shape = Layout((step,)).stored_shape(shape)
+    return found
 
 
 def _conditional(reduce: Reduce, formula: Callable[[Expr], Expr]) -> tuple[tuple[Expr, ...], Expr | None]:

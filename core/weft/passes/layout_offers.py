@@ -21,6 +21,10 @@ MOST_VAIN = 1.3
 MOST_GAPS = 0.9
 # Rows of one channel with a stride give no vector of neighbours: a convolution per channel or group runs about so many times as long as at stride 1.
 STRIDED_ROWS = 8
+# Rows of a register tile that make up for what is read: a group's output channels must divide into such.
+ROW_TILES = range(4, 13)
+# How many times as long as on blocks a convolution in groups runs on rows of single channels: groups share no operand.
+GROUPED_ROWS = 20
 
 
 def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
@@ -38,11 +42,23 @@ def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
     return offers
 
 
-def conv_weight_layout(rank: int, lanes: int, input_blocked: bool, depthwise: bool, taps_first: bool = False) -> Layout:
+def conv_layout(rank: int, channels: int, groups: int, lanes: int) -> Layout:
+    """[N, C, …] as N, C/v, …, C%v; where a group's channels are no whole blocks, each group has blocks of its own: N, G, (C/G)/v, …, (C/G)%v."""
+    if groups == 1 or channels // groups % lanes == 0:
+        return blocked(rank, 1, lanes)
+    return Layout((Split(1, channels // groups), Split(2, lanes), Permute((0, 1, 2, *range(4, rank + 2), 3))))
+
+
+def conv_weight_layout(rank: int, lanes: int, input_blocked: bool, depthwise: bool, taps_first: bool = False, group: int | None = None) -> Layout:
     """[O, I, k…] as O/v, I/v, k…, I%v, O%v; I whole where the input is row-major; depthwise [C, 1, k…] as C/v, 1, k…, C%v.
 
-    `taps_first`: O/v, k…, I/v, I%v, O%v.
+    `taps_first`: O/v, k…, I/v, I%v, O%v. `group`: each so many output channels have blocks of their own, G, (O/G)/v, ….
     """
+    if group is not None and group % lanes:
+        inner = conv_weight_layout(rank, lanes, input_blocked, depthwise, taps_first)
+        # The same one axis further in.
+        steps = [Split(s.axis + 1, s.factor) if isinstance(s, Split) else Permute((0, *(k + 1 for k in s.order))) for s in inner.steps]
+        return Layout((Split(0, group), *steps))
     if depthwise or not input_blocked:
         return blocked(rank, 0, lanes)
     # After both splits the axes are O/v, O%v, I/v, I%v, k…
@@ -52,7 +68,7 @@ def conv_weight_layout(rank: int, lanes: int, input_blocked: bool, depthwise: bo
 
 
 def conv_offers(node: Node, lanes: int) -> list[LayoutOffer]:
-    """Blocked output, the last block padded where the output channels do not divide, blocked input where the input channels do; weights packed to match."""
+    """Blocked output, of each group where its channels are no whole blocks, with blocked input or with rows as they are; weights packed to match."""
     x, w = node.inputs[0], node.inputs[1]
     if x is None or w is None or w.constant is None or not isinstance(x.type, TensorType):
         return []
@@ -61,28 +77,37 @@ def conv_offers(node: Node, lanes: int) -> list[LayoutOffer]:
     depthwise = groups == oc and ic == oc and w.constant.shape[1] == 1
     if not isinstance(ic, int):
         return []
-    grouped = groups != 1 and not depthwise
-    if grouped and (w.constant.shape[1] % lanes or oc // groups % lanes):
-        return []  # blocks that span groups; merge_groups leaves those where anything else costs more
+    if depthwise:
+        groups = 1
     rank, rest = x.tensor.rank, (None,) * (len(node.inputs) - 2)
     half = conv_flops(node.output, w) * BYTES_PER_FLOP
-    # Rows with a stride lose more than half, and so do many channels' rows with borders; so does what a padded block computes in vain.
-    slow = any(n != 1 for n in node.op.attributes().get("strides", ())[-1:]) or (groups == 1 and any(node.op.attributes().get("pads", ())))
-    gain = half * ((STRIDED_ROWS if slow else 1) + 1 - -(-oc // lanes) * lanes / oc)
-    if gain <= 0:
+    rows = rows_cost(node, groups, depthwise)
+    wider, longer = (-(-n // lanes) * lanes / n for n in (ic // groups, oc // groups))
+    if rows + 1 - longer <= 0:
         return []
-    activation = blocked(rank, 1, lanes)
+    output, group = conv_layout(rank, oc, groups, lanes), oc // groups if groups > 1 else None
     found = []
-    vain = -(-ic // lanes) * lanes / ic
-    if ic % lanes == 0 or depthwise or (groups == 1 and vain < MOST_VAIN):
-        gain -= 0 if depthwise else half * (vain - 1)
+    if wider == 1 or depthwise or wider < MOST_VAIN:
+        times = longer if depthwise else longer * wider if groups > 1 else longer + wider - 1
         taps_first = taps_inside(node) < MOST_GAPS
-        found.append(LayoutOffer((activation, conv_weight_layout(rank, lanes, True, depthwise, taps_first), *rest), (activation,), -gain))
-    if groups == 1:
-        # Few input channels (an image's three): rows are read as they are, blocks written.
-        loss = half / 2 if vain < MOST_VAIN else 0.0
-        found.append(LayoutOffer((None, conv_weight_layout(rank, lanes, False, False), *rest), (activation,), loss - gain))
+        weights = conv_weight_layout(rank, lanes, True, depthwise, taps_first, group)
+        found.append(LayoutOffer((conv_layout(rank, ic, groups, lanes), weights, *rest), (output,), -half * (rows + 1 - times)))
+    if not depthwise:
+        # Few input channels (an image's three, a group's): rows are read as they are, blocks written.
+        loss = half / 2 if wider < MOST_VAIN else 0.0
+        weights = conv_weight_layout(rank, lanes, False, False, group=group)
+        found.append(LayoutOffer((None, weights, *rest), (output,), loss - half * (rows + 1 - longer)))
     return found
+
+
+def rows_cost(node: Node, groups: int, depthwise: bool = False) -> float:
+    """How many times as long as on blocks a convolution runs on rows of single channels, beside the once that it takes on blocks."""
+    attributes = node.op.attributes()
+    strided = any(n != 1 for n in attributes.get("strides", ())[-1:])
+    if groups > 1 and (strided or any(attributes.get("pads", ())) or not any(node.output.shape[1] // groups % r == 0 for r in ROW_TILES)):
+        return GROUPED_ROWS
+    # Rows with a stride lose more than half, and so do many channels' rows with borders.
+    return STRIDED_ROWS if strided or (not depthwise and any(attributes.get("pads", ()))) else 1
 
 
 def taps_inside(node: Node) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from weft.dtypes import DType
 from weft.errors import ScheduleError
-from weft.expr.nodes import Add, Cast, Expr, FloorDiv, FloorMod, Mul, Var, free_vars
+from weft.expr.nodes import Add, Cast, Expr, FloorDiv, FloorMod, Mul, Var, free_vars, walk
 from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.scheduling.rule import Decline, Offer, Rule
@@ -52,16 +52,16 @@ class Roles:
 
 
 def split_panels(s: Schedule, name: str, pad: bool = False) -> None:
-    """Splits the loops along which an operand is stored in panels, so that inside and outside of a panel are loops of their own.
+    """Splits the loops along which an operand is stored in panels or goes by groups, so that inside and outside of one are loops of their own.
 
     `pad`: the last panel is computed whole, zeros and all; its result must be in a buffer of its own.
     """
     block = s.block(name)
     factors: dict[str, int] = {}
     for x in access.loads(block):
-        for index in x.indices:
-            if isinstance(index, (FloorDiv, FloorMod)) and isinstance(index.a, Var) and (c := int_const(index.b)) is not None:
-                factors[index.a.name] = c
+        for part in (p for index in x.indices for p in walk(index)):
+            if isinstance(part, (FloorDiv, FloorMod)) and isinstance(part.a, Var) and (c := int_const(part.b)) is not None:
+                factors[part.a.name] = c
     for i, binding in zip(block.iters, block.bindings):
         if i.var.name not in factors or not isinstance(binding, Var):
             continue
@@ -299,6 +299,8 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
     row_extent: int | None = 1
     if row_loop is not None:
         row_extent = int_const(s.loop(row_loop).extent)
+    # Rows of a group, behind which the next group's go on in the same dimension of the result.
+    grouped = row_loop is not None and any(row_loop in free_vars(b) and len(free_vars(b)) > 1 for b in s.block(name).bindings)
     width = int_const(s.loop(vector_loop).extent)
     panel = width is not None and (width <= lanes or width == PANEL_VECTORS * lanes)
     if panel:
@@ -325,6 +327,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
             depth,
             _shared(view, roles, reduce),
             bool(view.conditions) or len(reduce) > 2,
+            grouped,
         )
         vector_outer, vector_loop = s.split(vector_loop, [None, tile.columns * lanes])
         outer.append(vector_outer)
@@ -400,6 +403,9 @@ def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, mach
         return outer, outer
     group = max(1, limit * trips // row_bytes)
     groups = min(trips, max(-(-trips // group), -(-TASKS_PER_CORE * machine.cores // repeats)))
+    if any(rows[0] in c for c in view.conditions):
+        # Borders: the loop is not cut (see _settle_conditions), so that a last group of another length would be a condition on every step.
+        groups = next(n for n in range(groups, trips + 1) if trips % n == 0)
     group = -(-trips // groups)  # of equal size
     if group >= trips or row_bytes + groups * column_bytes > REORDER_GAIN * (repeats * row_bytes + column_bytes):
         return outer, outer
@@ -460,9 +466,18 @@ def _shared(view: access.LoopView, roles: Roles, reduce: list[str]) -> int:
 
 
 def _choose(
-    s: Schedule, rows: int | None, candidates: list[int], vectors: int, machine: Machine, dtype: DType, depth: int | None, spare: int = 0, taps: bool = False
+    s: Schedule,
+    rows: int | None,
+    candidates: list[int],
+    vectors: int,
+    machine: Machine,
+    dtype: DType,
+    depth: int | None,
+    spare: int = 0,
+    taps: bool = False,
+    whole: bool = False,
 ) -> Tile:
-    tile = choose_tile(rows, candidates, vectors, machine, dtype, depth=depth, spare=spare, taps=taps)
+    tile = choose_tile(rows, candidates, vectors, machine, dtype, depth=depth, spare=spare, taps=taps, whole=whole)
     heights = list(range(1, machine.vector_registers))
     return Tile(int(s.choose("tile_rows", heights, tile.rows)), int(s.choose("tile_columns", candidates, tile.columns)))
 
@@ -524,7 +539,11 @@ def _parallelise(s: Schedule, outer: list[str], name: str, machine: Machine) -> 
         if taken and n is not None and n * tasks >= 2 * wanted:
             # Part of it: a fused loop's number says nothing about where the last tile is, which the loop inside still does.
             whole = dict(s.loop(loop).annotations).get("partition") == 0
-            loop, inside = s.split(loop, [None, n // -(-wanted // tasks)])
+            part = n // -(-wanted // tasks)
+            if whole:
+                # It is not cut, so that a last part of another length would be a condition on every step.
+                part = next(p for p in range(part, 0, -1) if n % p == 0)
+            loop, inside = s.split(loop, [None, part])
             if whole:
                 s.annotate(inside, "partition", 0)
             n = int_const(s.loop(loop).extent)

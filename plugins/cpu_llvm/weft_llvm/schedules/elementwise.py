@@ -88,15 +88,17 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
     if not loops:
         return
     lanes = machine.lanes(access.target(block).buffer.dtype)
+    ends: list[str] = []
     vector = contiguous_loop(s, name, loops[-1])
     if vector and any(stride not in (0, 1) for stride in _strides(s, name, loops[-1])):
-        split_blocks(s, name)
+        ends = split_blocks(s, name, partial=True)
         loops = s.loops(name)[outer:]
     *rest, inner = loops
     n = int_const(s.loop(inner).extent)
     across = crossing_loop(s, name, inner, rest) if vector else None
-    if across is not None and (n is None or n >= 2 * lanes):
-        rest = tile_lines(s, name, rest, across, inner, lanes, machine)
+    tiled = across is not None and (n is None or n >= 2 * lanes)
+    if tiled and across is not None:
+        rest = tile_lines(s, name, rest, across, inner, lanes, machine, ends)
     elif vector and (n is None or n >= lanes):
         if n is None or n > lanes:
             outer_part, inner = lanes_of(s, name, inner, lanes)
@@ -106,23 +108,37 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
         s.vectorize(inner)
     elif not rest:
         rest.append(inner)  # otherwise it stays a loop: indices come from a fused one by division
+    if ends and not tiled:
+        rest = []
     if parallel and first == 0 and work >= PARALLEL_WORK and rest:
         parallelise(s, rest, machine)
 
 
-def split_blocks(s: Schedule, name: str) -> None:
-    """Splits output loops along which an operand is stored in blocks, so that inside and outside of a block are loops of their own."""
-    block = s.block(name)
-    factors = {
-        index.a.name: int_const(index.b)
-        for x in access.loads(block)
-        for index in x.indices
-        if isinstance(index, (FloorDiv, FloorMod)) and isinstance(index.a, Var) and int_const(index.b) is not None
-    }
-    for i, binding in zip(block.iters, block.bindings):
-        factor, n = factors.get(i.var.name), int_const(i.extent)
-        if factor is not None and isinstance(binding, Var) and n is not None and n != factor and n % factor == 0:
-            s.split(binding.name, [None, factor])
+def split_blocks(s: Schedule, name: str, partial: bool = False) -> list[str]:
+    """Splits output loops along which an operand is stored in blocks, so that inside and outside of a block are loops of their own.
+
+    Args:
+        partial: also where the last block is not whole.
+
+    Returns:
+        Loops over blocks of a group, the last of which is not whole: the next group begins inside of it, which makes neither loop fit for threads.
+    """
+    ends: list[str] = []
+    for inside in (False, True):  # blocks within groups show once groups are loops of their own
+        view = access.LoopView.of(s, name)
+        factors = {
+            index.a.name: int_const(index.b)
+            for x in view.loads
+            for index in x.indices
+            if isinstance(index, (FloorDiv, FloorMod)) and isinstance(index.a, Var) and int_const(index.b) is not None
+        }
+        for loop, factor in factors.items():
+            n = view.extents.get(loop)
+            if factor is not None and n is not None and n > factor and (partial or n % factor == 0):
+                outer, _ = s.split(loop, [None, factor])
+                if inside and n % factor:
+                    ends.append(outer)
+    return ends
 
 
 def _strides(s: Schedule, name: str, loop: str) -> list[int | None]:
@@ -142,8 +158,11 @@ def crossing_loop(s: Schedule, name: str, inner: str, rest: list[str]) -> str | 
     return None
 
 
-def tile_lines(s: Schedule, name: str, rest: list[str], across: str, inner: str, lanes: int, machine: Machine) -> list[str]:
-    """Tiles a transposition so that the cache lines that a tile touches are read and written whole; the loops around the tiles."""
+def tile_lines(s: Schedule, name: str, rest: list[str], across: str, inner: str, lanes: int, machine: Machine, ends: list[str]) -> list[str]:
+    """Tiles a transposition so that the cache lines that a tile touches are read and written whole; the loops around the tiles.
+
+    `ends`: loops over blocks that are not all whole, see `split_blocks`: what can be told apart goes outside.
+    """
     line = max(lanes, machine.cache_line // access.target(s.block(name)).buffer.dtype.bytes)
     n = int_const(s.loop(inner).extent)
     columns, vectors, lane = s.split(inner, [None, line // lanes, lanes])
@@ -155,10 +174,12 @@ def tile_lines(s: Schedule, name: str, rest: list[str], across: str, inner: str,
         outer.insert(rest.index(across), first)
     if n is None or n > line:
         outer.append(columns)
+    if ends and columns in outer:
+        outer = [columns, *(x for x in outer if x != columns)]
     s.reorder(*outer, *([] if columns in outer else [columns]), rows, vectors, lane)
     s.unroll(vectors)
     s.vectorize(lane)
-    return outer
+    return [columns] if ends and columns in outer else [] if ends else outer
 
 
 def lanes_of(s: Schedule, name: str, loop: str, lanes: int) -> tuple[str, str]:

@@ -80,6 +80,7 @@ def choose_tile(
     depth: int | None = None,
     spare: int = 0,
     taps: bool = False,
+    whole: bool = False,
 ) -> Tile:
     """The cheapest tile.
 
@@ -91,6 +92,7 @@ def choose_tile(
         spare: registers that hold something else.
         taps: the body holds several steps, among which the compiler holds a vector more where vectors come one after another.
         depth: steps of the reduction; None: the vectors are taken to come from the first cache.
+        whole: tiles must divide the rows, behind which others go on.
     """
     best: tuple[float, int, Tile] | None = None
     vector_bytes = machine.vector_bits // 8
@@ -100,7 +102,7 @@ def choose_tile(
         again = None if depth is None else cache_rate(depth * c * vector_bytes, machine)
         for r in range(1, machine.vector_registers):
             tile = Tile(r, c)
-            if not fits(tile, machine, 0 if r * c == 1 else spare + (taps and rows_inside(tile))) or (rows is not None and r > rows):
+            if not fits(tile, machine, 0 if r * c == 1 else spare + (taps and rows_inside(tile))) or (rows is not None and (r > rows or (whole and rows % r))):
                 continue
             total = 0.0
             for count_c, c_part in ((vectors // c, c), (1 if vectors % c else 0, vectors % c)):
