@@ -19,7 +19,7 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules import access
 from weft_llvm.schedules.elementwise import schedule_elementwise
-from weft_llvm.schedules.prefetch import prefetch_panels, prefetch_rows
+from weft_llvm.schedules.prefetch import prefetch_panels, prefetch_rows, prefetch_tiles
 from weft_llvm.schedules.tiles import Tile, choose_tile, rows_inside
 
 MOST_COLUMNS = 8
@@ -368,6 +368,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
         # Weights tap by tap: which taps are read is settled below, by loops that share nothing out evenly.
         reduce = prefetch_panels(s, name, reduce, machine)
         prefetch_rows(s, name, reduce, machine)
+        prefetch_tiles(s, name, reduce, machine)
     settled = _settle_conditions(s, name, reduce, tile_order, outer)
     if not settled:
         _unroll_taps(s, reduce, tile.rows * tile.columns)

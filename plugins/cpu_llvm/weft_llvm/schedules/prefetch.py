@@ -20,6 +20,9 @@ MOST_LINES = 8
 LEAST_BLOCKS = 8
 """Blocks of rows of a tile. With few of them processors look far enough ahead by themselves."""
 
+MANY_BLOCKS = 16
+"""Blocks of channels from which on hardware has forgotten the first when a tile is through."""
+
 
 def prefetch_panels(s: Schedule, name: str, reduce: list[str], machine: Machine) -> list[str]:
     """While a tile of the contraction `name` is computed its part of the next panel of weights is asked for, if that pays.
@@ -98,3 +101,31 @@ def prefetch_rows(s: Schedule, name: str, reduce: list[str], machine: Machine) -
         run += step * (view.extent(x) - 1)
     if lines <= MOST_LINES and abs(view.stride(rows, blocks) or 0) * size > run:
         s.prefetch(name, rows.buffer.name, blocks, blocks, machine.cache_line)
+
+
+def prefetch_tiles(s: Schedule, name: str, reduce: list[str], machine: Machine) -> None:
+    """While a tile of the contraction `name` is computed the rows of the next tile are asked for, block by block.
+
+    With channels in blocks a tile's rows are as many short pieces as there are blocks, each a whole picture from the last. With many of them all
+    that hardware could follow is long forgotten when the next tile comes to the same piece. Where they are few, or what lies between the rows
+    would be fetched in vain, it does not pay.
+
+    Args:
+        reduce: the loops of the reduction, outermost first; the first goes from block to block.
+    """
+    view = access.LoopView.of(s, name)
+    inputs = {b.name for b in s.program.inputs}
+    lane, blocks = view.loops[-1], reduce[0]
+    narrow = [x for x in view.loads if x.buffer.name in inputs and view.stride(x, lane) == 0]
+    if len(reduce) < 2 or len(narrow) != 1 or view.conditions or (view.extents[blocks] or 0) < MANY_BLOCKS:
+        return
+    (rows,) = narrow
+    at = view.loops.index(blocks)
+    inside, moving = view.loops[at + 1 :], [x for x in view.loops[:at] if view.stride(rows, x) != 0]
+    if not moving or any(view.extents[x] is None or view.stride(rows, x) is None for x in (moving[-1], *view.loops[at:])):
+        return
+    elements = 1
+    for x in inside:
+        elements *= view.extent(x) if view.stride(rows, x) else 1
+    if abs(view.stride(rows, moving[-1]) or 0) == elements and access.buffer_bytes(rows) > machine.caches[0]:
+        s.prefetch(name, rows.buffer.name, moving[-1], blocks, machine.cache_line)
