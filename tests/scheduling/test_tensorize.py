@@ -292,6 +292,18 @@ def test_forms_that_an_intrinsic_lacks() -> None:
     assert words in refusal(s, s.loops("C_init")[-2], "gemm")
 
 
+def test_code_that_fails_or_gives_nothing() -> None:
+    naive = product(8, 8, 8)
+    s = Schedule(naive, intrinsics={"gemm": Intrinsic("gemm", GEMM.meaning, GEMM.operands, lambda a, b: None)})  # type: ignore[misc, arg-type, return-value]
+    with pytest.raises(ScheduleError, match="the compute code of intrinsic 'gemm' failed") as caught:
+        s.tensorize("C", "gemm")
+    assert "takes 2 positional arguments but 3 were given" in str(caught.value.why)
+    s = Schedule(naive, intrinsics={"gemm": Intrinsic("gemm", GEMM.meaning, GEMM.operands, lambda a, b, c: None)})  # type: ignore[arg-type, return-value]
+    with pytest.raises(ScheduleError, match="the compute code of intrinsic 'gemm' gives None, which is no statement"):
+        s.tensorize("C", "gemm")
+    assert str(s) == str(naive)
+
+
 def test_nests_that_are_no_tile() -> None:
     s = tiled(product())
     s.decompose_reduction("C", "r_0")

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from weft import dtypes as dt
-from weft.errors import LoopError, ScheduleError, nearest
+from weft.errors import LoopError, ScheduleError, WeftError, nearest
 from weft.expr.nodes import Expr, ExprLike, Ramp, Var, add, const, mul, substitute, transform, wrap
 from weft.loop.interpret import Address
 from weft.loop.nodes import Block, BlockIter, Buffer, Evaluate, For, IntrinsicCall, Load, Program, Stmt, Store
@@ -235,6 +235,24 @@ class Intrinsic:
 
     def code(self, form: Form) -> Code | None:
         return {"compute": self.compute, "reset": self.reset, "update": self.update}[form]
+
+    def emit(self, form: Form, *views: OperandView) -> Stmt:
+        """The code of a form, which must be there, for operands in their places.
+
+        Raises:
+            ScheduleError: it fails, or gives no statement.
+        """
+        code = self.code(form)
+        assert code is not None
+        try:
+            stmt = code(*views)
+        except WeftError:
+            raise
+        except Exception as error:  # foreign code
+            raise ScheduleError(f"the {form} code of intrinsic '{self.name}' failed", why=f"{type(error).__name__}: {error}") from error
+        if not isinstance(stmt, Stmt):
+            raise ScheduleError(f"the {form} code of intrinsic '{self.name}' gives {stmt!r}, which is no statement", hint="return a weft.loop.nodes.Stmt")
+        return stmt
 
     def dense(self, operand: int) -> tuple[int, ...]:
         """Row-major strides of an operand."""

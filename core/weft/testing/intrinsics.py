@@ -116,11 +116,7 @@ class _Case:
                 after.append(_copy("at_result", out, held, place.size))
             steps: tuple[tuple[Expr, ...], ...] = tuple((const(s),) for s in place.strides)
             views.append(OperandView(operand, held, (const(place.offset),), steps))
-        code = intrinsic.code(form)
-        assert code is not None
-        stmt = code(*views)
-        if not isinstance(stmt, Stmt):
-            raise ScheduleError(f"the {form} code of intrinsic '{intrinsic.name}' gives {stmt!r}, which is no statement", hint="return a weft.loop.nodes.Stmt")
+        stmt = intrinsic.emit(form, *views)
         body = seq(*before, stmt, *after)
         for b in allocated:
             body = Allocate(b, body)

@@ -15,7 +15,7 @@ from weft.expr.simplify import simplify
 from weft.loop.nodes import Block, BlockIter, Buffer, For, Load, Program, Region, Stmt, Store, int_const, substitute_stmt
 from weft.loop.passes.copies import Names, copy_stmt
 from weft.loop.printer import print_program, print_stmt
-from weft.scheduling.intrinsic import Code, Form, Intrinsic, Operand, OperandView, find
+from weft.scheduling.intrinsic import Form, Intrinsic, Operand, OperandView, find
 from weft.scheduling.region import Access, Poly, at_least_zero, certain, greatest, interval, number, poly
 from weft.scheduling.rewrite import clean, conditions, domain, own_nest, ranges
 from weft.scheduling.tree import Path, Tree, conjuncts
@@ -187,28 +187,27 @@ class _Tensorize:
             if b.init is not None:
                 self.fail(f"block '{b.name}' is a reduction, the meaning of '{x.name}' is none")
             m = self.match(x.source.bodies[0])
-            return m.regions, x.compute(*m.views), None, m.written
+            return m.regions, x.emit("compute", *m.views), None, m.written
         start = simplify(reduce.init[0])
         if b.init is None and not any(isinstance(n, Load) and n.buffer.name == self.store.buffer.name for n in _leaves(self.store.value)):
             m = self.match(start, start=True)
-            return (), self.code("reset", "it is the start of a sum")(*m.views), None, m.written
+            return (), self.code("reset", "it is the start of a sum", *m.views), None, m.written
         (value,) = reduce.reducer.combine([Read(x.held, x.source.axes)], list(reduce.values))
         m = self.match(value)
         held = (*m.regions, m.written)
         if b.init is None:
-            return held, self.code("update", "its sum was started elsewhere")(*m.views), None, m.written
+            return held, self.code("update", "its sum was started elsewhere", *m.views), None, m.written
         if not isinstance(b.init, Store) or (b.init.buffer, b.init.indices) != (self.store.buffer, self.store.indices) or simplify(b.init.value) != start:
             self.fail(f"block '{b.name}' starts its sum otherwise than the meaning, which starts from {start}")
         if not self.goes_on():
-            return m.regions, x.compute(*m.views), None, m.written
+            return m.regions, x.emit("compute", *m.views), None, m.written
         why = "its sum goes on outside the tile"
-        return held, self.code("update", why)(*m.views), self.code("reset", why)(m.views[-1]), m.written
+        return held, self.code("update", why, *m.views), self.code("reset", why, m.views[-1]), m.written
 
-    def code(self, form: Form, why: str) -> Code:
-        code = self.intrinsic.code(form)
-        if code is None:
+    def code(self, form: Form, why: str, *views: OperandView) -> Stmt:
+        if self.intrinsic.code(form) is None:
             self.fail(f"'{self.intrinsic.name}' has no code to {form} the result, and block '{self.block.name}' needs it: {why}")
-        return code
+        return self.intrinsic.emit(form, *views)
 
     def goes_on(self) -> bool:
         """Whether the reduction has steps outside the tile. Its first must be at the first step of every loop: that is where the start is stored."""
