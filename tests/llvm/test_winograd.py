@@ -224,7 +224,7 @@ def measure(channels: int, size: int) -> None:
             b = GraphBuilder("net")
             b.output(b.add(Relu(), b.add(Conv(pads=(1,) * 4), b.input("x", tensor_type("float32", x.shape)), b.constant(w))), "y")
             compilation = Compilation(target)
-            got = compilation.run(winograd(m, x.shape, w, (1,) * 4, "relu") if m else b.build()).run({"x": x})["y"]
+            got = compilation.run(winograd(m, x.shape, w, (1,) * 4, "relu", skip=True) if m else b.build()).run({"x": x})["y"]
             worst[m] = max(worst.get(m, 0.0), float(np.abs(got - want).max() / np.abs(want).max()))
             if m not in calls:
                 (kernel,) = [k for k in compilation.kernels.values() if "conv" in k.name]

@@ -30,12 +30,12 @@ SPARING = ("winograd_product_bottom", "winograd_product_right")
 """Stages of products that the last row or column of tiles does without; the others are in "winograd_product"."""
 FAR_BYTES_PER_CYCLE = 8.0
 """What one core reads a cycle from the cache that cores share."""
-MEMORY_BYTES_PER_CYCLE = 6.0
-"""What one core reads a cycle from memory, for weights are cold where others are used in between."""
+MEMORY_BYTES_PER_CYCLE = 5.0
+"""What one core reads a cycle from memory beside its work, for weights are cold where others are used in between."""
 MEMORY_CORES = 2.5
 """Cores that together read as fast as memory allows."""
-UNHIDDEN = 0.1
-"""The part of a stream's time by which it delays work that takes longer."""
+FAR_UNHIDDEN, MEMORY_UNHIDDEN = 0.1, 0.35
+"""The part of the shorter of work and reading, from the shared cache and from memory, by which it delays the longer."""
 ROOM = 0.75
 """The part of the second cache that a piece's transformed inputs, and the weights and results of a group, may take together."""
 UNEVEN = 0.05
@@ -306,14 +306,14 @@ def choose_pieces(shape: Shape, images: int, machine: Machine) -> Pieces:
                 inputs_near = near and (together or machine.cores == 1)
                 moved = (0 if near and groups == 1 else weights) + (0 if inputs_near else groups * v) + (0 if near else groups * products)
                 waited = (0 if inputs_near else v) + (0 if near else groups * products)
-                total = overlapped(cycles * idle, count * moved / FAR_BYTES_PER_CYCLE) + count * waited / FAR_BYTES_PER_CYCLE
+                total = overlapped(cycles * idle, count * moved / FAR_BYTES_PER_CYCLE, FAR_UNHIDDEN) + count * waited / FAR_BYTES_PER_CYCLE
                 found.append(Pieces(rows, together, group, total))
     return min(found, key=lambda p: (p.cycles, p.rows, -p.group))
 
 
-def overlapped(work: float, reading: float) -> float:
+def overlapped(work: float, reading: float, unhidden: float) -> float:
     """Cycles of work while data is read ahead for it: the longer of both, and what reading disturbs."""
-    return max(work, reading) + UNHIDDEN * min(work, reading)
+    return max(work, reading) + unhidden * min(work, reading)
 
 
 def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
@@ -334,7 +334,7 @@ def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
         taps *= inside / n
     steps = height * row_tiles_cycles(width, panel_blocks(panels), machine)
     direct = count * steps * taps * channels * (outputs // (block * panel_blocks(panels)))
-    direct = overlapped(direct, 4 * TAPS**2 * channels * outputs / from_memory)
+    direct = overlapped(direct, 4 * TAPS**2 * channels * outputs / from_memory, MEMORY_UNHIDDEN)
     best, choice = direct, None
     for m, skip in product(POINTS, (False, True)):
         beyond = WinogradConv(m, skip=skip).spared(height, width)
@@ -348,7 +348,7 @@ def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
         # Transforms are stores: of rows, of columns; the product's results and what the rows and columns of tiles take of them.
         moved = channels * (m * reach + reach**2) + outputs * (reach**2 + reach * m + m**2)
         cycles = choose_pieces(shape, count, machine).cycles + STORE_CYCLES * tiles * moved / block
-        total = overlapped(count * cycles, 4 * shape.products * channels * outputs / from_memory)
+        total = overlapped(count * cycles, 4 * shape.products * channels * outputs / from_memory, MEMORY_UNHIDDEN)
         if total < best:
             best, choice = total, (m, skip)
     return choice
