@@ -7,6 +7,7 @@ import pytest
 
 from weft import dtypes as dt
 from weft.compilation import Compilation
+from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.ops.examples import floats
 from weft.ops.recurrent import GATES, GRU, LSTM, RNN, RecurrentNetwork
@@ -48,6 +49,20 @@ def test_any_size(name: str, hidden: int, batch: int) -> None:
     kernels = [k for k in compilation.kernels.values() if not k.name.startswith("matmul")]
     assert [k for k in kernels if k.rule == "recurrence"] and not [k for k in kernels if k.rule == "fallback"]
     assert not [k.name for k in kernels if "tile_declined" in str(k.scheduled)], "weights are packed, so every product of a step has a tile"
+
+
+@pytest.mark.parametrize("steps", ["t", "steps", "rh_i0"])
+def test_sizes_that_only_a_run_knows_whatever_they_are_called(steps: str) -> None:
+    op = network("lstm", 20)
+    weights = [floats((1, 80, n), "float32", -0.3, 0.3, seed=k) for k, n in enumerate((INPUT, 20), 1)]
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (Var(steps), Var("n"), INPUT)))
+    lengths = b.input("lengths", tensor_type("int32", (Var("n"),)))
+    b.output(b.add(op, x, *(b.constant(w, f"w{k}") for k, w in enumerate(weights)), None, lengths, None)[0], "y")
+    executable = Compilation(resolve_target("llvm -threads=2"), cache=False).run(b.build())
+    for t, n in ((1, 1), (5, 3)):
+        data, ends = floats((t, n, INPUT), seed=t), np.arange(1, n + 1, dtype=np.int32)
+        np.testing.assert_allclose(executable.run({"x": data, "lengths": ends})["y"], op.reference(data, *weights, None, ends)[0], rtol=0, atol=2e-6)
 
 
 def test_a_narrow_float() -> None:

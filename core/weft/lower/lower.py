@@ -124,6 +124,8 @@ class _Lowering:
 
     def run(self) -> Program:
         x = self.expressions
+        # Sizes keep their names: a loop called as one would hide it.
+        self.names.taken |= {v for t in (*x.inputs, *_order(x.outputs)) for d in t.shape for v in free_vars(wrap(d, dt.int64))}
         inputs = []
         for k, t in enumerate(x.inputs):
             inputs.append(self._declare(t, f"in{k}" if self.graph is not None else t.name, allocate=False))
