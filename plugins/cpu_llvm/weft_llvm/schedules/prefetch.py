@@ -19,7 +19,6 @@ MOST_LINES = 8
 """Lines of the next block of rows that are asked for at once, at most."""
 LEAST_BLOCKS = 8
 """Blocks of rows of a tile. With few of them processors look far enough ahead by themselves."""
-
 MANY_BLOCKS = 16
 """Blocks of channels from which on hardware has forgotten the first when a tile is through."""
 
