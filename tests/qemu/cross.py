@@ -17,7 +17,6 @@ from weft.expr.nodes import free_vars
 from weft.graph.nodes import Graph
 from weft.pipeline import ResolvedTarget, resolve_target
 from weft.runtime.executable import NativeCode
-from weft.weights import Weights
 
 TARGET = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72"
 
@@ -42,20 +41,13 @@ class Linked:
         return runner.run(code.image, code.entries["run"], self.constants, inputs, outputs, max(64, arena))
 
 
-class Cross(Compilation):
-    """A Compilation that ends before the image would be mapped into this process."""
-
-    def link(self, graph: Graph, assembly: Assembly, weights: Weights) -> Any:
-        objects = {name: self.kernels[name].code for name in assembly.spec.kernels()}
-        return Linked(self.target.kind.link(self.target.target, assembly.spec, objects), assembly, [weights[v] for v in assembly.constants])  # type: ignore[arg-type]
-
-
 @cache
 def resolved(target: str = TARGET) -> ResolvedTarget:
     return resolve_target(target)
 
 
-def compile_cross(graph: Graph, target: str = TARGET) -> tuple[Linked, Cross]:
-    compilation = Cross(resolved(target), cache=False)
-    linked: Any = compilation.run(graph)
-    return linked, compilation
+def compile_cross(graph: Graph, target: str = TARGET) -> tuple[Linked, Compilation]:
+    """A compilation that ends before the image would be mapped into this process."""
+    compilation = Compilation(resolved(target), cache=False)
+    segment = compilation.segment(graph)
+    return Linked(segment.sections, segment.assembly, list(segment.constants.values())), compilation
