@@ -14,9 +14,10 @@ if str(FOLDER) not in sys.path:
 @pytest.fixture
 def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The plugin in use, and a device of its own."""
+    from weft_npu import plugin
+
     from weft.plugins import host
     from weft.runtime import device as devices
-    from weft_npu import plugin
 
     monkeypatch.setattr(devices, "_open", {})
     host().register(plugin, "npu")

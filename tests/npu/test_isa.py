@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from weft_npu.isa import DRAM, OPS, VECTOR, Instruction, Kernel, Term, View, assemble, axes, decode, disassemble, encode
 
 from weft.errors import ExecutionError
-from weft_npu.isa import DRAM, OPS, VECTOR, Instruction, Kernel, Term, View, assemble, axes, decode, disassemble, encode
 
 numbers = st.integers(-(2**40), 2**40)
 floats = st.floats(width=32, allow_nan=False)

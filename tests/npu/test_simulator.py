@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from weft.errors import ExecutionError
 from weft_npu.device import Module, Npu, pack, unpack
 from weft_npu.isa import Instruction, Kernel, Term, View, assemble, encode
 from weft_npu.simulator import GEMM_CYCLES, PEAK, Program, Run
+
+from weft.errors import ExecutionError
 
 HEAD = "kernel parameters={} activations=4096 weights=4096 accumulators=4096 vectors=4096\n"
 
@@ -153,7 +153,10 @@ def test_two_buffers_in_turn_are_faster_than_one() -> None:
             "kernel 'kernel' leaves the memory 'activations' of the npu\n  dma.load 256, operand 0, in loops 5\n"
             "  why: it touches bytes 0 … 5119, the memory has 4096",
         ),
-        ("dma.load 8 activations[0; 1], p0[1000; 1]", "leaves the memory 'parameter 0' of the npu\n  dma.load 8, operand 1\n  why: it touches bytes 4000 … 4031"),
+        (
+            "dma.load 8 activations[0; 1], p0[1000; 1]",
+            "leaves the memory 'parameter 0' of the npu\n  dma.load 8, operand 1\n  why: it touches bytes 4000 … 4031",
+        ),
         ("fill_zero 8x8 accumulators[-1; 8 1]", "leaves the memory 'accumulators' of the npu\n  fill_zero 8x8, operand 0\n  why: it touches bytes -4 … "),
     ],
 )

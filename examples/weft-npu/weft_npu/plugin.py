@@ -1,11 +1,73 @@
-"""What the distribution weft-npu contributes."""
+"""What the distribution weft-npu contributes. Everything heavy is imported inside the hooks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from weft.hooks import hookimpl
-from weft.runtime.device import Device, DeviceKind
+
+if TYPE_CHECKING:
+    from weft.graph.nodes import Graph
+    from weft.passes.capabilities import Capabilities
+    from weft.passes.place import Offers
+    from weft.runtime.device import Device, DeviceKind
+    from weft.scheduling import Intrinsic, Rule
+    from weft.target import Target, TargetKind
+
+
+@hookimpl
+def targets() -> Sequence[TargetKind]:
+    from weft_npu.target import Npu
+
+    return [Npu()]
+
+
+@hookimpl
+def capabilities(target: Target) -> Capabilities | None:
+    if target.kind != "npu":
+        return None
+    from weft_npu import passes
+
+    return passes.capabilities()
+
+
+@hookimpl
+def graph_passes(target: Target) -> Sequence[Any]:
+    if target.kind != "npu":
+        return []
+    from weft.passes.pipeline import GraphPass
+    from weft_npu.passes import legalize
+
+    return [GraphPass("npu_legalize", legalize, after="choose_algorithms")]
+
+
+@hookimpl
+def schedules(target: Target) -> Sequence[Rule]:
+    if target.kind != "npu":
+        return []
+    from weft_npu.schedules import rules
+
+    return rules()
+
+
+@hookimpl
+def intrinsics(target: Target) -> Sequence[Intrinsic]:
+    if target.kind != "npu":
+        return []
+    from weft_npu.intrinsics import INTRINSICS
+
+    return INTRINSICS
+
+
+@hookimpl
+def offload(graph: Graph, target: Target) -> Offers | None:
+    if target.kind != "npu":
+        return None
+    from weft_npu.passes import offers
+    from weft_npu.target import Npu
+
+    return offers(graph, Npu().machine(target))
 
 
 def _open() -> Device:
@@ -16,4 +78,6 @@ def _open() -> Device:
 
 @hookimpl
 def devices() -> Sequence[DeviceKind]:
+    from weft.runtime.device import DeviceKind
+
     return [DeviceKind("npu", lambda: None, _open)]
