@@ -133,7 +133,8 @@ class Compilation:
                     self.assembly.spec = profiled(self.assembly.spec)
             with self.stage("link", graph.name):
                 objects = {name: self.kernels[name].code for name in self.assembly.spec.kernels()}
-                sections = self.target.kind.link(self.target.target, self.assembly.spec, objects)  # type: ignore[arg-type]
+                with self.target.blame("to link its kernels"):
+                    sections = self.target.kind.link(self.target.target, self.assembly.spec, objects)  # type: ignore[arg-type]
             return Segment(self.assembly, sections, {v.name: weights[v] for v in self.assembly.constants})
 
     @contextmanager
@@ -159,8 +160,7 @@ class Compilation:
                 self.graphs[name] = result
             self.report(name, graph.name, seconds, result)
 
-        plugin_passes = [item.value for item in host().items("graph_passes", target=self.target.target)]
-        grouped = run_passes(graph, self.target.capabilities, [*plugin_passes, *self.extra], on_pass, check=self.check)
+        grouped = run_passes(graph, self.target.capabilities, [*self.target.graph_passes(), *self.extra], on_pass, check=self.check)
         grouped = own_outputs(grouped)
         self.graphs["fuse"] = grouped
         return grouped
@@ -197,7 +197,8 @@ class Compilation:
             names[id(node)] = by_key[key].name
         with self.stage("codegen", graph.name):
             for kernel, key, future in pending:
-                kernel.code = future.result()
+                with self.target.blame(f"to compile kernel '{kernel.name}'"):
+                    kernel.code = future.result()
                 store.put(key, kernel.code)
         uses = {}
         for node in graph.nodes:
@@ -217,17 +218,18 @@ class Compilation:
         self.schedule(kernel)
         assert kernel.scheduled is not None
         with self.stage("lower_program", kernel.name, lambda: kernel.lowered):
-            extra = [item.value for item in host().items("loop_passes", target=self.target.target)]
+            extra = self.target.loop_passes()
             kernel.lowered = lowered = lower_program(kernel.scheduled, codegen.functions, lambda name, p: self.dump(name, kernel.name, p), extra)
-        require(codegen, lowered, str(self.target.target))
-        return codegen.submit(lowered)
+        with self.target.blame(f"to compile kernel '{kernel.name}'"):
+            require(codegen, lowered, str(self.target.target))
+            return codegen.submit(lowered)
 
     def schedule(self, kernel: Kernel) -> None:
         """Schedules a kernel's naive program by the target's best rule; the kernel keeps the rule, what others declined with, and the result."""
         named = Program(kernel.name, kernel.naive.inputs, kernel.naive.outputs, kernel.naive.dims, kernel.naive.body, kernel.naive.aliases)
         rules = list(self.target.rules)
         declines: list[tuple[str, str]] = []
-        with self.stage("schedule", kernel.name, lambda: schedule.program):
+        with self.stage("schedule", kernel.name, lambda: schedule.program), self.target.blame(f"to schedule kernel '{kernel.name}'"):
             while True:
                 rule, declined = select_rule(rules, named, self.target.machine)
                 schedule = Schedule(named, self.target.machine, intrinsics=self.target.intrinsics)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weft.assemble import stored_bytes
 from weft.codegen.base import THREADS
 from weft.compilation import Compilation, Segment, tensor_info, without_collector
-from weft.errors import GraphError, ScheduleError, UnsupportedError, WeftError
+from weft.errors import GraphError, PluginError, ScheduleError, UnsupportedError, WeftError
 from weft.expr.nodes import Const, Expr, substitute
 from weft.graph.assumptions import assumptions
 from weft.graph.group import kernel_text
@@ -83,7 +83,7 @@ class MixedCompilation:
 
     def offers(self, graph: Graph, target: ResolvedTarget) -> Offers:
         """What a target takes of a graph: as its plugin says, or as its schedule rules do."""
-        answers = host().call("offload", required=target.owner, graph=graph, target=target.target)
+        answers = target.plugins.call("offload", required=target.owner, graph=graph, target=target.target)
         if answers:
             return [offer for answer in answers for offer in answer.value]
         known: dict[str, Take | tuple[str, str]] = {}
@@ -103,8 +103,11 @@ class MixedCompilation:
             return "not_claimed", "the target does not claim this composite"
         try:
             program = lower_group(body, "kernel")
-            select_rule(target.rules, program, target.machine)
+            with target.blame(f"to say whether it takes {type(node.op).__name__}"):
+                select_rule(target.rules, program, target.machine)
             return Take((node,))
+        except PluginError:
+            raise
         except ScheduleError as error:
             return "no_rule", error.why or error.what
         except WeftError as error:
@@ -250,7 +253,8 @@ class _Plan:
                 launches.append(Launch(use.kernel, tuple(buffers), tuple(_text(d) for d in use.dims)))
             used = {launch.kernel for launch in launches}
             codes = {name: kernel.code for name, kernel in one.kernels.items() if name in used and kernel.code is not None}
-            self.code[section] = one.target.kind.image(one.target.target, codes)
+            with one.target.blame("to make one section of its kernels"):
+                self.code[section] = one.target.kind.image(one.target.target, codes)
         conditions = tuple(Condition(str(_text(a.holds)), a.what, a.hint, tuple(_text(x) for x in a.args)) for a in assumed)
         return DeviceCall(device, section, tuple(inputs), tuple(outputs), tuple(places), tuple(launches), conditions, _text(memory.arena_bytes))
 

@@ -17,9 +17,11 @@ import hashlib
 import json
 import operator
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,7 @@ from weft.target import CPU, Target, TargetKind, parse_targets
 # What a compilation needs beyond this is imported when there is one: a model from the cache starts without the compiler.
 if TYPE_CHECKING:
     from weft.graph.nodes import Graph
+    from weft.loop.pipeline import LoopPass
     from weft.machine import Machine
     from weft.passes.capabilities import Capabilities
     from weft.passes.pipeline import GraphPass
@@ -60,13 +63,16 @@ class ResolvedTarget:
 
     @cached_property
     def machine(self) -> Machine:
-        return self.kind.machine(self.target)
+        with self.blame("to describe its machine"):
+            return self.kind.machine(self.target)
 
     @cached_property
     def capabilities(self) -> Capabilities:
         from weft.passes.capabilities import Capabilities
 
         found = self.plugins.call("capabilities", required=self.owner, target=self.target)
+        if len(found) > 1:  # the plugin of the target knows it best
+            found.sort(key=lambda c: c.plugin.name != self.owner)
         return found[0].value if found else Capabilities()
 
     @cached_property
@@ -76,12 +82,8 @@ class ResolvedTarget:
         Raises:
             PluginError: two plugins give one name to an intrinsic each, or one offers what is none.
         """
-        from weft.scheduling.intrinsic import Intrinsic
-
         found: dict[str, Contribution] = {}
         for item in self.plugins.items("intrinsics", required=self.owner, target=self.target):
-            if not isinstance(item.value, Intrinsic):
-                raise PluginError(f"plugin '{item.plugin.name}' ({item.plugin.distribution}) offers {item.value!r}, which is no Intrinsic")
             if not self.machine.features.issuperset(item.value.requires):
                 continue
             twin = found.setdefault(item.value.name, item)
@@ -94,21 +96,26 @@ class ResolvedTarget:
     def rules(self) -> tuple[Rule, ...]:
         return tuple(item.value for item in self.plugins.items("schedules", required=self.owner, target=self.target))
 
+    def graph_passes(self) -> list[GraphPass]:
+        """Of all plugins. An exception in one is an error that names its plugin."""
+        return self._passes("graph_passes", "graph")
+
+    def loop_passes(self) -> list[LoopPass]:
+        """Of all plugins, as `graph_passes`."""
+        return self._passes("loop_passes", "loop")
+
+    def _passes(self, hook: str, what: str) -> list[Any]:
+        found = self.plugins.items(hook, required=self.owner, target=self.target)
+        return [replace(c.value, function=self.plugins.blamed(c, c.value.function, f"in its {what} pass '{c.value.name}'")) for c in found]
+
+    def blame(self, doing: str) -> AbstractContextManager[None]:
+        """What the target's plugin contributed is at work: `PluginHost.blame`."""
+        return self.plugins.blame(self.owner, doing)
+
 
 def target_kinds(plugins: PluginHost | None = None) -> dict[str, TargetKind]:
-    """Every kind of target that installed plugins offer, by name."""
-    return {name: offer.value for name, offer in _offered_kinds(plugins or host()).items()}
-
-
-def _offered_kinds(plugins: PluginHost, wanted: str | None = None) -> dict[str, Contribution]:
-    found: dict[str, Contribution] = {}
-    for item in plugins.items("targets", required=wanted):
-        twin = found.setdefault(item.value.name, item)
-        if twin is not item:
-            raise TargetError(
-                f"two plugins offer the target '{item.value.name}': {twin.plugin.distribution} and {item.plugin.distribution}", hint="uninstall one"
-            )
-    return found
+    """Every kind of target that installed plugins offer, by name, but those that two offer."""
+    return {name: offer.value for name, offer in (plugins or host()).named("targets", "target")[0].items()}
 
 
 def resolve_target(text: str | Target, plugins: PluginHost | None = None) -> ResolvedTarget:
@@ -133,7 +140,10 @@ def resolve_targets(text: str | Target, plugins: PluginHost | None = None) -> tu
     if not isinstance(text, (str, Target)):
         raise TargetError(f"a target is a text, got {type(text).__name__}", hint='for example "llvm", which is this machine')
     name = (text.split() or [""])[0].rstrip(",") if isinstance(text, str) else text.kind
-    offered = _offered_kinds(plugins, wanted=name)
+    offered, clashes = plugins.named("targets", "target", required=name)
+    for word in re.findall(r"(?:^|,)\s*([^\s,]+)", str(text) if isinstance(text, str) else text.kind):
+        if word in clashes:
+            raise clashes[word]
     kinds: dict[str, TargetKind] = {n: offer.value for n, offer in offered.items()}
     if name not in kinds and (name in KNOWN_TARGETS or any(p.name == name for p in plugins.quarantined())):
         raise TargetError(f"the plugin of target '{name}' is not in use", where=str(text), hint=plugins.missing(name, KNOWN_TARGETS.get(name)))
@@ -148,9 +158,11 @@ def resolve_targets(text: str | Target, plugins: PluginHost | None = None) -> tu
 
 def _resolved(given: Target, offer: Contribution, plugins: PluginHost) -> ResolvedTarget:
     kind: TargetKind = offer.value
-    target = kind.resolve(given)
+    with plugins.blame(offer.plugin.name, f"to resolve the target '{given}'"):
+        target = kind.resolve(given)
+        fingerprint = kind.fingerprint(target)
     threads = getattr(given.options, "threads", None)
-    return ResolvedTarget(target, kind, kind.fingerprint(target), threads, plugins, offer.plugin.name)
+    return ResolvedTarget(target, kind, fingerprint, threads, plugins, offer.plugin.name)
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -172,44 +184,66 @@ def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
 
     if isinstance(model, Graph):
         return model
-    chosen = find_frontend(model, frontend)
-    graph = chosen.load(Path(model) if isinstance(model, (str, os.PathLike)) else model, options)
+    chosen = _reader(model, frontend)
+    with host().blame(chosen.plugin.name, f"to read the model as '{chosen.value.name}'"):
+        graph = chosen.value.load(Path(model) if isinstance(model, (str, os.PathLike)) else model, options)
+    if not isinstance(graph, Graph):
+        raise PluginError(f"{chosen.plugin} read the model as {type(graph).__name__}, which is no Graph")
     verify(graph)
     return graph
 
 
 def find_frontend(model: Any, name: str | None = None) -> Frontend:
     """The one frontend that takes a model."""
-    frontends: list[Frontend] = [item.value for item in host().items("frontends")]
+    found: Frontend = _reader(model, name).value
+    return found
+
+
+def _reader(model: Any, name: str | None = None) -> Contribution:
+    plugins = host()
+    by_name, clashes = plugins.named("frontends", "frontend")
+    offered = list(by_name.values())
+    installed = "installed frontends: " + (", ".join(by_name) or "none")
     if name is not None:
-        for f in frontends:
-            if f.name == name:
-                return f
-        raise FrontendError(f"no frontend '{name}'", hint="installed: " + (", ".join(f.name for f in frontends) or "none"))
+        if name in clashes:
+            raise clashes[name]
+        if name in by_name:
+            return by_name[name]
+        raise FrontendError(f"no frontend '{name}'", why=plugins.trouble("frontends"), hint=installed.replace(" frontends", "", 1))
+
+    def takers(function: str, argument: Any) -> list[Contribution]:
+        found = []
+        for c in offered:
+            try:
+                if getattr(c.value, function)(argument):
+                    found.append(c)
+            except Exception as error:  # noqa: BLE001 - foreign code: a frontend that fails to say takes nothing
+                plugins.failed(c.plugin, "frontends", error)
+        return found
+
+    package = None
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         if not path.is_file():
             raise FrontendError(f"no file '{path}'", hint="give the path of a model file")
-        by_suffix = [f for f in frontends if path.suffix.lower() in f.suffixes]
+        by_suffix = [c for c in offered if path.suffix.lower() in c.value.suffixes]
         if len(by_suffix) == 1:
             return by_suffix[0]
         with path.open("rb") as file:
             head = file.read(4096)
-        takers = by_suffix or [f for f in frontends if f.sniff(head)]
+        found = by_suffix or takers("sniff", head)
         what = f"'{path}'"
         package = KNOWN_FRONTENDS.get(path.suffix.lower())
     elif isinstance(model, (bytes, bytearray, memoryview)):
-        takers = [f for f in frontends if f.sniff(bytes(model[:4096]))]
-        what, package = "these bytes", None
+        found, what = takers("sniff", bytes(model[:4096])), "these bytes"
     else:
-        takers = [f for f in frontends if f.accepts(model)]
-        what, package = f"an object of type {type(model).__module__}.{type(model).__name__}", None
-    if len(takers) == 1:
-        return takers[0]
-    if takers:
-        raise FrontendError(f"several frontends take {what}: {', '.join(f.name for f in takers)}", hint="name one: frontend=…")
-    hint = host().missing(package or "", package) if package else "installed frontends: " + (", ".join(f.name for f in frontends) or "none")
-    raise FrontendError(f"no frontend takes {what}", hint=hint)
+        found, what = takers("accepts", model), f"an object of type {type(model).__module__}.{type(model).__name__}"
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise FrontendError(f"several frontends take {what}: {', '.join(c.value.name for c in found)}", hint="name one: frontend=…")
+    hint = plugins.missing(package, package) if package else installed
+    raise FrontendError(f"no frontend takes {what}", why=None if package else plugins.trouble("frontends"), hint=hint)
 
 
 # -- compilation ------------------------------------------------------------------------------------------------------

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import importlib.metadata as metadata
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from weft.errors import PluginError, WeftError, nearest
-from weft.hooks import PROJECT, Specifications
+from weft.contributions import misdeclared, misfit, unmarked
+from weft.errors import ExecutionError, PluginError, WeftError
+from weft.hooks import PROJECT, EngineKind, Specifications
 
 if TYPE_CHECKING:
-    from weft.runtime.device import DeviceKind
+    from weft.runtime.device import Device, DeviceKind
 
 GROUP = "weft.plugins"
+BY_HAND = "(registered by hand)"
 
 # Only for error texts: which distribution brings a target or a frontend.
 KNOWN_TARGETS = {"llvm": "weft-llvm", "cuda": "weft-cuda", "opencl": "weft-opencl", "metal": "weft-metal"}
@@ -33,7 +36,7 @@ KNOWN_FRONTENDS = {
 
 @dataclass
 class Plugin:
-    """One entry point: loaded, or quarantined with the reason in `failure`."""
+    """One entry point: loaded, or quarantined with the reason in `failure`. `notes`: what looks like a mistake and harms nobody."""
 
     name: str
     distribution: str
@@ -43,10 +46,14 @@ class Plugin:
     object: Any = None
     failure: str | None = None
     error: BaseException | None = field(default=None, repr=False)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def healthy(self) -> bool:
         return self.failure is None
+
+    def __str__(self) -> str:
+        return f"plugin '{self.name}' ({' '.join(filter(None, (self.distribution.strip('()'), self.version)))})"
 
 
 @dataclass
@@ -91,65 +98,132 @@ class PluginHost:
             plugin.failure = f"its metadata cannot be read: {str(error).splitlines()[0]}"
             return
         if not fits:
-            plugin.failure = f"needs weft{plugin.requires}, this is weft {self.api_version}"
+            remedy = f"pip install --upgrade {name}, or 'weft{plugin.requires}'"
+            plugin.failure = f"needs weft{plugin.requires}, this is weft {self.api_version}; {remedy}"
             return
         try:
             plugin.object = entry.load()
-            self.manager.register(plugin.object, name=entry.name)
-            self._check_names(plugin)
-        except Exception as error:  # noqa: BLE001 - any failure of foreign code quarantines that plugin alone
+            self._register(plugin)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure of foreign code quarantines that plugin alone
             if self.manager.has_plugin(entry.name):
                 self.manager.unregister(name=entry.name)
             plugin.failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
             plugin.error = error
 
-    def _check_names(self, plugin: Plugin) -> None:
-        known = {n for n in vars(Specifications) if not n.startswith("_")}
-        for n in dir(plugin.object):
-            if hasattr(getattr(plugin.object, n, None), f"{PROJECT}_impl") and n not in known:
-                close = nearest(n, known)
-                raise PluginError(f"unknown hook '{n}'" + (f", did you mean '{close}'?" if close else ""))
+    def _register(self, plugin: Plugin) -> None:
+        wrong = misdeclared(plugin.object)
+        if wrong is not None:
+            raise PluginError(wrong)
+        self.manager.register(plugin.object, name=plugin.name)
+        if not self.manager.get_hookcallers(plugin.object):
+            plugin.notes.append("it implements no hook")
+        plugin.notes += [f"'{name}' has the name of a hook and is not marked with @hookimpl" for name in unmarked(plugin.object)]
 
     # -- calls
     def call(self, hook: str, *, required: str | None = None, **arguments: Any) -> list[Contribution]:
-        """Calls every implementation of a hook singly, sorted by plugin name; an exception loses that plugin's result only.
+        """Calls every implementation of a hook singly, sorted by plugin name. An exception, or a result that the hook may not give, loses that plugin's
+        result only.
 
         Args:
             required: the plugin that the user named: its failure is fatal.
+
+        Raises:
+            PluginError: `required` failed; names it and its distribution.
         """
         results: list[Contribution] = []
         caller = getattr(self.manager.hook, hook)
         by_name = {p.name: p for p in self.plugins}
         for implementation in sorted(caller.get_hookimpls(), key=lambda i: i.plugin_name):
-            plugin = by_name.get(implementation.plugin_name) or Plugin(implementation.plugin_name, "(registered by hand)", "", "", "")
+            plugin = by_name.get(implementation.plugin_name) or Plugin(implementation.plugin_name, BY_HAND, "", "", "")
             try:
                 value = implementation.function(*(arguments[a] for a in implementation.argnames))
-            except Exception as error:  # foreign code
+                wrong = misfit(hook, value)
+                if wrong is not None:
+                    raise PluginError(wrong)
+            except (Exception, SystemExit) as error:  # foreign code
+                self.failed(plugin, hook, error)
                 if required == plugin.name:
-                    if isinstance(error, WeftError):
-                        raise  # it says what is wrong by itself
-                    raise PluginError(f"plugin '{plugin.name}' ({plugin.distribution} {plugin.version}) failed in hook '{hook}'", why=str(error)) from error
-                self.failures.append((plugin, hook, error))
+                    # An error of ours says what is wrong by itself, unless it is about the plugin's own result.
+                    if isinstance(error, WeftError) and not isinstance(error, PluginError):
+                        raise
+                    raise PluginError(f"{plugin} failed in hook '{hook}'", why=_one_line(error)) from error
                 continue
             if value is not None:
                 results.append(Contribution(plugin, value))
         return results
 
+    def failed(self, plugin: Plugin, hook: str, error: BaseException) -> None:
+        """Keeps a failure, once, for `weft plugins` and for errors that it may explain."""
+        if not any(p.name == plugin.name and h == hook and str(e) == str(error) for p, h, e in self.failures):
+            self.failures.append((plugin, hook, error))
+
+    @contextmanager
+    def blame(self, plugin: str, doing: str) -> Iterator[None]:
+        """What a plugin contributed is at work: an exception that is no error of Weft's becomes one that names the plugin and its distribution.
+
+        Raises:
+            PluginError: something else than a WeftError was raised.
+        """
+        try:
+            yield
+        except (WeftError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            found = next((p for p in self.plugins if p.name == plugin), None)
+            hint = "this is a defect of the plugin; --traceback shows where"
+            raise PluginError(f"{found or plugin} failed {doing}", why=_one_line(error, kind=True), hint=hint) from error
+
+    def blamed(self, contribution: Contribution, function: Callable[..., Any], doing: str) -> Callable[..., Any]:
+        """`function`, which a plugin contributed, under `blame`."""
+
+        def guarded(*arguments: Any) -> Any:
+            with self.blame(contribution.plugin.name, doing):
+                return function(*arguments)
+
+        return guarded
+
     def items(self, hook: str, **arguments: Any) -> list[Contribution]:
         """The elements of every sequence that a hook's implementations return."""
         return [Contribution(c.plugin, item) for c in self.call(hook, **arguments) for item in c.value]
+
+    def named(self, hook: str, what: str, **arguments: Any) -> tuple[dict[str, Contribution], dict[str, PluginError]]:
+        """The elements of every sequence by name, and an error for each name that several claim: it is nobody's then.
+
+        Args:
+            what: one of them in an error, e.g. "target".
+        """
+        found: dict[str, list[Contribution]] = {}
+        for item in self.items(hook, **arguments):
+            found.setdefault(item.value.name, []).append(item)
+        clashes = {}
+        for name, items in found.items():
+            if len(items) > 1:
+                owners = list(dict.fromkeys(i.plugin.distribution for i in items))
+                if len(owners) == 1:
+                    clashes[name] = PluginError(f"{owners[0]} offers the {what} '{name}' twice", hint="a defect of that package")
+                else:
+                    clashes[name] = PluginError(f"two plugins offer the {what} '{name}': {' and '.join(owners)}", hint="uninstall one")
+                for i in items:
+                    self.failed(i.plugin, hook, clashes[name])
+        return {name: items[0] for name, items in found.items() if name not in clashes}, clashes
 
     def quarantined(self) -> list[Plugin]:
         return [p for p in self.plugins if not p.healthy]
 
     def register(self, plugin: object, name: str) -> None:
-        """Adds a plugin object by hand (tests, notebooks)."""
-        self.manager.register(plugin, name=name)
-        self.plugins.append(Plugin(name, "(registered by hand)", "", "", repr(plugin), plugin))
+        """Adds a plugin object by hand (tests, notebooks).
+
+        Raises:
+            PluginError: a hook of it is not as it should be.
+        """
+        added = Plugin(name, BY_HAND, "", "", repr(plugin), plugin)
+        self._register(added)
+        self.plugins.append(added)
 
     def unregister(self, name: str) -> None:
         self.manager.unregister(name=name)
         self.plugins = [p for p in self.plugins if p.name != name]
+        self.failures = [f for f in self.failures if f[0].name != name]
 
     def missing(self, wanted: str, distribution: str | None) -> str:
         """The hint for something that no plugin offers: the package to install, or why an installed one is out."""
@@ -158,7 +232,7 @@ class PluginHost:
                 return f"{p.distribution} {p.version} is installed but out of use: {p.failure}"
         for p, hook, error in self.failures:
             if p.distribution == distribution:
-                return f"{p.distribution} {p.version} is installed but failed in hook '{hook}': {error}"
+                return f"{p.distribution} {p.version} is installed but failed in hook '{hook}': {_one_line(error)}"
         if distribution is not None:
             return f"pip install {distribution}"
         broken = "; ".join(f"{p.distribution}: {p.failure}" for p in self.quarantined())
@@ -167,7 +241,7 @@ class PluginHost:
     def trouble(self, hook: str) -> str | None:
         """Which plugins might have offered something through `hook` and do not, and why; None if all are well."""
         lines = [f"{p.distribution} {p.version} is out of use: {p.failure}" for p in self.quarantined()]
-        lines += [f"{p.distribution} {p.version} failed in hook '{h}': {error}" for p, h, error in self.failures if h == hook]
+        lines += [f"{p.distribution} {p.version} failed in hook '{h}': {_one_line(error)}" for p, h, error in self.failures if h == hook]
         return "; ".join(dict.fromkeys(lines)) or None
 
 
@@ -202,16 +276,67 @@ def host() -> PluginHost:
     return PluginHost()
 
 
-def device_kinds() -> dict[str, DeviceKind]:
-    """Every kind of device that installed plugins offer, by name.
+def _one_line(error: BaseException, kind: bool = False) -> str:
+    """What an exception says; `kind`: and what it is, which an error of Weft's need not say."""
+    if isinstance(error, WeftError):
+        return "; ".join(filter(None, (error.what, error.why)))
+    text = " ".join(str(error).split())
+    name = type(error).__name__
+    return (f"{name}: {text}" if kind else text) if text else name
 
-    Raises:
-        PluginError: two plugins offer one name.
-    """
-    found: dict[str, Contribution] = {}
-    for item in host().items("devices"):
-        twin = found.setdefault(item.value.name, item)
-        if twin is not item:
-            pair = f"{twin.plugin.distribution} and {item.plugin.distribution}"
-            raise PluginError(f"two plugins offer the device '{item.value.name}': {pair}", hint="uninstall one")
-    return {name: item.value for name, item in found.items()}
+
+def device_kinds() -> dict[str, DeviceKind]:
+    """Every kind of device that installed plugins offer, by name; one that two offer, or whose plugin fails, is not here, and says why."""
+    plugins = host()
+    found, clashes = plugins.named("devices", "device")
+    kinds = {name: _guarded_device(plugins, item) for name, item in found.items()}
+    for name, error in clashes.items():
+        from weft.runtime.device import DeviceKind
+
+        kinds[name] = DeviceKind(name, lambda error=error: f"{error.what}; {error.hint}", _not_to_be_opened)  # type: ignore[misc]
+    return kinds
+
+
+def _guarded_device(plugins: PluginHost, item: Contribution) -> DeviceKind:
+    from weft.runtime.device import Device
+
+    kind: DeviceKind = item.value
+
+    def missing() -> str | None:
+        try:
+            return kind.missing()
+        except Exception as error:  # noqa: BLE001 - foreign code
+            plugins.failed(item.plugin, "devices", error)
+            return f"{item.plugin} failed to say whether it is: {_one_line(error, kind=True)}"
+
+    def open_it() -> Device:
+        with plugins.blame(item.plugin.name, f"to open the device '{kind.name}'"):
+            device = kind.open()
+        if not isinstance(device, Device):
+            raise PluginError(f"{item.plugin} opened the device '{kind.name}' as {type(device).__name__}, which is no Device")
+        return device
+
+    return replace(kind, missing=missing, open=open_it)
+
+
+def _not_to_be_opened() -> Device:
+    raise ExecutionError("this device has two plugins")  # `missing` has said so before
+
+
+def engine_kinds() -> list[EngineKind]:
+    """Every peer that installed plugins offer; one that fails to say whether it is here is not."""
+    plugins = host()
+
+    def guarded(item: Contribution) -> EngineKind:
+        kind: EngineKind = item.value
+
+        def available() -> str | None:
+            try:
+                return kind.available()
+            except Exception as error:  # noqa: BLE001 - foreign code
+                plugins.failed(item.plugin, "engines", error)
+                return None
+
+        return replace(kind, available=available)
+
+    return [guarded(item) for item in plugins.named("engines", "engine")[0].values()]

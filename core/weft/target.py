@@ -4,7 +4,7 @@
     target  := kind option*
     option  := -name=value | -name            the second for a bool that is on
 
-The options of a kind are the fields of a frozen dataclass, typed int, bool, str, Literal[...] or tuple[T, ...] (written a,b,c),
+The options of a kind are the fields of a frozen dataclass, typed int, float, bool, str, Literal[...] or tuple[T, ...] (written a,b,c),
 each possibly `| None`. Printing leaves out options that have their default value, in the order of the fields.
 """
 
@@ -163,6 +163,8 @@ def _parse_one(part: str, table: Mapping[str, TargetKind], text: str) -> Target:
         return Target(kind.name, kind.options(**values))
     except TypeError as error:
         raise TargetError(f"target '{kind.name}' lacks an option", where=text, why=str(error)) from None
+    except ValueError as error:  # of the options' own checks
+        raise TargetError(f"target '{kind.name}' has no such options", where=text, why=str(error)) from error
 
 
 def _options(fields: Mapping[str, Any]) -> str:
@@ -192,6 +194,11 @@ def _parse_value(name: str, value: str | None, hint: Any, text: str) -> Any:
             return int(value)
         except ValueError:
             raise TargetError(f"option '-{name}' takes an integer, got '{value}'", where=text) from None
+    if hint is float:
+        try:
+            return float(value)
+        except ValueError:
+            raise TargetError(f"option '-{name}' takes a number, got '{value}'", where=text) from None
     if origin is typing.Literal:
         known = typing.get_args(hint)
         for k in known:

@@ -73,11 +73,11 @@ def bench(
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import is_archive, open_executable
     from weft.cli.terminal import Progress
-    from weft.plugins import host
+    from weft.plugins import engine_kinds, host
     from weft.runtime.threads import available_threads
 
     archive = is_archive(model)
-    kinds = [] if archive and against == "all" else choose_engines([item.value for item in host().items("engines")], against)
+    kinds = [] if archive and against == "all" else choose_engines(engine_kinds(), against)
     if archive and kinds:
         raise InputError(f"{model} is compiled already, peers cannot read it", hint="give the model, or --against none")
     count = threads or available_threads()

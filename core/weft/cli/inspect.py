@@ -84,13 +84,12 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     from weft.loop.pipeline import STAGES
     from weft.passes.pipeline import stage_names
     from weft.passes.plan_memory import plan_memory
-    from weft.plugins import host
 
     compilation = Compilation(resolved, cache=False, keep_graphs=True, on_stage=on_stage)
     compilation.graphs["load"] = graph
     found = Inspection(compilation, graph)
     loop_stages = [s.name for s in STAGES]
-    plugin_passes = [item.value.name for item in host().items("graph_passes", target=resolved.target)]
+    plugin_passes = [p.name for p in resolved.graph_passes()]
     known = ["load", *stage_names(), *plugin_passes, "lower_group", "schedule", *loop_stages, "plan"]
     if stage is not None and stage not in known:
         raise unknown("stage", stage, known)

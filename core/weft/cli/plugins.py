@@ -34,6 +34,9 @@ def plugins() -> None:
         typer.echo(f"{p.distribution} ({p.origin}) is out of use: {p.failure}")
     for p, hook, error in found.failures:
         typer.echo(f"{p.distribution}: hook '{hook}' failed: {type(error).__name__}: {error}")
+    for p in found.plugins:
+        for note in p.notes:
+            typer.echo(f"{p.distribution}: {note}")
 
 
 def contributions(host: PluginHost, plugin: Plugin) -> list[str]:
