@@ -60,7 +60,7 @@ from weft.loop.passes.copies import EMPTY, Names, copy_stmt, if_stmt, is_empty
 from weft.loop.passes.simplify import Scope, fails, holds, program_scope, simplify
 
 # The statements of a program may become this many times as many; a small program may always grow to MIN_LIMIT.
-MAX_GROWTH, MIN_LIMIT = 4, 64
+MAX_GROWTH, MIN_LIMIT = 8, 64
 FALSE = Const(False, TRUE.dtype)
 
 
