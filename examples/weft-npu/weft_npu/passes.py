@@ -15,7 +15,7 @@ from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.lower.lower import lower_group
 from weft.machine import Machine
 from weft.ops.contraction import Conv, MatMul
-from weft.ops.movement import Pad
+from weft.ops.movement import Pad, Slice
 from weft.passes.capabilities import Capabilities, LayoutOffer
 from weft.passes.choose_layouts import choose_layouts
 from weft.passes.fuse import fuse
@@ -38,19 +38,24 @@ def legalize(graph: Graph) -> Graph:
 
 def _rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
     if isinstance(node.op, Conv):
-        return _conv(r, node.op, inputs)
+        return _conv(r, node, node.op, inputs)
     if isinstance(node.op, MatMul):
         return _matmul(r, node.op, inputs)
     return None
 
 
-def _conv(r: Rewriter, op: Conv, inputs: tuple[Value | None, ...]) -> Replacement:
+def _conv(r: Rewriter, node: Node, op: Conv, inputs: tuple[Value | None, ...]) -> Replacement:
     x, w, *rest = inputs
     if x is None or w is None or w.constant is None or not isinstance(x.type, TensorType) or not all(isinstance(d, int) for d in x.shape):
         return None
     n = x.tensor.rank - 2
     pads = op.pads or (0,) * 2 * n
     missing = -x.shape[1] % TILE if op.groups == 1 else 0
+    if all(d == 1 for d in w.shape[2:]) and any(d != 1 for d in op.strides) and not any(pads) and op.groups == 1:
+        # What a window of one element skips need not be read.
+        sizes = (*x.shape[:2], *node.output.shape[2:])
+        x = r.add(Slice((0,) * len(sizes), sizes, (1, 1, *op.strides)), x)
+        return r.add(replace(op, strides=()), x, w, *rest)  # type: ignore[no-any-return]
     if not any(pads) and not missing:
         return None
     padded = r.add(Pad((0, 0, *pads[:n], 0, missing, *pads[n:])), x)
@@ -97,16 +102,18 @@ def _conv_layouts(node: Node) -> list[LayoutOffer]:
 
 
 def _pad_layouts(node: Node) -> list[LayoutOffer]:
-    """Borders of pictures in blocks of channels cost as much as in rows."""
+    """Borders and pieces of pictures in blocks of channels cost as much as in rows."""
     x = node.inputs[0]
-    if x is None or x.tensor.rank < 3 or node.op.attributes()["mode"] != "constant":
+    if x is None or x.tensor.rank < 3 or (isinstance(node.op, Pad) and node.op.mode != "constant"):
+        return []
+    if isinstance(node.op, Slice) and (node.op.starts[1] or node.op.sizes[1] != x.shape[1] or (node.op.steps or (1, 1))[1] != 1):
         return []
     channels = blocked(x.tensor.rank, 1, TILE)
     return [LayoutOffer((channels, *(None,) * (len(node.inputs) - 1)), (channels,), 0.0)]
 
 
 def capabilities() -> Capabilities:
-    return Capabilities(claims=frozenset(), layouts={"Conv": _conv_layouts, "Pad": _pad_layouts})
+    return Capabilities(claims=frozenset(), layouts={"Conv": _conv_layouts, "Pad": _pad_layouts, "Slice": _pad_layouts})
 
 
 # -- placement ------------------------------------------------------------------------------------------------------------

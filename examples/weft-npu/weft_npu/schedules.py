@@ -358,11 +358,12 @@ class Gemm(NpuRule):
         (rows, row), (columns, column), (depths, depth) = cut(p.row), cut(p.column), cut(p.depth)
         m = [loop_of[v] for v in p.m] + ([rows] if rows else [])
         n = [loop_of[v] for v in p.n] + ([columns] if columns else [])
-        k = ([depths] if depths else []) + [loop_of[v] for v in p.k]
-        if depths is None and len(p.k) > 1:  # blocks of channels first: taps are walked inside
-            k.sort(key=lambda w: -(int_const(s.loop(w).extent) or 0))
+        # Sums may be cut where A is read block by block; taps, which move windows that overlap, are walked inside.
+        blocks = [v for v in p.k if any(i == Var(v, dt.int64) for i in p.a.indices)]
+        taps = [loop_of[v] for v in p.k if v not in blocks]
+        k = ([depths] if depths else []) + [loop_of[v] for v in blocks]
         batch = [loop_of[v] for v in p.batch]
-        extent = {w: int_const(s.loop(w).extent) or 1 for w in (*m, *n, *k)}
+        extent = {w: int_const(s.loop(w).extent) or 1 for w in (*m, *n, *k, *taps)}
         more = [] if last is None else [x for x in _operands(s.block(last)) if x not in s.buffers(main)]
         plan = self._plan(s, p, sizes, loop_of, (m, n, k), extent, last is not None, len(more))
 
@@ -376,6 +377,7 @@ class Gemm(NpuRule):
             return [outer], [inner, *loops[1:]]
 
         (n_out, n_in), (m_out, m_in), (k_out, k_in) = part(n, plan.n, "n"), part(m, plan.m, "m"), part(k, plan.k, "k")
+        k_in = [*k_in, *taps]
         assert depth is not None and column is not None
         tile = [*([row] if row else []), column, depth]
         s.reorder(*batch, *n_out, *m_out, *k_out, *n_in, *m_in, *k_in, *tile)
@@ -424,7 +426,7 @@ class Gemm(NpuRule):
         room_a, room_b, room_c, _ = memories(s.machine)
         twice = 2 if "double_buffer" in s.machine.features else 1
         iterator = {w: v for v, w in loop_of.items()}
-        tiles = math.prod(extent[w] for w in (*m, *n, *k))
+        tiles = math.prod(extent.values())
 
         def steps(loops: list[str], count: int) -> dict[str, int]:
             """Of each iterator in a piece of `count` steps of the first loop; where that is a loop of tiles, in elements."""
