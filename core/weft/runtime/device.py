@@ -117,6 +117,15 @@ _open: dict[str, Device] = {}
 _opening = threading.Lock()
 
 
+def close_devices(then: Mapping[str, Device] | None = None) -> dict[str, Device]:
+    """Forgets the process's devices, so that they are opened anew when they are wanted, and gives what was open; `then` is open from now on."""
+    with _opening:
+        before = dict(_open)
+        _open.clear()
+        _open.update(then or {})
+        return before
+
+
 def open_device(name: str) -> Device:
     """The process's device of this name.
 

@@ -1,0 +1,276 @@
+"""THE list of what plugins may import: modules, and the names of each. Everything else may change with any version.
+
+Hooks are in it by `weft.hooks.Specifications`, which no plugin has to import.
+
+`python -m weft.public` prints every name with its signature: docs/api.txt is this text as of the last version, and docs/api-changes.md says what has
+changed since. Sources are read, not imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+EVERYTHING: tuple[str, ...] = ("*",)
+"""Of a module: its `__all__`, or whatever it defines without a leading underscore."""
+
+_OPERATORS = (
+    "activation", "arithmetic", "attention", "bitwise", "comparison", "contraction", "elementwise", "image", "indexing", "linear_algebra", "loss",
+    "movement", "normalization", "quantization", "recurrent", "reduction", "scanning", "signal", "sorting", "transcendental", "window",
+)  # fmt: skip
+
+PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "weft": (
+            "Executable", "WeftError", "build", "call", "compile", "compute", "load", "maximum", "minimum", "placeholder", "reduce", "reduce_axis", "scan",
+            "schedule", "select", "sum", "var",
+        ),  # fmt: skip
+        "weft.errors": EVERYTHING,
+        "weft.dtypes": EVERYTHING,
+        "weft.machine": EVERYTHING,
+        "weft.target": EVERYTHING,
+        "weft.hooks": ("EngineKind", "Frontend", "Specifications", "StageReport", "hookimpl"),
+        # formulas
+        "weft.expr.nodes": EVERYTHING,
+        "weft.expr.functions": EVERYTHING,
+        "weft.expr.printer": ("print_expr",),
+        "weft.expr.parser": ("parse_expr",),
+        "weft.expr.evaluate": ("evaluate",),
+        "weft.expr.ranges": ("Range", "range_of"),
+        "weft.expr.simplify": ("prove", "simplify"),
+        "weft.expr.affine": EVERYTHING,
+        "weft.tensor.language": EVERYTHING,
+        "weft.tensor.evaluate": ("evaluate",),
+        # loops and schedules
+        "weft.loop.nodes": EVERYTHING,
+        "weft.loop.printer": ("excerpt", "print_program", "print_stmt"),
+        "weft.loop.parser": ("parse_program", "parse_stmt"),
+        "weft.loop.interpret": ("interpret",),
+        "weft.loop.verify": ("verify",),
+        "weft.loop.pipeline": ("LoopPass", "lower_program"),
+        "weft.scheduling": EVERYTHING,
+        "weft.scheduling.intrinsic": ("Call", "Intrinsic", "Operand", "OperandView", "meanings"),
+        "weft.scheduling.rule": EVERYTHING,
+        "weft.scheduling.schedule": ("Schedule",),
+        "weft.scheduling.trace": ("Step", "Trace", "replay"),
+        "weft.scheduling.tree": ("blocks_in",),
+        # graphs and operators
+        "weft.graph.nodes": EVERYTHING,
+        "weft.graph.operator": EVERYTHING,
+        "weft.graph.layout": EVERYTHING,
+        "weft.graph.group": EVERYTHING,
+        "weft.graph.rewrite": ("Replacement", "Rewriter", "copy_graph", "drop_dead", "rewrite", "substitute_symbols"),
+        "weft.graph.evaluate": ("evaluate",),
+        "weft.graph.printer": ("print_graph",),
+        "weft.graph.parser": ("parse_graph",),
+        "weft.graph.verify": ("verify",),
+        "weft.ops": EVERYTHING,
+        **{f"weft.ops.{family}": EVERYTHING for family in _OPERATORS},
+        "weft.ops.composing": ("Composer",),
+        "weft.ops.winograd": ("POINTS", "TAPS", "WinogradConv"),
+        "weft.ops.shapes": EVERYTHING,
+        "weft.passes.capabilities": EVERYTHING,
+        "weft.passes.choose_layouts": ("choose_layouts",),
+        "weft.passes.fuse": ("fuse",),
+        "weft.passes.pipeline": ("GraphPass",),
+        "weft.passes.place": ("Offers", "Refuse", "Take"),
+        "weft.lower.lower": ("lower_group", "lower_tensors"),
+        # code and what runs it
+        "weft.codegen.base": EVERYTHING,
+        "weft.codegen.segment": EVERYTHING,
+        "weft.runtime": EVERYTHING,
+        "weft.runtime.abi": EVERYTHING,
+        "weft.runtime.arrays": EVERYTHING,
+        "weft.runtime.cpu_features": ("known_features",),
+        "weft.runtime.device": ("Device", "DeviceKind", "Memory", "Slice", "open_device"),
+        "weft.runtime.executable": ("Executable", "NativeCode"),
+        # tests
+        "weft.testing.imports": EVERYTHING,
+        "weft.testing.intrinsics": ("check_intrinsic",),
+        "weft.testing.models": EVERYTHING,
+        "weft.testing.plugin": ("ResolvedTarget", "registered", "resolve_target"),
+    }
+)
+
+
+def public_names(module: str) -> tuple[str, ...]:
+    """What a plugin may import from a public module, sorted.
+
+    Raises:
+        KeyError: the module is not public.
+    """
+    given = PUBLIC[module]
+    return tuple(sorted(_defined(module) if given == EVERYTHING else given))
+
+
+def api_lines() -> Iterator[str]:
+    """The whole list: each module in a line, then each of its names with its signature, a line each, with members below classes."""
+    for module in sorted(PUBLIC):
+        yield module
+        for name in public_names(module):
+            yield from ("  " + line for line in signature(module, name))
+
+
+def api_entries() -> dict[str, str]:
+    """`module.name` → its signature, members of classes included."""
+    found = {}
+    for module in sorted(PUBLIC):
+        for name in public_names(module):
+            found[f"{module}.{name}"] = "\n".join(signature(module, name))
+    return found
+
+
+def parse_api(text: str) -> dict[str, str]:
+    """The entries of a text that `python -m weft.public` printed."""
+    found: dict[str, list[str]] = {}
+    module = key = ""
+    for line in text.splitlines():
+        if not line.startswith(" "):
+            module = line
+        elif not line.startswith("    "):
+            words = line.split()
+            name = words[1] if words[0] in ("class", "def") else words[0]
+            key = f"{module}.{name.partition('(')[0].rstrip(':')}"
+            found[key] = [line[2:]]
+        else:
+            found[key].append(line[2:])
+    return {key: "\n".join(lines) for key, lines in found.items()}
+
+
+# -- signatures -------------------------------------------------------------------------------------------------------
+
+
+def signature(module: str, name: str) -> list[str]:
+    """A name as it is declared: a function's arguments; a class's bases, fields and methods; another module's name where it is only passed on.
+
+    Raises:
+        LookupError: the module does not have it.
+    """
+    home = _passed_on(module).get(name)
+    if home is not None:
+        return [f"{name} = {home}.{name}"] if home in PUBLIC and name in public_names(home) else signature(home, name)
+    for node in _top(module):
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return [_function(node)]
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return _class(node)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
+            alias = ast.unparse(node.annotation) == "TypeAlias" and node.value is not None
+            return [f"{name}: {ast.unparse(node.annotation)}" + (f" = {ast.unparse(node.value)}" if alias and node.value is not None else "")]
+        if isinstance(node, ast.Assign) and name in _targets(node):
+            return [name]
+    raise LookupError(f"'{module}' does not define '{name}'")
+
+
+def _function(node: ast.FunctionDef) -> str:
+    marks = [m for m in ("property", "classmethod", "staticmethod", "abstractmethod", "cached_property") if m in [ast.unparse(d) for d in node.decorator_list]]
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
+    return f"def {node.name}({ast.unparse(node.args)}){returns}" + (f"  # {', '.join(marks)}" if marks else "")
+
+
+def _class(node: ast.ClassDef) -> list[str]:
+    bases = ", ".join(ast.unparse(b) for b in node.bases)
+    lines = [f"class {node.name}" + (f"({bases})" if bases else "")]
+    inherited = set().union(*(_members().get(b, set()) for b in _ancestors(node)))
+    for part in node.body:
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and not part.target.id.startswith("_"):
+            default = f" = {ast.unparse(part.value)}" if part.value is not None and "ClassVar" not in ast.unparse(part.annotation) else ""
+            lines.append(f"  {part.target.id}: {ast.unparse(part.annotation)}{default}")
+        if isinstance(part, ast.FunctionDef) and (part.name == "__init__" or (not part.name.startswith("_") and part.name not in inherited)):
+            if not any(ast.unparse(d).startswith("algorithm(") for d in part.decorator_list):
+                lines.append("  " + _function(part))
+    return lines
+
+
+def _ancestors(node: ast.ClassDef) -> set[str]:
+    found: set[str] = set()
+    todo = [ast.unparse(b) for b in node.bases]
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += _bases().get(name, [])
+    return found
+
+
+@cache
+def _classes() -> list[ast.ClassDef]:
+    return [node for module in PUBLIC for node in _top(module) if isinstance(node, ast.ClassDef)]
+
+
+@cache
+def _members() -> dict[str, set[str]]:
+    """Per class of any public module the methods that it defines."""
+    return {c.name: {p.name for p in c.body if isinstance(p, ast.FunctionDef)} for c in _classes()}
+
+
+@cache
+def _bases() -> dict[str, list[str]]:
+    return {c.name: [ast.unparse(b) for b in c.bases] for c in _classes()}
+
+
+# -- sources ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _source(module: str) -> ast.Module:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise LookupError(f"no module '{module}'")
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def _top(module: str) -> Iterator[ast.stmt]:
+    """Statements of a module, those under `if TYPE_CHECKING` and the like included."""
+    todo = list(_source(module).body)
+    while todo:
+        node = todo.pop(0)
+        if isinstance(node, (ast.If, ast.Try)):
+            todo = [*node.body, *todo]
+        else:
+            yield node
+
+
+def _targets(node: ast.Assign) -> list[str]:
+    return [n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+
+
+@cache
+def _passed_on(module: str) -> dict[str, str]:
+    """Names that a module has from another: name → the other."""
+    found = {}
+    for node in _top(module):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "weft":
+            for a in node.names:
+                if a.name == "*":
+                    found.update({n: _passed_on(str(node.module)).get(n, str(node.module)) for n in _defined(str(node.module))})
+                elif a.asname in (None, a.name):
+                    found[a.name] = str(node.module)
+        if isinstance(node, ast.Assign) and _targets(node) == ["_PUBLIC"]:
+            found.update(ast.literal_eval(node.value))  # names that `weft` finds at first use
+    return found
+
+
+@cache
+def _defined(module: str) -> frozenset[str]:
+    names: set[str] = set()
+    for node in _top(module):
+        if isinstance(node, ast.Assign) and _targets(node) == ["__all__"] and isinstance(node.value, ast.List):
+            return frozenset(ast.literal_eval(node.value))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names.update(_targets(node))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+        elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            names |= _defined(str(node.module))
+    return frozenset(n for n in names if not n.startswith("_"))
+
+
+if __name__ == "__main__":
+    print("\n".join(api_lines()))

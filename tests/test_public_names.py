@@ -1,0 +1,102 @@
+"""The list of what plugins may import: it is true, it does not change in silence, and our own plugins keep to it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft import public
+from weft.errors import PluginError
+from weft.testing.imports import imports_beyond
+
+ROOT = Path(__file__).parents[1]
+API = ROOT / "docs" / "api.txt"
+NOTES = ROOT / "docs" / "api-changes.md"
+
+
+def folders() -> list[Path]:
+    """Plugins' sources: ours, the example's, those of the guide's readers."""
+    found = [p.parent for p in sorted(ROOT.glob("plugins/**/__init__.py")) if not (p.parent.parent / "__init__.py").exists()]
+    found += sorted(p for p in ROOT.glob("examples/*/*") if (p / "__init__.py").exists())
+    return [*found, *sorted(p for p in ROOT.glob("tests/guide/*") if p.is_dir()), ROOT / "tests" / "mixed" / "board.py"]
+
+
+@pytest.mark.parametrize("module", public.PUBLIC)
+def test_every_public_name_is_there(module: str) -> None:
+    found = importlib.import_module(module)
+    assert [n for n in public.public_names(module) if not hasattr(found, n)] == []
+
+
+def test_the_face_of_weft_is_public() -> None:
+    assert sorted(weft.__all__) == list(public.public_names("weft"))
+
+
+def test_nothing_changes_without_a_note() -> None:
+    then, now = public.parse_api(API.read_text()), public.api_entries()
+    to_come = NOTES.read_text().split("## To come")[1].split("\n## ")[0]
+    silent = [name for name in then if now.get(name) != then[name] and f"`{name}`" not in to_come]
+    told = [f"{name}\n  was: {then[name]}\n  is:  {now.get(name, 'gone')}" for name in silent]
+    assert not told, "public names have changed: note each in docs/api-changes.md, under 'To come', or leave it as it was\n" + "\n".join(told)
+
+
+def test_the_list_itself_does_not_change_without_a_version() -> None:
+    digest = hashlib.sha256(API.read_bytes()).hexdigest()[:12]
+    (newest,) = re.findall(r"^## [\d.]+ \(api\.txt (\w+)\)$", NOTES.read_text(), re.M)[:1]
+    assert newest == digest, "docs/api.txt is that of the last version: give the new version a heading in docs/api-changes.md"
+
+
+def test_the_text_holds_every_entry() -> None:
+    assert public.parse_api("\n".join(public.api_lines())) == public.api_entries()
+
+
+def test_signatures_are_those_of_the_sources() -> None:
+    assert public.signature("weft.scheduling.rule", "Offer") == ["class Offer", "  cost: float", "  note: str = ''"]
+    assert public.signature("weft.scheduling", "Offer") == ["Offer = weft.scheduling.rule.Offer"]
+    assert public.signature("weft", "load") == ["def load(model: Any, *, frontend: str | None=None, **options: Any) -> Graph"]
+    assert "  def schedules(self, target: Target) -> Sequence[Rule]" in public.signature("weft.hooks", "Specifications")
+    assert public.signature("weft.ops", "Relu") == ["Relu = weft.ops.activation.Relu"]
+    with pytest.raises(LookupError, match=r"'weft\.machine' does not define 'Nothing'"):
+        public.signature("weft.machine", "Nothing")
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_plugins_import_public_names_only(folder: Path) -> None:
+    assert imports_beyond(folder) == []
+
+
+def test_there_are_plugins_to_look_at() -> None:
+    assert {"weft_llvm", "weft_onnx", "weft_darknet", "weft_npu"} <= {p.name for p in folders()}
+
+
+def test_what_is_not_public_is_listed_with_what_is(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "a.py").write_text(
+        "import weft, numpy\nimport weft.plugins\nimport weft.ops as o\nfrom weft import dtypes as dt\nfrom weft.expr import nodes as ex\n"
+        "from weft.hooks import hookimpl, hookimp\nfrom weft.pipeline import compile\n\n\n"
+        "def f() -> None:\n    from weft.mixed import alone\n    from . import pipeline\n"
+        "    print(weft.compile, weft.comple, weft.dtypes.float32, ex.Add, ex.Addd)\n"
+        "    print(o.Relu, o.Rulu, dt.float32.bytes, pipeline.anything)\n"
+    )
+    assert imports_beyond(tmp_path) == [
+        "inner/a.py:2: weft.plugins is not public",
+        "inner/a.py:6: weft.hooks.hookimp is not public: did you mean weft.hooks.hookimpl?",
+        "inner/a.py:7: weft.pipeline.compile is not public: use weft.compile",
+        "inner/a.py:11: weft.mixed.alone is not public",
+        "inner/a.py:13: weft.comple is not public: did you mean weft.compile?",
+        "inner/a.py:13: weft.expr.nodes.Addd is not public: did you mean weft.expr.nodes.Add?",
+        "inner/a.py:14: weft.ops.Rulu is not public: did you mean weft.ops.Relu?",
+    ]
+    assert imports_beyond(tmp_path / "inner" / "a.py")[0] == "a.py:2: weft.plugins is not public"
+
+
+def test_packages_are_found_by_name() -> None:
+    assert imports_beyond("weft_onnx") == []
+    with pytest.raises(PluginError, match="no package 'weft_nothing'\n  hint: give the name that is imported, or a Path of sources"):
+        imports_beyond("weft_nothing")
+    with pytest.raises(PluginError, match="no file or folder"):
+        imports_beyond(ROOT / "nothing")
