@@ -16,11 +16,12 @@ from weft.graph.assumptions import assumptions
 from weft.graph.group import kernel_text
 from weft.graph.nodes import Graph, Node, Value
 from weft.graph.region import Region
+from weft.loop.work import count_work
 from weft.lower.lower import lower_group
 from weft.ops import Identity
 from weft.passes.capabilities import Capabilities
 from weft.passes.pipeline import SHARED, GraphPass, run_passes
-from weft.passes.place import Offers, Placement, Refuse, Take, place
+from weft.passes.place import TYPICAL, Offers, Placement, Refuse, Take, place
 from weft.plugins import host
 from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.formulas import formula
@@ -144,6 +145,18 @@ def alone(node: Node) -> Graph:
     outputs = [Value(v.name, v.type) for v in node.outputs]
     copy = Node(node.op, [None if v is None else inputs[id(v)] for v in node.inputs], outputs, node.names)
     return Graph("node", [v for v in inputs.values() if v.constant is None], outputs, [copy], output_names=[v.name for v in outputs])
+
+
+def multiply_adds(node: Node) -> float:
+    """Multiplications with their additions in a contraction's definition, 0 for other operators; sizes known at run time only count as typical ones."""
+    if node.op.kind != "contraction":
+        return 0.0
+    try:
+        program = lower_group(alone(node), "kernel")
+    except WeftError:  # one that only a target's own way computes
+        return 0.0
+    found = count_work(program, frozenset(), {d.name: TYPICAL for d in program.dims})
+    return found.flop / 2 if found is not None else 0.0
 
 
 def _own_results(graph: Graph) -> Graph:

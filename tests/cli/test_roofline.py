@@ -15,11 +15,11 @@ from weft.cli.limits import Limits, sizes
 from weft.cli.profile import Call, Profile
 from weft.cli.roofline import roofline
 from weft.cli.trace import as_trace
-from weft.cli.work import count_work
 from weft.codegen.profile import PROFILE, profiled
 from weft.codegen.segment import AllocateOutput, BindSymbol, KernelCall, Output, SegmentSpec, Stamp, Tensor
 from weft.expr.nodes import const
 from weft.loop.parser import parse_program
+from weft.loop.work import count_work
 
 Weft = Callable[..., Any]
 

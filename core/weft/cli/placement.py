@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from weft.graph.nodes import Graph, Node
+    from weft.graph.nodes import Graph
     from weft.passes.place import Placement
     from weft.pipeline import OnStage, ResolvedTarget
 
@@ -53,6 +53,7 @@ def print_placement(placed: Placed, stage: str | None) -> None:
         return
     from weft.cli.terminal import print_table
     from weft.graph.region import Region
+    from weft.mixed import multiply_adds
 
     work: dict[str, float] = {}
     for p in placed.placement.nodes:
@@ -67,21 +68,3 @@ def print_placement(placed: Placed, stage: str | None) -> None:
         why = "\n".join(f"{target}: {reason} [{code}]" for target, (code, reason) in p.refused.items())
         nodes.append((f"%{p.node.outputs[0].name}", type(p.node.op).__name__, ", ".join(sorted(p.node.names)), p.target, why))
     print_table("nodes", ["value", "operator", "from", "target", "why not elsewhere"], nodes)
-
-
-def multiply_adds(node: Node) -> float:
-    """Multiplications with their additions in a contraction's definition, 0 for other operators; sizes known at run time only count as typical ones."""
-    from weft.cli.work import count_work
-    from weft.errors import WeftError
-    from weft.lower.lower import lower_group
-    from weft.mixed import alone
-    from weft.passes.place import TYPICAL
-
-    if node.op.kind != "contraction":
-        return 0.0
-    try:
-        program = lower_group(alone(node), "kernel")
-    except WeftError:  # one that only a target's own way computes
-        return 0.0
-    found = count_work(program, frozenset(), {d.name: TYPICAL for d in program.dims})
-    return found.flop / 2 if found is not None else 0.0

@@ -131,8 +131,8 @@ def seconds_per_tick(executable: Executable, inputs: Mapping[str, Array], stamp:
 
 
 def _calls(profiled: Profiled, inputs: Mapping[str, Array], times: Array) -> tuple[tuple[Call, ...], float]:
-    from weft.cli.work import Work, count_work
     from weft.codegen.segment import KernelCall
+    from weft.loop.work import Work, count_work
     from weft.scheduling.rule import select_rule
 
     compilation = profiled.compilation
