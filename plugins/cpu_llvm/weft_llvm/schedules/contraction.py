@@ -299,15 +299,17 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
     row_extent: int | None = 1
     if row_loop is not None:
         row_extent = int_const(s.loop(row_loop).extent)
-    # Rows of a group, behind which the next group's go on in the same dimension of the result.
-    grouped = row_loop is not None and any(row_loop in free_vars(b) and len(free_vars(b)) > 1 for b in s.block(name).bindings)
+    # Rows or columns of a group, behind which the next group's go on in the same dimension of the result.
+    shared = {x for b in s.block(name).bindings if len(free_vars(b)) > 1 for x in free_vars(b)}
+    grouped, grouped_columns = row_loop in shared, roles.column in shared
     width = int_const(s.loop(vector_loop).extent)
     panel = width is not None and (width <= lanes or width == PANEL_VECTORS * lanes)
     if panel:
         assert width is not None
         inside = -(-width // lanes)
         column_extent = view.extent(roles.column) if roles.column is not None else 1
-        candidates = [c * inside for c in range(1, MOST_COLUMNS // inside + 1) if c <= column_extent and (column_extent % c == 0 or column_extent > 16 * c)]
+        wide = 0 if grouped_columns else column_extent
+        candidates = [c * inside for c in range(1, MOST_COLUMNS // inside + 1) if c <= column_extent and (column_extent % c == 0 or wide > 16 * c)]
         tile = _choose(
             s, row_extent, candidates, column_extent * inside, machine, dtype, depth, _shared(view, roles, reduce), bool(view.conditions) or len(reduce) > 2
         )
@@ -539,13 +541,14 @@ def _parallelise(s: Schedule, outer: list[str], name: str, machine: Machine) -> 
         n = int_const(s.loop(loop).extent)
         if taken and n is not None and n * tasks >= 2 * wanted:
             # Part of it: a fused loop's number says nothing about where the last tile is, which the loop inside still does.
-            whole = dict(s.loop(loop).annotations).get("partition") == 0
+            uncut = dict(s.loop(loop).annotations).get("partition") == 0
             part = n // -(-wanted // tasks)
-            if whole:
-                # It is not cut, so that a last part of another length would be a condition on every step.
+            if uncut or any({loop, *taken} & free_vars(b).keys() > {loop} for b in s.block(name).bindings):
+                # A last part of another length would be a condition on every step of a loop that is not cut; and where the loop counts on inside another
+                # one that is shared out (channels of a group), it would reach into what comes next there.
                 part = next(p for p in range(part, 0, -1) if n % p == 0)
             loop, inside = s.split(loop, [None, part])
-            if whole:
+            if uncut:
                 s.annotate(inside, "partition", 0)
             n = int_const(s.loop(loop).extent)
         taken.append(loop)
