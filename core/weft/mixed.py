@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.assemble import stored_bytes
@@ -77,8 +77,12 @@ class MixedCompilation:
         with self._stage("offload", graph.name):
             offers = {t.target.kind: self.offers(graph, t) for t, on_host in zip(self.targets, native) if not on_host}
         names = kinds if native[-1] else [*kinds, HOST]
+        transfers = {t.target.kind: t.kind.transfer(t.target) for t in self.targets}
+        if self.strict or not native[-1]:  # the host is no alternative, however much faster it were
+            offers = {t: [replace(o, cost=0.0) if isinstance(o, Take) else o for o in made] for t, made in offers.items()}
+            transfers = {}
         with self._stage("place", graph.name):
-            self.placement = place(graph, names, offers, {t.target.kind: t.kind.transfer(t.target) for t in self.targets})
+            self.placement = place(graph, names, offers, transfers)
         self._refuse(kinds, names)
         return self.placement.graph
 

@@ -18,17 +18,18 @@ from types import MappingProxyType
 EVERYTHING: tuple[str, ...] = ("*",)
 """Of a module: its `__all__`, or whatever it defines without a leading underscore."""
 
+_FACE = (
+    "Executable", "WeftError", "build", "call", "compile", "compute", "load", "maximum", "minimum", "placeholder", "reduce", "reduce_axis", "scan",
+    "schedule", "select", "sum", "var",
+)  # fmt: skip
 _OPERATORS = (
-    "activation", "arithmetic", "attention", "bitwise", "comparison", "contraction", "elementwise", "image", "indexing", "linear_algebra", "loss",
+    "activation", "arithmetic", "attention", "bitwise", "comparison", "contraction", "image", "indexing", "linear_algebra", "loss",
     "movement", "normalization", "quantization", "recurrent", "reduction", "scanning", "signal", "sorting", "transcendental", "window",
 )  # fmt: skip
 
 PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "weft": (
-            "Executable", "WeftError", "build", "call", "compile", "compute", "load", "maximum", "minimum", "placeholder", "reduce", "reduce_axis", "scan",
-            "schedule", "select", "sum", "var",
-        ),  # fmt: skip
+        "weft": _FACE,
         "weft.errors": EVERYTHING,
         "weft.dtypes": EVERYTHING,
         "weft.machine": EVERYTHING,
@@ -71,6 +72,8 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.ops": EVERYTHING,
         **{f"weft.ops.{family}": EVERYTHING for family in _OPERATORS},
         "weft.ops.composing": ("Composer",),
+        "weft.ops.elementwise": ("Binary", "FloatUnary", "Function", "Identity", "Scalar", "Unary"),
+        "weft.ops.precision": ("in_compute_dtype",),
         "weft.ops.winograd": ("POINTS", "TAPS", "WinogradConv"),
         "weft.ops.shapes": EVERYTHING,
         "weft.passes.capabilities": EVERYTHING,

@@ -173,3 +173,14 @@ def test_an_archive_runs_and_shows_its_plan(tmp_path: Path) -> None:
     again = weft.Executable.load(tmp_path / "net.weft")
     agrees(model(), again)
     assert "copy x from host to board" in again.plan
+
+
+@pytest.mark.parametrize(("target", "strict"), [("board -ops=Relu -latency=1000000", False), ("board -ops=Relu -latency=1000000, llvm", True)])
+def test_costs_send_nothing_to_a_host_that_is_no_alternative(target: str, strict: bool) -> None:
+    g = GraphBuilder("relu")
+    g.output(g.add(Relu(), g.input("x", tensor_type("float32", (4, 8)))), "y")
+    graph = g.build()
+    exe = weft.compile(graph, target, strict=strict, cache=False)
+    assert kinds(exe) == ["x>board", "device", "y>host"]
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+    np.testing.assert_array_equal(exe.run({"x": x})["y"], np.maximum(x, 0))

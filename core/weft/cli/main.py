@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from weft.cli import bench, compile, demo, inspect, plugins, run, targets
+from weft.cli import bench, compile, demo, inspect, plugin_new, plugins, run, targets
 from weft.errors import WeftError
 from weft.settings import describe
 
@@ -37,6 +37,7 @@ def build_app() -> typer.Typer:
         ("demo", demo.demo),
     ):
         app.command(name)(function)
+    app.add_typer(plugin_new.plugin)
     _add_plugin_commands(app)
     return app
 
