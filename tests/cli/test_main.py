@@ -20,11 +20,11 @@ Weft = Callable[..., Any]
 def test_help_lists_the_commands_and_the_environment(weft: Weft) -> None:
     result = weft("--help")
     assert result.code == 0
-    for word in ("run", "compile", "bench", "inspect", "plugins", "targets", "demo", "hello", "WEFT_CACHE_DIR", "WEFT_THREADS"):
+    for word in ("run", "compile", "bench", "inspect", "plugin", "plugins", "targets", "demo", "hello", "WEFT_CACHE_DIR", "WEFT_THREADS"):
         assert word in result.out
 
 
-@pytest.mark.parametrize("command", ["run", "compile", "bench", "inspect", "plugins", "targets", "demo"])
+@pytest.mark.parametrize("command", ["run", "compile", "bench", "inspect", "plugin", "plugins", "targets", "demo"])
 def test_every_command_has_help(weft: Weft, command: str) -> None:
     result = weft(command, "--help")
     assert result.code == 0
