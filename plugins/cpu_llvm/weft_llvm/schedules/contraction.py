@@ -309,7 +309,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
         inside = -(-width // lanes)
         column_extent = view.extent(roles.column) if roles.column is not None else 1
         wide = 0 if grouped_columns else column_extent
-        candidates = [c * inside for c in range(1, MOST_COLUMNS // inside + 1) if c <= column_extent and (column_extent % c == 0 or wide > 16 * c)]
+        candidates = [c * inside for c in range(1, MOST_COLUMNS // inside + 1) if c <= column_extent and (column_extent % c == 0 or wide > 4 * c)]
         tile = _choose(
             s, row_extent, candidates, column_extent * inside, machine, dtype, depth, _shared(view, roles, reduce), bool(view.conditions) or len(reduce) > 2
         )
@@ -539,6 +539,10 @@ def _parallelise(s: Schedule, outer: list[str], name: str, machine: Machine) -> 
         if tasks >= wanted or s.loop(loop).kind != "serial":
             break
         n = int_const(s.loop(loop).extent)
+        uneven = loop in free_vars(s.block(name).predicate)
+        if taken and uneven and tasks >= 2 * machine.cores and (n is None or n < 2 * -(-wanted // tasks)):
+            # Of fused loops no iteration is known to be the last of one, so that every tile would ask whether it is whole.
+            break
         if taken and n is not None and n * tasks >= 2 * wanted:
             # Part of it: a fused loop's number says nothing about where the last tile is, which the loop inside still does.
             uncut = dict(s.loop(loop).annotations).get("partition") == 0
