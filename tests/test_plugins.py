@@ -241,6 +241,12 @@ def test_frontends_that_clash_are_both_named(site: Site, monkeypatch: pytest.Mon
     assert find_frontend(model, "two").name == "two"
 
 
+def test_a_plugin_that_offers_a_name_twice_is_told_so(site: Site) -> None:
+    site.install("npu", TARGET.replace("{before}", "").replace("[Npu()]", "[Npu(), Npu()]"))
+    with pytest.raises(PluginError, match="npu offers the target 'npu' twice\n  hint: a defect of that package"):
+        resolve_target("npu", site.host())
+
+
 def test_two_frontends_of_one_name_are_nobodys(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     frontend = "from weft.hooks import Frontend, hookimpl\n@hookimpl\ndef frontends():\n"
     frontend += "    return [Frontend(n, ('.' + n,), lambda head: False, lambda o: False, lambda source, options: None) for n in ('same', '{name}')]\n"

@@ -198,7 +198,8 @@ class PluginHost:
         clashes = {}
         for name, items in found.items():
             if len(items) > 1:
-                owners = list(dict.fromkeys(i.plugin.distribution for i in items))
+                by_name = {i.plugin.name: i.plugin.distribution for i in items}
+                owners = list(by_name.values()) if len(set(by_name.values())) == len(by_name) else [f"{d} ({p})" for p, d in by_name.items()]
                 if len(owners) == 1:
                     clashes[name] = PluginError(f"{owners[0]} offers the {what} '{name}' twice", hint="a defect of that package")
                 else:
@@ -285,9 +286,9 @@ def _one_line(error: BaseException, kind: bool = False) -> str:
     return (f"{name}: {text}" if kind else text) if text else name
 
 
-def device_kinds() -> dict[str, DeviceKind]:
+def device_kinds(plugins: PluginHost | None = None) -> dict[str, DeviceKind]:
     """Every kind of device that installed plugins offer, by name; one that two offer, or whose plugin fails, is not here, and says why."""
-    plugins = host()
+    plugins = plugins or host()
     found, clashes = plugins.named("devices", "device")
     kinds = {name: _guarded_device(plugins, item) for name, item in found.items()}
     for name, error in clashes.items():

@@ -98,7 +98,7 @@ def test_broken_plugins_are_listed_with_the_reason(weft: Weft, monkeypatch: pyte
     monkeypatch.setattr(host(), "failures", [(broken, "engines", RuntimeError("no licence"))])
     out = weft("plugins").out
     assert "quarantined" in out
-    assert "weft-bad (weft_bad) is out of use: needs weft>=9, this is weft 0.1.0" in out
+    assert "weft-bad 2.0 (weft_bad) is out of use: needs weft>=9, this is weft 0.1.0" in out
     assert "weft-bad: hook 'engines' failed: RuntimeError: no licence" in out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,14 +10,22 @@ if TYPE_CHECKING:
     from weft.plugins import Plugin, PluginHost
 
 
-def plugins() -> None:
+def plugins(
+    explain: Annotated[str | None, typer.Option("--explain", metavar="TARGET", help="Who contributes what to this target, who won, and why.")] = None,
+) -> None:
     """Lists installed plugins and their health.
 
     Distribution, version, range of Weft versions, what each contributes, and why one is out of use.
     """
+    from weft.cli.explain import health, print_explanation
     from weft.cli.terminal import print_table
     from weft.plugins import host
 
+    if explain is not None:
+        from weft.pipeline import resolve_targets
+
+        print_explanation(resolve_targets(explain))
+        return
     found = host()
     rows = [
         (
@@ -30,13 +38,8 @@ def plugins() -> None:
         for p in found.plugins
     ]
     print_table(f"plugins of weft {found.api_version}", ["plugin", "distribution", "needs", "contributes", "health"], rows)
-    for p in found.quarantined():
-        typer.echo(f"{p.distribution} ({p.origin}) is out of use: {p.failure}")
-    for p, hook, error in found.failures:
-        typer.echo(f"{p.distribution}: hook '{hook}' failed: {type(error).__name__}: {error}")
-    for p in found.plugins:
-        for note in p.notes:
-            typer.echo(f"{p.distribution}: {note}")
+    for line in health(found):
+        typer.echo(line)
 
 
 def contributions(host: PluginHost, plugin: Plugin) -> list[str]:

@@ -73,6 +73,15 @@ def stage_names() -> list[str]:
     return [name for name, _, _ in STAGES]
 
 
+def pass_names(extra: Sequence[GraphPass]) -> list[str]:
+    """The core's passes and those of `extra`, in the order in which they run.
+
+    Raises:
+        GraphError: a pass names a slot that does not exist.
+    """
+    return [name for name, _ in _ordered(extra)]
+
+
 def run_passes(
     graph: Graph,
     capabilities: Capabilities | None = None,
