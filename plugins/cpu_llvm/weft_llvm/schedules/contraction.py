@@ -308,8 +308,13 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
         assert width is not None
         inside = -(-width // lanes)
         column_extent = view.extent(roles.column) if roles.column is not None else 1
-        wide = 0 if grouped_columns else column_extent
-        candidates = [c * inside for c in range(1, MOST_COLUMNS // inside + 1) if c <= column_extent and (column_extent % c == 0 or wide > 4 * c)]
+        # A last tile of fewer columns: its condition leaves the hot loops, where those of borders do not stand in the way; then it has to be rare.
+        rare = 16 if view.conditions else 4
+        candidates = [
+            c * inside
+            for c in range(1, MOST_COLUMNS // inside + 1)
+            if c <= column_extent and (column_extent % c == 0 or (column_extent > rare * c and not grouped_columns))
+        ]
         tile = _choose(
             s, row_extent, candidates, column_extent * inside, machine, dtype, depth, _shared(view, roles, reduce), bool(view.conditions) or len(reduce) > 2
         )
