@@ -14,14 +14,14 @@ from weft.errors import GraphError, PluginError, ScheduleError, UnsupportedError
 from weft.expr.nodes import Const, Expr, substitute
 from weft.graph.assumptions import assumptions
 from weft.graph.group import kernel_text
-from weft.graph.nodes import Graph, Node, Value
+from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.region import Region
 from weft.loop.work import count_work
 from weft.lower.lower import lower_group
 from weft.ops import Identity
 from weft.passes.capabilities import Capabilities
 from weft.passes.pipeline import SHARED, GraphPass, run_passes
-from weft.passes.place import TYPICAL, Offers, Placement, Refuse, Take, place
+from weft.passes.place import TYPICAL, Offers, Placement, Refuse, Take, bytes_of, place
 from weft.plugins import host
 from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.formulas import formula
@@ -30,6 +30,7 @@ from weft.scheduling.rule import select_rule
 from weft.target import CPU
 
 if TYPE_CHECKING:
+    from weft.machine import Machine
     from weft.pipeline import OnStage, ResolvedTarget
 
 
@@ -81,6 +82,9 @@ class MixedCompilation:
         if self.strict or not native[-1]:  # the host is no alternative, however much faster it were
             offers = {t: [replace(o, cost=0.0) if isinstance(o, Take) else o for o in made] for t, made in offers.items()}
             transfers = {}
+        else:
+            machine = self.targets[-1].machine
+            offers[kinds[-1]] = [Take((node,), seconds_on(machine, node)) for node in graph.nodes]
         with self._stage("place", graph.name):
             self.placement = place(graph, names, offers, transfers)
         self._refuse(kinds, names)
@@ -161,6 +165,19 @@ def multiply_adds(node: Node) -> float:
         return 0.0
     found = count_work(program, frozenset(), {d.name: TYPICAL for d in program.dims})
     return found.flop / 2 if found is not None else 0.0
+
+
+CLOCK = 3e9
+BANDWIDTH = 20e9
+"""Of a host, where it is only to be told whether a way to a device is worth it: cycles and bytes of memory a second."""
+
+
+def seconds_on(machine: Machine, node: Node) -> float:
+    """About what a host's CPU takes for a node: its multiply-adds at the machine's peak, or its values once through memory, whichever is more."""
+    values = [v for v in (*node.inputs, *node.outputs) if v is not None and isinstance(v.type, TensorType)]
+    moved = sum(bytes_of(v.type) for v in values if isinstance(v.type, TensorType))
+    peak = max((machine.flops(v.dtype) for v in values if v.dtype.kind == "float"), default=1) * machine.cores * CLOCK
+    return max(2 * multiply_adds(node) / peak, moved / BANDWIDTH)
 
 
 def _own_results(graph: Graph) -> Graph:

@@ -184,3 +184,19 @@ def test_costs_send_nothing_to_a_host_that_is_no_alternative(target: str, strict
     assert kinds(exe) == ["x>board", "device", "y>host"]
     x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
     np.testing.assert_array_equal(exe.run({"x": x})["y"], np.maximum(x, 0))
+
+
+@pytest.mark.parametrize(("size", "target"), [(16, "llvm"), (1024, "board")])
+def test_a_way_that_takes_time_is_gone_for_what_takes_longer_on_the_host(size: int, target: str) -> None:
+    from weft.mixed import MixedCompilation
+    from weft.pipeline import resolve_targets
+
+    g = GraphBuilder("product")
+    a, b = (g.input(n, tensor_type("float32", (size, size))) for n in "ab")
+    g.output(g.add(MatMul(), a, b), "c")
+    compilation = MixedCompilation(resolve_targets("board -ops=MatMul -latency=20, llvm -threads=1"))
+    compilation.place(g.build())
+    assert compilation.placement is not None
+    (placed,) = compilation.placement.nodes
+    assert placed.target == target
+    assert placed.refused == ({} if target == "board" else {"board": ("cost", "with the copies it would take longer there")})

@@ -169,7 +169,7 @@ def _move(
     for value in graph.values():
         if value.constant is not None or not isinstance(value.type, TensorType):
             continue
-        size = _bytes(value.type)
+        size = bytes_of(value.type)
         source = None if value.producer is None else number[id(value.producer)]
         for user in sorted({number[id(n)] for n, _ in users.get(id(value), ())}):
             if source is None or not free[source]:
@@ -248,7 +248,7 @@ class _Cut:
             a = self.to[e]
 
 
-def _bytes(type: TensorType) -> float:
+def bytes_of(type: TensorType) -> float:
     size = float(type.dtype.bytes)
     for d in type.shape:
         size *= d if isinstance(d, int) else max(0, int(evaluate(d, dict.fromkeys(free_vars(d), TYPICAL))))
