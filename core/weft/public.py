@@ -94,8 +94,8 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # tests
         "weft.testing.imports": EVERYTHING,
         "weft.testing.intrinsics": ("check_intrinsic",),
-        "weft.testing.models": EVERYTHING,
-        "weft.testing.plugin": ("ResolvedTarget", "registered", "resolve_target"),
+        "weft.testing.models": ("mlp", "picture", "resnet18"),
+        "weft.testing.plugin": EVERYTHING,
     }
 )
 

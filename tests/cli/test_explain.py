@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.mixed import board
-from tests.test_intrinsics import gemm
+from tests.scheduling.test_tensorize import gemm
 
 from weft.cli.explain import Choice, explain
 from weft.hooks import hookimpl

@@ -93,7 +93,7 @@ def test_importing_the_plugin_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# Modules that docs/plugins.md uses (of whose operators `ops` is the sum), and what is taken from each.
+# Modules that docs/plugin-author-guide.md uses (of whose operators `ops` is the sum), and what is taken from each.
 PUBLIC = {
     "weft": {"ops"}, "weft.errors": {"FrontendError", "UnsupportedError"}, "weft.expr.nodes": {"Var"}, "weft.hooks": {"Frontend", "hookimpl"},
     "weft.graph.nodes": {"Graph", "GraphBuilder", "Value", "tensor_type"},
@@ -101,7 +101,7 @@ PUBLIC = {
 
 
 def test_only_public_names_are_imported_and_the_package_is_small() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "plugins.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "plugin-author-guide.md").read_text()
     assert set(PUBLIC) - {"weft"} <= set(re.findall(r"^from (weft[\w.]*) import", page, re.MULTILINE))
     files = sorted(Path(weft_darknet.__file__ or "").parent.glob("*.py"))
     assert len(files) == 4
