@@ -8,7 +8,6 @@ out. A buffer that is allocated in a loop has two places, taken in turn, if ther
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,8 @@ from weft.expr.nodes import (
     Div,
     Eq,
     Expr,
+    FloorDiv,
+    FloorMod,
     Le,
     Lt,
     Max,
@@ -55,7 +56,7 @@ SCOPES = {f"npu.{name}": number for number, name in enumerate(MEMORIES)}
 ALIGN = 256  # bytes, the machine's interlocks
 MOST_UNROLLED = 512
 CALLS = ("fill_zero", "gemm8x8", "fuse_gemm8x8_add", "gemm1x8", "fuse_gemm1x8_add")
-_BINARY = {Add: "add", Sub: "sub", Mul: "mul", Div: "div", Max: "max", Min: "min", Lt: "lt", Le: "le", Eq: "eq", And: "and", Or: "or"}
+_BINARY: dict[type[Expr], str] = {Add: "add", Sub: "sub", Mul: "mul", Div: "div", Max: "max", Min: "min", Lt: "lt", Le: "le", Eq: "eq", And: "and", Or: "or"}
 
 
 class _Unfit(Exception):
@@ -359,7 +360,25 @@ class _Emitter:
     def _store(self, nest: _Nest) -> None:
         """A nest, cut into boxes in which every condition on loops is decided."""
         for n in _boxes(nest, self._ranges, {name for name, _ in self.loops}):
-            self._box(n)
+            self._blocks(n)
+
+    def _blocks(self, nest: _Nest) -> None:
+        """A box, cut where i//8 or i%8 begins anew in addresses that are not affine otherwise."""
+        mark = len(self.code)
+        try:
+            self._box(nest)
+        except _Unfit as unfit:
+            del self.code[mark:]
+            s = nest.store
+            for e in (x for i in (*s.indices, s.value) for x in walk(i)):
+                if isinstance(e, (FloorDiv, FloorMod)) and isinstance(e.a, Var) and isinstance(e.b, Const) and e.a.name in unfit.loops & nest.box.keys():
+                    (lo, hi), size = nest.box[e.a.name], int(e.b.value)
+                    cut = (lo // size + 1) * size
+                    if cut < hi:
+                        for ends in ((lo, cut), (cut, hi)):
+                            self._blocks(replace(nest, box={**nest.box, e.a.name: ends}))
+                        return
+            raise
 
     # -- one box
     def _box(self, nest: _Nest) -> None:
@@ -643,8 +662,6 @@ class _Formula:
     def _compute(self, e: Expr, target: View | None) -> View | float:
         if isinstance(e, Const):
             operand: View | float = float(e.value)
-            if not math.isfinite(operand) and math.isnan(operand):
-                raise _Unfit("a constant is no number")
         elif e in self.views:
             operand = self.views[e]
         elif e in self.held:

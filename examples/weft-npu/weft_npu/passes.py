@@ -20,7 +20,7 @@ from weft.passes.capabilities import Capabilities, LayoutOffer
 from weft.passes.choose_layouts import choose_layouts
 from weft.passes.fuse import fuse
 from weft.passes.place import Offers, Refuse, Take
-from weft.scheduling.rule import select_rule
+from weft.scheduling.rule import Rule, select_rule
 from weft_npu.isa import TILE
 from weft_npu.schedules import rules
 
@@ -50,14 +50,13 @@ def _conv(r: Rewriter, node: Node, op: Conv, inputs: tuple[Value | None, ...]) -
         return None
     n = x.tensor.rank - 2
     pads = op.pads or (0,) * 2 * n
-    missing = -x.shape[1] % TILE if op.groups == 1 else 0
+    missing = -int(w.constant.shape[1]) % TILE if op.groups == 1 else 0
     if all(d == 1 for d in w.shape[2:]) and any(d != 1 for d in op.strides) and not any(pads) and op.groups == 1:
         # What a window of one element skips need not be read.
         sizes = (*x.shape[:2], *node.output.shape[2:])
-        x = r.add(Slice((0,) * len(sizes), sizes, (1, 1, *op.strides)), x)
-        return r.add(replace(op, strides=()), x, w, *rest)  # type: ignore[no-any-return]
+        x, op = r.add(Slice((0,) * len(sizes), sizes, (1, 1, *op.strides)), x), replace(op, strides=())
     if not any(pads) and not missing:
-        return None
+        return None if op is node.op else r.add(op, x, w, *rest)
     padded = r.add(Pad((0, 0, *pads[:n], 0, missing, *pads[n:])), x)
     weights = w
     if missing:
@@ -70,7 +69,7 @@ def _matmul(r: Rewriter, op: MatMul, inputs: tuple[Value | None, ...]) -> Replac
     a, b, *rest = inputs
     if a is None or b is None or a.tensor.rank < 2 or b.tensor.rank < 2 or not isinstance(a.shape[-1], int) or a.shape[-1] % TILE == 0:
         return None
-    missing = -a.shape[-1] % TILE
+    missing = -int(a.shape[-1]) % TILE
 
     def longer(v: Value, axis: int) -> Value:
         pads = [missing if k == axis else 0 for k in range(v.tensor.rank)]
@@ -155,7 +154,7 @@ def _refusal(body: Graph, node: Node, machine: Machine) -> tuple[str, str] | Non
 
 
 @cache
-def _rules() -> tuple[object, ...]:
+def _rules() -> tuple[Rule, ...]:
     return tuple(rules())
 
 

@@ -135,7 +135,7 @@ class Vector(NpuRule):
         """Loops that are taken apart in indices, as i//8 and i%8, become two."""
         b = s.block(name)
         loops = {i.var.name: x.name for i, x in zip(b.iters, b.bindings) if isinstance(x, Var)}
-        apart = {}
+        apart: dict[str, int] = {}
         for load in _loads(_store(b).value):
             for index in load.indices:
                 for e in walk(index):
@@ -393,7 +393,7 @@ class Gemm(NpuRule):
         inside = k_out[-1] if k_out else home
         if inside is not None:
             s.compute_at(a, inside)
-        weights = k_out[-1] if k_out else (n_out or batch or [None])[-1]
+        weights = next((loops[-1] for loops in (k_out, n_out, batch) if loops), None)
         if weights is not None:
             s.compute_at(b, weights)
         init = s.decompose_reduction(main, (*k_out, *n_in, *m_in, *k_in, *tile)[0] if k_out else self._first(s, main, [*k_in, depth], [*n_in, *m_in], home))

@@ -44,7 +44,7 @@ def _erf(x: Array) -> Array:
     a = np.abs(x.astype(np.float64))
     t = 1 / (1 + 0.3275911 * a)
     p = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
-    return (np.sign(x) * (1 - p * np.exp(-a * a))).astype(np.float32)
+    return np.asarray(np.sign(x) * (1 - p * np.exp(-a * a)), np.float32)
 
 
 VECTOR: dict[str, Callable[..., Any]] = {
@@ -334,20 +334,20 @@ class Run:
         for d, n in enumerate(trips):
             moves = (bool(c.steps[d]), bool(a.steps[d]), bool(b.steps[d]))
             kinds["k" if not moves[0] and n > 1 else "m" if not moves[2] else "n" if not moves[1] else "batch"].append(d)
-        batch, m, n, k = (kinds[x] for x in ("batch", "m", "n", "k"))
+        batch, ms, ns, ks = (kinds[x] for x in ("batch", "m", "n", "k"))
         add = i.op.startswith("fuse")
-        distinct = _distinct([*((trips[d], c.steps[d]) for d in (*batch, *m, *n)), (rows, c.strides[0]), (columns, c.strides[1])])
-        if not distinct or (k and not add):
+        distinct = _distinct([*((trips[d], c.steps[d]) for d in (*batch, *ms, *ns)), (rows, c.strides[0]), (columns, c.strides[1])])
+        if not distinct or (ks and not add):
             self._one_by_one(i, places, trips, add)
             return
 
         def dims(p: _Place, loops: Sequence[int]) -> list[tuple[int, int]]:
             return [(trips[d], p.steps[d]) for d in loops]
 
-        sizes = [math.prod(trips[d] for d in loops) for loops in (batch, m, n, k)]
-        left = self._view(a, [*dims(a, batch), *dims(a, m), (rows, a.strides[0]), *dims(a, k), (depth, 1)])
-        right = self._view(b, [*dims(b, batch), *dims(b, k), (depth, b.strides[0]), *dims(b, n), (columns, 1)])
-        out = self._view(c, [*dims(c, batch), *dims(c, m), (rows, c.strides[0]), *dims(c, n), (columns, 1)])
+        sizes = [math.prod(trips[d] for d in loops) for loops in (batch, ms, ns, ks)]
+        left = self._view(a, [*dims(a, batch), *dims(a, ms), (rows, a.strides[0]), *dims(a, ks), (depth, 1)])
+        right = self._view(b, [*dims(b, batch), *dims(b, ks), (depth, b.strides[0]), *dims(b, ns), (columns, 1)])
+        out = self._view(c, [*dims(c, batch), *dims(c, ms), (rows, c.strides[0]), *dims(c, ns), (columns, 1)])
         product = left.reshape(sizes[0], sizes[1] * rows, sizes[3] * depth) @ right.reshape(sizes[0], sizes[3] * depth, sizes[2] * columns)
         product = product.reshape(out.shape)
         if add:
