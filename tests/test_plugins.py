@@ -18,7 +18,7 @@ from weft.errors import FrontendError, PluginError, TargetError, WeftError
 from weft.graph.evaluate import evaluate
 from weft.hooks import Frontend, Specifications, StageReport, hookimpl
 from weft.pipeline import find_frontend, load, resolve_target, resolve_targets, target_kinds
-from weft.plugins import PluginHost, device_kinds, engine_kinds, host
+from weft.plugins import PluginHost, device_kinds, engine_kinds, host, operator_classes
 
 ROOT = Path(__file__).parents[1]
 HOOKS = [n for n in vars(Specifications) if not n.startswith("_")]
@@ -245,6 +245,23 @@ def test_a_plugin_that_offers_a_name_twice_is_told_so(site: Site) -> None:
     site.install("npu", TARGET.replace("{before}", "").replace("[Npu()]", "[Npu(), Npu()]"))
     with pytest.raises(PluginError, match="npu offers the target 'npu' twice\n  hint: a defect of that package"):
         resolve_target("npu", site.host())
+
+
+def test_two_operators_of_one_name_are_nobodys_and_the_core_keeps_its_own(site: Site) -> None:
+    operators = "from weft.hooks import hookimpl\n@hookimpl\ndef operators():\n    from weft.ops.activation import Relu as Base\n"
+    operators += "    return [type(n, (Base,), {}) for n in ('Twice', 'Relu', '{name}')]\n"
+    for name in ("one", "two"):
+        site.install(name, operators)
+    host = site.host()
+    from weft import core_plugin
+    from weft.ops import Relu
+
+    host.register(core_plugin, "core")
+    found = operator_classes(host)
+    assert found["Relu"] is Relu and "Twice" not in found and {"one", "two"} <= found.keys()
+    said = [(p.name, str(error).splitlines()[0]) for p, _, error in host.failures]
+    assert ("one", "the operator 'Twice' is offered twice: by one (one) and two (two)") in said
+    assert [p for p, _ in said] == ["one", "two"] * 2, "the core is not to blame"
 
 
 def test_two_frontends_of_one_name_are_nobodys(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

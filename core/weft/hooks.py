@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from weft.graph.nodes import Graph
     from weft.graph.operator import Operator
+    from weft.loop.pipeline import LoopPass
     from weft.passes.capabilities import Capabilities
+    from weft.passes.pipeline import GraphPass
     from weft.passes.place import Offers
     from weft.runtime.device import DeviceKind
     from weft.scheduling.intrinsic import Intrinsic
@@ -119,8 +121,8 @@ class Specifications:
         """
 
     @hookspec
-    def graph_passes(self, target: Target) -> Sequence[Any]:
-        """Graph → graph passes (GraphPass), each naming the slot it runs after.
+    def graph_passes(self, target: Target) -> Sequence[GraphPass]:
+        """Graph → graph passes, each naming the slot it runs after.
 
         @hookimpl
         def graph_passes(target):
@@ -146,7 +148,7 @@ class Specifications:
         """
 
     @hookspec
-    def loop_passes(self, target: Target) -> Sequence[Any]:
+    def loop_passes(self, target: Target) -> Sequence[LoopPass]:
         """Program → Program passes, each naming the slot it runs after.
 
         @hookimpl

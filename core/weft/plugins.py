@@ -21,9 +21,11 @@ from weft.errors import ExecutionError, PluginError, WeftError
 from weft.hooks import PROJECT, EngineKind, Specifications
 
 if TYPE_CHECKING:
+    from weft.graph.operator import Operator
     from weft.runtime.device import Device, DeviceKind
 
 GROUP = "weft.plugins"
+CORE = "core"
 BY_HAND = "(registered by hand)"
 
 # Only for error texts: which distribution brings a target or a frontend.
@@ -322,6 +324,22 @@ def _guarded_device(plugins: PluginHost, item: Contribution) -> DeviceKind:
 
 def _not_to_be_opened() -> Device:
     raise ExecutionError("this device has two plugins")  # `missing` has said so before
+
+
+def operator_classes(plugins: PluginHost | None = None) -> dict[str, type[Operator]]:
+    """Every class of operator by name: the core's, and those of plugins. A name that two claim is nobody's, but the core keeps its own."""
+    plugins = plugins or host()
+    found: dict[str, list[Contribution]] = {}
+    for item in plugins.items("operators"):
+        found.setdefault(item.value.__name__, []).append(item)
+    for name, items in found.items():
+        if len(items) > 1:
+            pair = " and ".join(dict.fromkeys(f"{i.plugin.distribution} ({i.plugin.name})" for i in items))
+            for i in items:
+                if i.plugin.name != CORE:
+                    plugins.failed(i.plugin, "operators", PluginError(f"the operator '{name}' is offered twice: by {pair}", hint="rename one"))
+    kept = {name: [i for i in items if i.plugin.name == CORE] if len(items) > 1 else items for name, items in found.items()}
+    return {name: items[0].value for name, items in kept.items() if len(items) == 1}
 
 
 def engine_kinds() -> list[EngineKind]:

@@ -19,7 +19,7 @@ def plugins(
     """
     from weft.cli.explain import health, print_explanation
     from weft.cli.terminal import print_table
-    from weft.plugins import host
+    from weft.plugins import host, operator_classes
 
     if explain is not None:
         from weft.pipeline import resolve_targets
@@ -37,6 +37,7 @@ def plugins(
         )
         for p in found.plugins
     ]
+    operator_classes(found)  # two of one name are a failure that is shown
     print_table(f"plugins of weft {found.api_version}", ["plugin", "distribution", "needs", "contributes", "health"], rows)
     for line in health(found):
         typer.echo(line)
