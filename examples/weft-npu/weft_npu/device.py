@@ -55,13 +55,14 @@ class Module:
 class Npu(Device):
     """One simulated chip.
 
-    `counts`: what each kernel took since the device was opened or `reset`.
+    `counts`: what each kernel took since the device was opened or `reset`; `loaded`: kernels by name.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         super().__init__("npu")
         self._capacity, self._used = capacity, 0
         self.counts: dict[str, Counts] = {}
+        self.loaded: dict[str, Kernel] = {}
 
     @property
     def capacity(self) -> int:
@@ -90,7 +91,9 @@ class Npu(Device):
         return s.memory.handle.view(np.uint8)[s.offset : s.offset + s.bytes]  # type: ignore[no-any-return]
 
     def load(self, image: bytes, entries: Mapping[str, int]) -> Module:
-        return Module(unpack(image, entries))
+        module = Module(unpack(image, entries))
+        self.loaded.update(module.kernels)
+        return module
 
     def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
         views = []

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
+    import typer
+
     from weft.graph.nodes import Graph
     from weft.passes.capabilities import Capabilities
     from weft.passes.place import Offers
@@ -81,3 +83,10 @@ def devices() -> Sequence[DeviceKind]:
     from weft.runtime.device import DeviceKind
 
     return [DeviceKind("npu", lambda: None, _open)]
+
+
+@hookimpl
+def commands(cli: typer.Typer) -> None:
+    from weft_npu.command import npu_report
+
+    cli.command("npu-report")(npu_report)

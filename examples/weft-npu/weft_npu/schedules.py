@@ -181,6 +181,11 @@ class Vector(NpuRule):
             if part > 1:
                 last, first = s.split(outer[-1], [None, part])
                 outer, inner = [*outer[:-1], last], [first, *inner]
+        if moves and len(inner) > 1:
+            # A condition on the innermost loop would cut it in every iteration of those around: it goes outside of them.
+            asked = {v for e in walk(_store(b).value) if isinstance(e, Select) for v in free_vars(e.cond)}
+            if any(i.var.name in asked and inner[-1] in free_vars(x) for i, x in zip(b.iters, b.bindings)):
+                inner = [inner[-1], *inner[:-1]]
         order = [*outer, *reduced, *inner]
         if order and order != s.loops(name):
             s.reorder(*order)
