@@ -259,6 +259,29 @@ def test_rules_have_names_and_decline_with_reasons() -> None:
 
     machine = resolve_target("npu").machine
     program = lower_group(one((4, 8), lambda g, x: g.add(Relu(), x)))
-    gemm, vector = rules()
+    gemm, vector, separate = rules()
     assert gemm.offer(program, machine) == Decline("no_product", "it is not one matrix product or convolution")
     assert not isinstance(vector.offer(program, machine), Decline)
+    assert not isinstance(separate.offer(program, machine), Decline)
+
+
+def test_a_group_that_does_not_fit_together_is_computed_block_by_block() -> None:
+    from weft_npu.intrinsics import INTRINSICS
+    from weft_npu.schedules import lacking
+
+    from weft.loop.interpret import interpret
+    from weft.lower.lower import lower_group
+    from weft.pipeline import resolve_target
+    from weft.scheduling import Schedule, meanings
+
+    shapes = {"x": (16, 16), "w": (16, 24), "b": (24,)}
+    g = GraphBuilder("net")
+    x, w, b = (g.input(name, tensor_type("float32", shape)) for name, shape in shapes.items())
+    g.output(g.add(Relu(), g.add(Add(), g.add(MatMul(), x, w), b)), "y")
+    s = Schedule(lower_group(g.build()), resolve_target("npu").machine, checked=True, intrinsics={i.name: i for i in INTRINSICS})
+    rules()[-1].apply(s)
+    assert lacking(s.program, s.machine) == []
+    assert str(s.trace).count("tensorize") == 2
+    arrays = [RNG.integers(-4, 5, shape).astype(np.float32) for shape in shapes.values()]
+    (got,) = interpret(s.program, arrays, intrinsics=meanings(INTRINSICS)).values()
+    np.testing.assert_array_equal(got, np.maximum(arrays[0] @ arrays[1] + arrays[2], 0))

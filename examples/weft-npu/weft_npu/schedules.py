@@ -127,9 +127,12 @@ class Vector(NpuRule):
             if simple and s.consumers(name):
                 s.compute_inline(name)
         for name in s.blocks():
-            self._whole_indices(s, name)
-        for name in s.blocks():
-            self._block(s, name)
+            self.alone(s, name)
+
+    def alone(self, s: Schedule, name: str) -> None:
+        """Schedules one block; what it reads and writes beyond is in DRAM."""
+        self._whole_indices(s, name)
+        self._block(s, name)
 
     def _whole_indices(self, s: Schedule, name: str) -> None:
         """Loops that are taken apart in indices, as i//8 and i%8, become two."""
@@ -311,7 +314,10 @@ class Gemm(NpuRule):
         at = names.index(main)
         _inline(s, names[:at])
         _inline(s, names[at + 1 : -1] if at < len(names) - 1 else [])
-        last = names[-1] if at < len(names) - 1 else None
+        self.product(s, main, names[-1] if at < len(names) - 1 else None)
+
+    def product(self, s: Schedule, main: str, last: str | None) -> None:
+        """Schedules the block `main`, and with it `last`, which follows it on the result."""
         p = _product(s.block(main))
         a = s.cache_read(main, p.a.buffer.name, A_SCOPE)
         b = s.cache_read(main, p.b.buffer.name, B_SCOPE)
@@ -474,6 +480,27 @@ class Gemm(NpuRule):
         return best[1]
 
 
+class Separate(NpuRule):
+    """Each block by itself, what is between them in DRAM: takes groups whose operators fit one by one and not together."""
+
+    name: ClassVar[str] = "separate"
+    priority: ClassVar[int] = -10
+
+    def apply(self, schedule: Schedule) -> None:
+        gemm, vector = Gemm(), Vector()
+        for name in schedule.blocks():
+            before, steps = schedule.program, len(schedule.trace.steps)
+            b = schedule.block(name)
+            if b.init is not None and b.annotation("op") in PRODUCTS:
+                try:
+                    gemm.product(schedule, name, None)
+                    continue
+                except ScheduleError:
+                    schedule.program = before
+                    del schedule.trace.steps[steps:]
+            vector.alone(schedule, name)
+
+
 def _blocks(program: Program) -> Iterator[Block]:
     from weft.loop.nodes import walk_stmts
 
@@ -483,4 +510,4 @@ def _blocks(program: Program) -> Iterator[Block]:
 
 
 def rules() -> Sequence[Rule]:
-    return [Gemm(), Vector()]
+    return [Gemm(), Vector(), Separate()]
