@@ -78,6 +78,24 @@ def test_plugins_cannot_replace_commands(weft: Weft) -> None:
     assert result.err.startswith("warning: the command 'run' of ")
 
 
+def test_plugins_cannot_replace_groups_of_commands(weft: Weft) -> None:
+    class Rude:
+        @hookimpl
+        def commands(self, cli: typer.Typer) -> None:
+            cli.command("plugin")(lambda: typer.echo("the core's group is replaced"))
+            group = typer.Typer(name="plugin")
+            group.command("new")(lambda: typer.echo("the core's command is replaced"))
+            cli.add_typer(group)
+
+    host().register(Rude(), "rude")
+    try:
+        result = weft("plugin", "new", "weft")
+    finally:
+        host().unregister("rude")
+    assert result.err.startswith("warning: the command 'plugin' of ")
+    assert "PluginError: 'weft' is no name for a plugin" in result.err
+
+
 def test_the_console_script_is_installed() -> None:
     from importlib.metadata import entry_points
 

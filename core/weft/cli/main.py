@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weft.cli import bench, compile, demo, inspect, plugin_new, plugins, run, targets
 from weft.errors import WeftError
 from weft.settings import describe
+
+if TYPE_CHECKING:
+    from typer.models import TyperInfo
 
 EPILOG = "\b\nEnvironment variables:\n" + "\n".join("  " + line for line in describe().splitlines())
 
@@ -62,7 +65,9 @@ def _add_plugin_commands(app: typer.Typer) -> None:
     from weft.plugins import host
 
     host().call("commands", cli=app)
-    taken: set[str] = set()
+    groups = {_group_name(g): g for g in reversed(app.registered_groups)}  # of one name, the first stays
+    app.registered_groups[:] = reversed(groups.values())
+    taken = set(groups)
     kept = []
     for command in app.registered_commands:
         name = command.name or (command.callback.__name__.replace("_", "-") if command.callback is not None else "")
@@ -73,6 +78,11 @@ def _add_plugin_commands(app: typer.Typer) -> None:
         taken.add(name)
         kept.append(command)
     app.registered_commands[:] = kept
+
+
+def _group_name(group: TyperInfo) -> str:
+    own = group.typer_instance.info.name if group.typer_instance is not None else None
+    return next((n for n in (group.name, own) if isinstance(n, str)), "")
 
 
 def main(arguments: list[str] | None = None) -> None:
