@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from weft.assemble import stored_bytes
 from weft.codegen.base import THREADS
 from weft.compilation import Compilation, Segment, tensor_info, without_collector
 from weft.errors import GraphError, PluginError, ScheduleError, UnsupportedError, WeftError
-from weft.expr.nodes import Const, Expr, substitute
+from weft.expr.evaluate import evaluate
+from weft.expr.nodes import Const, Expr, free_vars, substitute
 from weft.graph.assumptions import assumptions
 from weft.graph.group import kernel_text
 from weft.graph.nodes import Graph, Node, TensorType, Value
@@ -19,7 +22,10 @@ from weft.graph.region import Region
 from weft.loop.work import count_work
 from weft.lower.lower import lower_group
 from weft.ops import Identity
+from weft.ops.attention import ScaledDotProductAttention
+from weft.ops.recurrent import Recurrence
 from weft.passes.capabilities import Capabilities
+from weft.passes.decompose import decompose
 from weft.passes.pipeline import SHARED, GraphPass, run_passes
 from weft.passes.place import TYPICAL, Offers, Placement, Refuse, Take, bytes_of, place
 from weft.plugins import host
@@ -156,15 +162,30 @@ def alone(node: Node) -> Graph:
 
 
 def multiply_adds(node: Node) -> float:
-    """Multiplications with their additions in a contraction's definition, 0 for other operators; sizes known at run time only count as typical ones."""
-    if node.op.kind != "contraction":
-        return 0.0
+    """Multiplications with their additions in the definition of a contraction, of those that a composite consists of, or of the
+    products of a recurrence or an attention; 0 for other operators. Sizes known at run time only count as typical ones."""
+    given = [[float(_typical(d)) for d in v.shape] for v in node.inputs if v is not None and isinstance(v.type, TensorType)]
+    if isinstance(node.op, Recurrence):
+        return float(np.prod(given[0]) * given[1][-1])
+    if isinstance(node.op, ScaledDotProductAttention):
+        q, _, v = given[:3]
+        return float(np.prod(q[:-1]) * v[-2] * (q[-1] + v[-1]))
+    body = alone(node)
     try:
-        program = lower_group(alone(node), "kernel")
+        if node.op.kind == "composite":
+            parts = decompose(body, Capabilities()).nodes
+            return sum(multiply_adds(n) for n in parts if n.op != node.op)
+        if node.op.kind != "contraction":
+            return 0.0
+        program = lower_group(body, "kernel")
     except WeftError:  # one that only a target's own way computes
         return 0.0
     found = count_work(program, frozenset(), {d.name: TYPICAL for d in program.dims})
     return found.flop / 2 if found is not None else 0.0
+
+
+def _typical(d: Expr | int) -> int:
+    return d if isinstance(d, int) else max(0, int(evaluate(d, dict.fromkeys(free_vars(d), TYPICAL))))
 
 
 CLOCK = 3e9

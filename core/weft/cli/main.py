@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli import bench, compile, demo, inspect, plugin_new, plugins, run, targets
+from weft.cli import bench, compile, conform, demo, inspect, plugin_new, plugins, run, targets
 from weft.errors import WeftError
 from weft.settings import describe
 
@@ -37,6 +37,7 @@ def build_app() -> typer.Typer:
         ("inspect", inspect.inspect),
         ("plugins", plugins.plugins),
         ("targets", targets.targets),
+        ("conform", conform.conform),
         ("demo", demo.demo),
     ):
         app.command(name)(function)

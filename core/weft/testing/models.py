@@ -9,10 +9,12 @@ import numpy as np
 from weft import dtypes as dt
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add
+from weft.ops.activation import Gelu, Relu
+from weft.ops.arithmetic import Add, Clip, Multiply
 from weft.ops.contraction import Conv, MatMul
-from weft.ops.normalization import BatchNorm
+from weft.ops.movement import Reshape, Transpose
+from weft.ops.normalization import BatchNorm, LayerNorm, Softmax
+from weft.ops.recurrent import LSTM
 from weft.ops.reduction import ReduceMean
 from weft.ops.window import MaxPool
 
@@ -52,6 +54,71 @@ def mlp(seed: int = 0, *, features: tuple[int, ...] = (64, 96, 32), batch: int |
     return b.build()
 
 
+def mobilenet_v2(seed: int = 0, *, size: int = 224, classes: int = 1000, width: int = 32, blocks: int = 7, batch: int | str = 1) -> Graph:
+    """MobileNetV2 (Sandler and others, 2018), `picture` float32[batch, 3, size, size] → `scores` float32[batch, classes].
+
+    Args:
+        width: channels of the stem; 32 in the paper.
+        blocks: how many of the seven rows of the paper's table 2 are built.
+        batch: a number, or the name of a symbol.
+    """
+    net = _Network(seed, "mobilenet_v2")
+    b = net.builder
+    x = b.input("picture", tensor_type("float32", (Var(batch, dt.int64) if isinstance(batch, str) else batch, 3, size, size)))
+    x = net.clipped(net.convolution(x, width, 3, 2, "stem"), "stem.relu6")
+    rows = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    for row, (expansion, channels, repeats, stride) in enumerate(rows[:blocks]):
+        for k in range(repeats):
+            x = net.inverted_residual(x, expansion, max(1, channels * width // 32), stride if k == 0 else 1, f"row{row}.{k}")
+    x = net.clipped(net.convolution(x, 1280 * width // 32, 1, 1, "last"), "last.relu6")
+    x = b.add(ReduceMean(axes=(2, 3)), x, name="pool")
+    b.output(net.dense(x, classes, "classifier"), "scores")
+    return b.build()
+
+
+def transformer(seed: int = 0, *, blocks: int = 1, features: int = 64, heads: int = 4, steps: int | str = 16, batch: int | str = 1) -> Graph:
+    """Encoder blocks (Vaswani and others, 2017; normalisation first), `x` float32[batch, steps, features] → `y` of the same shape.
+
+    Args:
+        steps, batch: numbers, or names of symbols.
+    """
+    net = _Network(seed, "transformer")
+    b = net.builder
+    dims = tuple(Var(d, dt.int64) if isinstance(d, str) else d for d in (batch, steps))
+    x = b.input("x", tensor_type("float32", (*dims, features)))
+    head = features // heads
+    for block in range(blocks):
+        y = net.normalized(x, f"block{block}.norm1")
+        q, k, v = (
+            b.add(Transpose((0, 2, 1, 3)), b.add(Reshape((*dims, heads, head)), net.dense(y, features, f"block{block}.{n}"))) for n in ("query", "key", "value")
+        )
+        scores = b.add(MatMul(), q, b.add(Transpose((0, 1, 3, 2)), k))
+        scores = b.add(Multiply(), scores, b.constant(np.float32(head**-0.5), f"block{block}.scale"))
+        y = b.add(MatMul(), b.add(Softmax(), scores), v)
+        y = b.add(Reshape((*dims, features)), b.add(Transpose((0, 2, 1, 3)), y))
+        x = b.add(Add(), x, net.dense(y, features, f"block{block}.projection"))
+        y = net.dense(net.normalized(x, f"block{block}.norm2"), 4 * features, f"block{block}.up")
+        x = b.add(Add(), x, net.dense(b.add(Gelu(), y), features, f"block{block}.down"))
+    b.output(net.normalized(x, "norm"), "y")
+    return b.build()
+
+
+def lstm(seed: int = 0, *, features: int = 12, hidden: int = 16, steps: int | str = 6, batch: int | str = 2) -> Graph:
+    """One LSTM layer in both directions, `x` float32[steps, batch, features] → `y` float32[steps, 2, batch, hidden].
+
+    Args:
+        steps, batch: numbers, or names of symbols.
+    """
+    net = _Network(seed, "lstm")
+    b = net.builder
+    dims = tuple(Var(d, dt.int64) if isinstance(d, str) else d for d in (steps, batch))
+    x = b.input("x", tensor_type("float32", (*dims, features)))
+    shapes = {"w": (2, 4 * hidden, features), "r": (2, 4 * hidden, hidden), "b": (2, 8 * hidden)}
+    weights = [b.constant(net.normal(shape, shape[-1] ** -0.5), name) for name, shape in shapes.items()]
+    b.output(b.add(LSTM(hidden, "bidirectional"), x, *weights)[0], "y")
+    return b.build()
+
+
 def picture(size: int = 224, seed: int = 0) -> np.ndarray[Any, Any]:
     """float32[1, 3, size, size] with mean 0 and deviation about 1: smooth colour waves with a little noise, as photographs have."""
     random = np.random.default_rng(seed)
@@ -70,15 +137,16 @@ class _Network:
         self.random = np.random.default_rng(seed)
         self.builder = GraphBuilder(name)
 
-    def convolution(self, x: Value, channels: int, kernel: int, stride: int, name: str) -> Value:
+    def convolution(self, x: Value, channels: int, kernel: int, stride: int, name: str, groups: int = 1) -> Value:
         """Convolution and batch normalisation."""
         inner = x.shape[1]
         assert isinstance(inner, int)
+        inner //= groups
         weight = self.normal((channels, inner, kernel, kernel), (2 / (inner * kernel * kernel)) ** 0.5)
         pads = (kernel // 2,) * 4
         b = self.builder
         with b.named(name):
-            y = b.add(Conv(strides=(stride, stride), pads=pads), x, b.constant(weight, f"{name}.weight"), name=name)
+            y = b.add(Conv(strides=(stride, stride), pads=pads, groups=groups), x, b.constant(weight, f"{name}.weight"), name=name)
             scale, mean = 1 + self.normal((channels,), 0.1), self.normal((channels,), 0.1)
             bias, variance = self.normal((channels,), 0.1), np.exp(self.normal((channels,), 0.1))
             vectors = [b.constant(v, f"{name}.{n}") for n, v in (("scale", scale), ("bias", bias), ("mean", mean), ("variance", variance))]
@@ -91,6 +159,28 @@ class _Network:
         if stride != 1 or x.shape[1] != channels:
             x = self.convolution(x, channels, 1, stride, f"{name}.shortcut")
         return b.add(Relu(), b.add(Add(), y, x, name=f"{name}.add"), name=f"{name}.relu2")  # type: ignore[no-any-return]
+
+    def inverted_residual(self, x: Value, expansion: int, channels: int, stride: int, name: str) -> Value:
+        inner = x.shape[1]
+        assert isinstance(inner, int)
+        y = x
+        if expansion != 1:
+            y = self.clipped(self.convolution(y, inner * expansion, 1, 1, f"{name}.expand"), f"{name}.relu6_1")
+        y = self.clipped(self.convolution(y, inner * expansion, 3, stride, f"{name}.depthwise", groups=inner * expansion), f"{name}.relu6_2")
+        y = self.convolution(y, channels, 1, 1, f"{name}.project")
+        return self.builder.add(Add(), y, x, name=f"{name}.add") if stride == 1 and inner == channels else y
+
+    def clipped(self, x: Value, name: str) -> Value:
+        """ReLU6."""
+        b = self.builder
+        return b.add(Clip(), x, b.constant(np.float32(0), f"{name}.low"), b.constant(np.float32(6), f"{name}.high"), name=name)  # type: ignore[no-any-return]
+
+    def normalized(self, x: Value, name: str) -> Value:
+        b = self.builder
+        inner = x.shape[-1]
+        assert isinstance(inner, int)
+        vectors = [b.constant(v, f"{name}.{n}") for n, v in (("scale", 1 + self.normal((inner,), 0.1)), ("bias", self.normal((inner,), 0.1)))]
+        return b.add(LayerNorm(), x, *vectors, name=name)  # type: ignore[no-any-return]
 
     def dense(self, x: Value, features: int, name: str) -> Value:
         b = self.builder

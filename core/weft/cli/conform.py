@@ -1,0 +1,91 @@
+"""`weft conform`: whether a target does what Weft expects of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from weft.testing.conform.report import Report, Result
+
+
+def conform(
+    target: Annotated[str, typer.Option("--target", "-t", help="The target under test: kind and options.")],
+    level: Annotated[str, typer.Option("--level", help="Only these levels, e.g. 1,2; by default all nine.")] = "",
+    keyword: Annotated[str, typer.Option("-k", help="Only checks whose names match: words joined by and, or, not.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="One sample of every operator and dtype, always the same.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything that was found to this file.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a page about it to this file.")] = None,
+) -> None:
+    """Proves a target: metadata, device, operators, schedules, graphs, models, determinism, faults, speed.
+
+    Prints what was claimed and what failed; ends with 1 if anything did.
+    """
+    from weft.testing.conform import run
+
+    with _Progress(target) as progress:
+        report = run(target, levels=_levels(level), keyword=keyword, quick=quick, on_result=progress.hear)
+    _print(report)
+    if json_file is not None:
+        json_file.write_text(json.dumps(report.as_data(), indent=1) + "\n", encoding="utf-8")
+    if html_file is not None:
+        from weft.testing.conform.page import page
+
+        html_file.write_text(page(report), encoding="utf-8")
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _levels(text: str) -> list[int]:
+    from weft.errors import InputError
+    from weft.testing.conform import LEVELS
+
+    try:
+        return [int(word) for word in text.split(",")] if text else list(LEVELS)
+    except ValueError:
+        raise InputError(f"--level takes numbers, got '{text}'", hint="for example --level 1,2") from None
+
+
+class _Progress:
+    """A bar on a terminal, a line a level elsewhere; failures at once."""
+
+    def __init__(self, target: str) -> None:
+        from weft.cli.terminal import Progress
+
+        self.progress = Progress(f"conform {target}")
+        self.level = 0
+
+    def __enter__(self) -> _Progress:
+        self.progress.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.progress.bar.stop()
+
+    def hear(self, result: Result, number: int, total: int) -> None:
+        from weft.testing.conform import LEVELS
+
+        bar = self.progress.bar
+        bar.update(self.progress.task, completed=number, total=total)
+        self.progress.show(f"level {result.level} {LEVELS[result.level][0]}: {result.name}"[:70])
+        if result.level != self.level:
+            self.level = result.level
+            if bar.disable:
+                typer.echo(f"level {result.level} {LEVELS[result.level][0]}: {LEVELS[result.level][1]} …", err=True)
+        if result.outcome == "failed":
+            bar.console.print(f"FAILED {result}", markup=False, highlight=False)
+
+
+def _print(report: Report) -> None:
+    from weft.cli.terminal import print_table
+
+    if report.claims:
+        rows = [(op, ", ".join(dtypes)) for op, dtypes in report.claimed().items()]
+        print_table(f"operators that {report.target} computes", ["operator", "dtypes"], rows)
+        refused = report.refused()
+        if refused:
+            typer.echo(f"declined, each with a reason: {', '.join(refused)}")
+    typer.echo(report.summary())

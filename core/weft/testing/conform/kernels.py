@@ -1,0 +1,85 @@
+"""Runs one Program on a target, without a graph around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.codegen.base import THREADS, require
+from weft.expr.nodes import Const, Expr, Var, substitute
+from weft.kernel import KernelSchedule, build
+from weft.loop.nodes import Program
+from weft.loop.pipeline import lower_program
+from weft.runtime.device import Slice, open_device
+from weft.scheduling.rule import select_rule
+from weft.scheduling.schedule import Schedule
+from weft.testing.conform.kit import Kit
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def schedule(kit: Kit, program: Program) -> Schedule:
+    """A Program scheduled by the best rule of the target. Raises ScheduleError if there is none."""
+    rule, _ = select_rule(kit.target.rules, program, kit.target.machine)
+    s = Schedule(program, kit.target.machine, intrinsics=kit.target.intrinsics)
+    rule.apply(s)
+    return s
+
+
+def run_kernel(kit: Kit, program: Program, inputs: Sequence[Array]) -> list[Array]:
+    """A naive Program scheduled, compiled and run."""
+    if kit.native:
+        result = build(KernelSchedule(program, kit.target).auto())(*inputs)
+        return list(result) if isinstance(result, tuple) else [result]
+    return run_on_device(kit, schedule(kit, program).program, inputs)
+
+
+def runner(kit: Kit) -> Callable[[Program], Callable[[Mapping[str, Array]], Array]]:
+    """What `check_intrinsic` runs programs with, on a device."""
+
+    def make(program: Program) -> Callable[[Mapping[str, Array]], Array]:
+        return lambda arrays: run_on_device(kit, program, [arrays[b.name] for b in program.inputs])[0]
+
+    return make
+
+
+def run_on_device(kit: Kit, program: Program, inputs: Sequence[Array]) -> list[Array]:
+    """A scheduled Program compiled as a section of its own and launched once, its buffers between guards.
+
+    Raises:
+        CodegenError: it uses what the target lacks.
+    """
+    target = kit.target
+    codegen = target.kind.codegen(target.target)
+    lowered = lower_program(program, codegen.functions, extra=target.loop_passes())
+    require(codegen, lowered, str(target.target))
+    code = codegen.compile(lowered)
+    section = target.kind.image(target.target, {code.name: code})
+    sizes = {d.name: n for b, a in zip(program.inputs, inputs) for d, n in zip(b.shape, a.shape) if isinstance(d, Var)}
+    sizes[THREADS.name] = 1
+    with kit.watched() as watched:
+        assert watched is not None
+        device = open_device(watched.name)
+        with device.lock:
+            module = device.load(section.image, section.entries)
+            slices = []
+            for array in inputs:
+                room = Slice(device.reserve(array.nbytes), 0, array.nbytes)
+                device.write(room, np.ascontiguousarray(array))
+                slices.append(room)
+            results = [np.empty([_size(d, sizes) for d in b.shape], b.dtype.numpy) for b in program.outputs]
+            rooms = [Slice(device.reserve(r.nbytes), 0, r.nbytes) for r in results]
+            scratch = [Slice(device.reserve(n), 0, n) for n in (_size(e, sizes) for e in code.scratch)]
+            device.launch(module, code.name, [*slices, *rooms, *scratch], [sizes[d.name] for d in program.dims])
+            device.synchronize()
+            for room, array in zip(rooms, results):
+                device.read(room, array)
+    return results
+
+
+def _size(e: Expr, sizes: Mapping[str, int]) -> int:
+    value = substitute(e, dict(sizes))
+    assert isinstance(value, Const)
+    return int(value.value)

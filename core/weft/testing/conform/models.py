@@ -1,0 +1,32 @@
+"""Level 6: whole models, and what part of them the target computes."""
+
+from __future__ import annotations
+
+from weft.graph.nodes import Graph
+from weft.mixed import multiply_adds
+from weft.testing.conform.cases import GraphCase
+from weft.testing.conform.kit import Compiled, Declined, Kit, reasons_elsewhere
+from weft.testing.conform.report import Share
+
+
+def test_model(kit: Kit, model: GraphCase) -> None:
+    """Its results are the meaning of its graph; what fell back does not count."""
+    built = model.build()
+    try:
+        with kit.watched():
+            compiled = kit.compile(model.build())
+            kit.shares.append(share_of(kit, built, compiled))
+            for inputs in model.inputs():
+                kit.check_graph(built, compiled, inputs, model.ulps)
+    except Declined as error:
+        kit.decline(str(error))
+
+
+def share_of(kit: Kit, graph: Graph, compiled: Compiled) -> Share:
+    """How much of a model is on the target: all of it, for a native one."""
+    kind = kit.target.target.kind
+    if compiled.placement is None:
+        return Share(graph.name, len(graph.nodes), len(graph.nodes), sum(multiply_adds(n) for n in graph.nodes), 1.0)
+    nodes = [(p.target == kind, multiply_adds(p.node)) for p in compiled.placement.nodes]
+    total, taken = sum(w for _, w in nodes), sum(w for here, w in nodes if here)
+    return Share(graph.name, len(nodes), sum(here for here, _ in nodes), total, taken / total if total else 0.0, reasons_elsewhere(compiled.placement, kind))

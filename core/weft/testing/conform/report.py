@@ -1,0 +1,142 @@
+"""What a run of the kit found, as data and as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+LEVELS: Mapping[int, tuple[str, str]] = {
+    1: ("manifest", "metadata, import cost, hooks, options, machine, fingerprint"),
+    2: ("device", "memory: capacity, copies, what is given back, what is said when there is none"),
+    3: ("operators", "every sample of every operator alone: the reference's result, or declined with a reason"),
+    4: ("schedules", "scheduled and lowered programs mean what naive ones mean; intrinsics compute what they say"),
+    5: ("graphs", "fusion, layouts, constants, symbolic sizes"),
+    6: ("models", "whole models"),
+    7: ("determinism", "the same code under any hash seed, the same result twice"),
+    8: ("faults", "device out of memory, copies and launches that fail: an error that names it, and the next call works"),
+    9: ("speed", "no kernel is slower than a multiple of the interpreter"),
+}
+"""Number → name (of the module of tests) and what is looked at."""
+
+Outcome = Literal["passed", "failed", "declined", "skipped"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One check.
+
+    Attributes:
+        subject: what was checked, e.g. "MatMul float32 batched".
+        message: why it failed, was declined or skipped.
+    """
+
+    level: int
+    check: str
+    subject: str
+    outcome: Outcome
+    message: str = ""
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.check}[{self.subject}]" if self.subject else self.check
+
+    def __str__(self) -> str:
+        return f"level {self.level} ({LEVELS[self.level][0]}): {self.name}" + (f"\n{_indented(self.message)}" if self.message else "")
+
+
+@dataclass
+class Share:
+    """How much of a model was on the target, in nodes and in multiply-adds, and why the other nodes were not: reason → how many."""
+
+    model: str
+    nodes: int
+    taken: int
+    multiply_adds: float
+    share: float
+    declined: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Report:
+    """Of one target.
+
+    Attributes:
+        owner: the plugin's distribution with its version.
+        claims: operator → dtype → (samples computed, samples declined).
+    """
+
+    target: str
+    owner: str = ""
+    weft: str = ""
+    levels: Sequence[int] = tuple(LEVELS)
+    quick: bool = False
+    results: list[Result] = field(default_factory=list)
+    claims: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    shares: list[Share] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def subject(self) -> str:
+        """How messages name the plugin and the target."""
+        return f"{self.owner or 'unknown distribution'}, target '{self.target}'"
+
+    @property
+    def failed(self) -> list[Result]:
+        return [r for r in self.results if r.outcome == "failed"]
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.results) and not self.failed
+
+    def counts(self, level: int) -> Counter[str]:
+        return Counter(r.outcome for r in self.results if r.level == level)
+
+    def claimed(self) -> dict[str, list[str]]:
+        """Operator → dtypes of which at least one sample was computed."""
+        found = {op: [d for d, (done, _) in by_dtype.items() if done] for op, by_dtype in sorted(self.claims.items())}
+        return {op: dtypes for op, dtypes in found.items() if dtypes}
+
+    def refused(self) -> list[str]:
+        """Operators of which every sample was declined."""
+        return sorted(op for op, by_dtype in self.claims.items() if not any(done for done, _ in by_dtype.values()))
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        lines = []
+        for r in self.failed:
+            lines.append(f"FAILED {r}")
+        for level in self.levels:
+            counts = self.counts(level)
+            state = "failed" if counts["failed"] else "passed" if counts["passed"] else "nothing to check"
+            words = ", ".join(f"{counts[o]} {o}" for o in ("passed", "failed", "declined", "skipped") if counts[o])
+            lines.append(f"level {level} {LEVELS[level][0]:12} {state:17} {words}")
+        for share in self.shares:
+            lines.append(f"{share.model}: {share.share:.1%} of {share.multiply_adds / 1e6:,.2f} M multiply-adds, {share.taken} of {share.nodes} nodes")
+            lines += [f"    elsewhere: {count} × {reason}" for reason, count in share.declined.items()]
+        verdict = "conforms" if self.passed else f"does not conform: {len(self.failed)} check(s) failed" if self.failed else "was not checked"
+        lines.append(f"{self.subject} {verdict} ({len(self.results)} checks, {self.seconds:.0f} s{', quick' if self.quick else ''})")
+        return "\n".join(lines)
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "target": self.target,
+            "distribution": self.owner,
+            "weft": self.weft,
+            "quick": self.quick,
+            "passed": self.passed,
+            "seconds": round(self.seconds, 3),
+            "levels": [
+                {"level": n, "name": LEVELS[n][0], "passed": not self.counts(n)["failed"], "counts": dict(self.counts(n))} for n in self.levels
+            ],
+            "claims": {op: {d: {"computed": a, "declined": b} for d, (a, b) in by.items()} for op, by in sorted(self.claims.items())},
+            "models": [vars(s) for s in self.shares],
+            "results": [{"name": r.name, **vars(r)} for r in self.results],
+        }
+
+
+def _indented(text: str) -> str:
+    return "\n".join("    " + line for line in text.splitlines())

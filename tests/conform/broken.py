@@ -1,0 +1,248 @@
+"""The board of tests/mixed with one defect each, by name: what the conformance kit must find."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from tests.mixed.board import Anything, Board, Interpreter, Text
+
+from weft.codegen.base import KernelCode
+from weft.loop.nodes import Program, Stmt, seq
+from weft.machine import Machine
+from weft.passes.place import Refuse, Take
+from weft.runtime.arrays import Array
+from weft.runtime.device import Memory, Slice
+from weft.scheduling import Intrinsic, Operand, OperandView
+from weft.scheduling.rule import Decline, Offer
+from weft.scheduling.tree import blocks_in
+from weft.target import Target, TargetKind
+from weft.tensor import language as tl
+
+OPS = "MatMul,Add,Relu,Multiply,ReduceSum"
+
+# -- devices ----------------------------------------------------------------------------------------------------------
+
+
+class Altered(Interpreter):
+    """Kernels whose result is changed before anybody sees it."""
+
+    def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
+        program: Program = module[kernel]
+        before = [self._bytes(b).copy() for b in buffers]
+        super().launch(module, kernel, buffers, dims)
+        for k, b in enumerate(program.params):
+            if b in program.outputs:
+                size = buffers[k].bytes
+                view = self._bytes(buffers[k])[: size - size % b.dtype.numpy.itemsize].view(b.dtype.numpy)
+                self.alter(program, buffers[k], view, before[k].view(b.dtype.numpy))
+
+    def alter(self, program: Program, place: Slice, result: Array, before: Array) -> None:
+        raise NotImplementedError
+
+
+class WrongResult(Altered):
+    def alter(self, program: Program, place: Slice, result: Array, before: Array) -> None:
+        if "relu" in program.name:
+            result[...] = result + np.ones(1, result.dtype)
+
+
+class WrongTail(Altered):
+    def alter(self, program: Program, place: Slice, result: Array, before: Array) -> None:
+        if result.size % 4:
+            result[-1] = 0
+
+
+class IgnoresReset(Altered):
+    def alter(self, program: Program, place: Slice, result: Array, before: Array) -> None:
+        if "matmul" in program.name:
+            result[...] = result + before
+
+
+class WritesBeyond(Altered):
+    def alter(self, program: Program, place: Slice, result: Array, before: Array) -> None:
+        end = place.offset + place.bytes
+        place.memory.handle[end : end + 16] = 0
+
+
+class Noisy(Altered):
+    def alter(self, program: Program, place: Slice, result: Array, before: Array) -> None:
+        if result.dtype == np.float32:
+            result[...] = result * (1 + np.float32(np.random.default_rng().integers(0, 3)) * np.finfo(np.float32).eps)
+
+
+class Slow(Interpreter):
+    def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
+        time.sleep(0.3)
+        super().launch(module, kernel, buffers, dims)
+
+
+class IgnoresOffsets(Interpreter):
+    def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
+        super().launch(module, kernel, [dataclasses.replace(b, offset=0) for b in buffers], dims)
+
+
+class FailsSilently(Interpreter):
+    def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
+        with contextlib.suppress(Exception):
+            super().launch(module, kernel, buffers, dims)
+
+
+class DiesOfErrors(Interpreter):
+    dead = False
+
+    def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
+        if self.dead or kernel not in module:
+            self.dead = True
+            raise RuntimeError("the board hangs")
+        super().launch(module, kernel, buffers, dims)
+
+
+class Leaks(Interpreter):
+    def _give_back(self, size: int) -> None:
+        pass
+
+
+class NeverFull(Interpreter):
+    @property
+    def free(self) -> int:
+        return self.capacity
+
+
+class PromisesMemory(Interpreter):
+    def reserve(self, size: int) -> Memory:
+        return self.allocate(size) if size <= self.free else Memory(size, np.zeros(self.free, np.uint8))
+
+
+class SmallerThanItSays(Interpreter):
+    """Has a MiB and says 64: what lies beyond begins at the start again."""
+
+    def allocate(self, size: int) -> Memory:
+        memory = super().allocate(min(size, 1 << 20))
+        self._used += max(0, size - (1 << 20))
+        return Memory(size, memory)
+
+    def _bytes(self, s: Slice) -> Array:
+        held: Array = s.memory.handle.handle
+        at = s.offset % held.size
+        return held[at : at + s.bytes]
+
+
+# -- rules and code ---------------------------------------------------------------------------------------------------
+
+
+class Crashes(Anything):
+    def offer(self, program: Program, machine: Any) -> Offer | Decline:
+        if any(b.annotation("op") == "Multiply" for b in blocks_in(program.body)):
+            raise KeyError("Multiply")
+        return super().offer(program, machine)
+
+
+class LacksHalf(Text):
+    def check(self, program: Program) -> list[str]:
+        return [f"buffer {b.name} is float16" for b in program.params if b.dtype.name == "float16"]
+
+
+class HashOrder(Text):
+    """Code with a comment in the order of a set."""
+
+    def compile(self, program: Program) -> KernelCode:
+        return KernelCode(program.name, f"{program}\n# {' '.join({'alpha', 'beta', 'gamma', 'delta', 'epsilon'})}\n".encode())
+
+
+class Stamped(Text):
+    """Code with the time in it."""
+
+    def compile(self, program: Program) -> KernelCode:
+        return KernelCode(program.name, f"{program}\n# {time.perf_counter_ns()}\n".encode())
+
+
+@dataclass
+class Unrolled(Text):
+    unroll: int
+
+    def compile(self, program: Program) -> KernelCode:
+        return KernelCode(program.name, f"{program}\n# unrolled by {self.unroll}\n".encode())
+
+
+def disagreeing() -> Intrinsic:
+    """Adds one too much."""
+    a = tl.placeholder((4,), name="A")
+    c = tl.compute((4,), lambda i: a[i] * 2.0, name="C", axes=["i"])
+
+    def code(x: OperandView, y: OperandView) -> Stmt:
+        return seq(*(y.store(x[i] * 2.0 + 1.0, i) for i in range(4)))
+
+    return Intrinsic("double4", meaning=c, operands=(Operand("A"), Operand("C")), compute=code)
+
+
+# -- targets ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class UnrollOptions:
+    ops: tuple[str, ...] = ()
+    latency: int = 0
+    unroll: int = 1
+
+
+class ForgetsOption(Board):
+    options: ClassVar[type] = UnrollOptions
+
+    def codegen(self, target: Target) -> Text:
+        return Unrolled(target.options.unroll)
+
+    def fingerprint(self, target: Target) -> str:
+        return "board"
+
+
+class Restless(Board):
+    def fingerprint(self, target: Target) -> str:
+        return str(uuid.uuid4())
+
+
+class OddMachine(Board):
+    def machine(self, target: Target) -> Machine:
+        return Machine("board", vector_bits=100, vector_registers=0, caches=(1 << 20, 1 << 10, 1 << 10))
+
+
+def _with(codegen: type[Text]) -> type[Board]:
+    class Other(Board):
+        def codegen(self, target: Target) -> Text:
+            return codegen()
+
+    return Other
+
+
+TARGETS: Mapping[str, type[Board]] = {
+    "forgets_option": ForgetsOption, "restless_fingerprint": Restless, "odd_machine": OddMachine, "lacks_half": _with(LacksHalf),
+    "hash_order": _with(HashOrder), "stamped": _with(Stamped),
+}  # fmt: skip
+DEVICES: Mapping[str, type[Interpreter]] = {
+    "wrong_result": WrongResult, "wrong_tail": WrongTail, "ignores_reset": IgnoresReset, "writes_beyond": WritesBeyond, "noisy": Noisy, "slow": Slow,
+    "ignores_offsets": IgnoresOffsets, "fails_silently": FailsSilently, "dies_of_errors": DiesOfErrors, "leaks": Leaks, "never_full": NeverFull,
+    "promises_memory": PromisesMemory, "smaller_than_it_says": SmallerThanItSays,
+}  # fmt: skip
+
+
+def target(defect: str) -> TargetKind:
+    return TARGETS.get(defect, Board)()
+
+
+def device(defect: str) -> Interpreter:
+    return DEVICES.get(defect, Interpreter)()
+
+
+def rules(defect: str, given: Target) -> list[Anything]:
+    return [(Crashes if defect == "crashes" else Anything)(given.options.ops)]
+
+
+def mute(graph: Any) -> list[Take | Refuse]:
+    """Offers that decline and do not say why."""
+    return [Take((n,)) if type(n.op).__name__ == "Relu" else Refuse(n, "no", "") for n in graph.nodes]

@@ -1,0 +1,86 @@
+"""Each broken plugin is caught by the level that should catch it, and by name; the good one passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.conform.broken import OPS
+
+from weft.testing.conform import LEVELS, run
+
+TARGET = f"board -ops={OPS}"
+SOME = "Relu or MatMul or Multiply or (ReduceSum and int32)"
+
+DEFECTS = {
+    # level 1
+    "misspelt_hook": (1, "target_resolves", "unknown hook 'schedulez', did you mean 'schedules'?"),
+    "slow_import": (1, "import_cost", "importing 'weft_board_slow_import' takes 0."),
+    "heavy_import": (1, "import_cost", "imports hypothesis"),
+    "answers_for_others": (1, "hooks", "hook 'schedules' answers for targets of others"),
+    "restless_fingerprint": (1, "fingerprint", "the fingerprint is another when it is asked for again"),
+    "odd_machine": (1, "machine", "vectors of 100 bits"),
+    # level 2
+    "leaks": (2, "memory_is_counted_and_given_back", "524288 bytes are not given back when nobody holds them"),
+    "never_full": (2, "memory_is_counted_and_given_back", "only 0 bytes fewer are free"),
+    "promises_memory": (2, "out_of_memory", "nobody says that this is too much"),
+    "smaller_than_it_says": (2, "capacity_is_there", "there is less than the device says"),
+    # level 3
+    "wrong_result": (3, "sample[Relu float32", "elements of result 0 are wrong"),
+    "wrong_tail": (3, "sample[MatMul", "1 of "),
+    "ignores_offsets": (3, "sample[Relu float32", "nan instead of"),
+    "ignores_reset": (3, "sample[MatMul float32", "nan instead of"),
+    "writes_beyond": (3, "sample[Relu float32", "wrote beyond buffer 1 on device 'board'"),
+    "crashes": (3, "sample[Multiply float32", "failed to say whether it takes Multiply"),
+    "lacks_half": (3, "sample[Relu float16", "cannot compile kernel"),
+    "mute": (3, "sample[MatMul float32", "MatMul is declined without a reason"),
+    # level 4
+    "wrong_intrinsic": (4, "intrinsic[double4]", "the compute code of intrinsic 'double4' disagrees with its meaning"),
+    # level 7
+    "hash_order": (7, "code_under_hash_seeds", "is another under another PYTHONHASHSEED"),
+    "stamped": (7, "code_twice", "is another when it is compiled again"),
+    "forgets_option": (7, "fingerprint_follows_code", "another value of option '-unroll' gives other code of the same program, and the same fingerprint"),
+    "noisy": (7, "results_twice", "are not the same every time"),
+    # level 8
+    "fails_silently": (8, "launch_of_nothing", "nobody says a word"),
+    "dies_of_errors": (8, "launch_of_nothing", "the call after a launch that failed fails"),
+    # level 9
+    "slow": (9, "sample[Relu float32", " s are allowed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_broken(defect: str, install: Callable[..., str]) -> None:
+    level, check, message = DEFECTS[defect]
+    name = install(defect)
+    target = "board" if defect == "misspelt_hook" else TARGET
+    report = run(target, levels=(level,), quick=True, keyword=SOME if level in (3, 9) else "intrinsic" if level == 4 else "")
+    assert not report.passed
+    found = [r for r in report.failed if r.name.startswith(check)]
+    assert found, report.summary()
+    assert found[0].level == level
+    assert message in found[0].message
+    assert found[0].message.startswith(f"{name} 1.2, target '{target}': ")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_good_board(level: int, install: Callable[..., str]) -> None:
+    install("good")
+    keyword = {3: SOME, 4: SOME, 9: SOME, 6: "mlp or lstm"}.get(level, "")
+    report = run(TARGET, levels=(level,), quick=True, keyword=keyword)
+    assert report.passed, report.summary()
+    assert report.counts(level)["passed"]
+
+
+@pytest.mark.full
+def test_the_good_board_in_full(install: Callable[..., str]) -> None:
+    install("good")
+    report = run(TARGET)
+    assert report.passed, report.summary()
+
+
+def test_no_range_of_weft(install: Callable[..., str]) -> None:
+    name = install("good", requires="")
+    report = run(TARGET, levels=(1,), keyword="weft_range")
+    assert [r.name for r in report.failed] == ["weft_range"]
+    assert report.failed[0].message.startswith(f"{name} 1.2, target '{TARGET}': its metadata give no range of Weft")
