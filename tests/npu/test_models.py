@@ -23,7 +23,7 @@ from weft.ops.movement import Transpose
 from weft.ops.normalization import Softmax
 from weft.ops.reduction import ReduceMean
 from weft.ops.sorting import TopK
-from weft.ops.window import AveragePool, MaxPool
+from weft.ops.window import AveragePool, Col2Im, MaxPool
 from weft.runtime.device import open_device
 from weft.runtime.executable import Executable
 from weft.testing.models import mlp, picture, resnet18
@@ -144,6 +144,10 @@ def test_a_convolution_larger_than_the_memories() -> None:
 )
 def test_other_operators(op: Any) -> None:
     agrees(one((1, 16, 14, 18), lambda g, x: g.add(op, x)))
+
+
+def test_windows_that_overlap_are_added_one_after_another() -> None:
+    agrees(one((1, 12, 9), lambda g, x: g.add(Col2Im(image=(5, 6), block=(2, 3), strides=(2, 1), pads=(1, 0, 0, 1), dilations=(1, 2)), x)))
 
 
 def test_a_long_vector_of_a_prime_length() -> None:

@@ -460,10 +460,16 @@ class _Emitter:
             raise _Unfit("a vector would overwrite what it reads elsewhere")
         everything = [target, *loads.values()]
         size = {v: hi - lo for v, (lo, hi) in box.items()}
-        still = [v for v in box if not target.step(v)]
-        if still and not same and any(size[v] > 1 for v in still):
+        # A vector writes every element once: loops that come back to an element are around it, in their order.
+        moving: list[str] = []
+        reach = 0
+        for v in sorted((v for v in box if target.step(v)), key=lambda v: abs(target.step(v))):
+            if abs(target.step(v)) > reach:
+                moving.append(v)
+                reach += abs(target.step(v)) * (size[v] - 1)
+        still = [v for v in box if v not in moving]
+        if not same and any(size[v] > 1 for v in still):
             raise _Unfit("a loop stores to one element again and again")
-        moving = sorted((v for v in box if target.step(v)), key=lambda v: abs(target.step(v)))
         columns: list[str] = moving[:1]
         # Neighbouring loops that every operand walks through in one stride are one dimension.
         count = size[columns[0]] if columns else 1
@@ -568,7 +574,16 @@ def _boxes(nest: _Nest, ranges: Callable[[Mapping[str, tuple[int, int]]], dict[s
     at = lo + 1
     if len(inside) == 1:
         holds = np.broadcast_to(evaluate(open_, {**{w: np.int64(a) for w, (a, _) in nest.box.items()}, v: np.arange(lo, hi)}), (hi - lo,))
-        at = lo + 1 + int(np.flatnonzero(holds[1:] != holds[:-1])[0])
+        changes = np.flatnonzero(holds[1:] != holds[:-1])
+        if not changes.size:  # decided after all
+
+            def rule(e: Expr, atom: Expr = open_, known: bool = bool(holds[0])) -> Expr | None:
+                return Const(known, dt.bool_) if e == atom else None
+
+            again = [transform(c, rule) for c in conditions]
+            yield from _boxes(_Nest(nest.box, again, replace(nest.store, value=transform(value, rule))), ranges, outer)
+            return
+        at = lo + 1 + int(changes[0])
     for ends in ((lo, at), (at, hi)):
         yield from _boxes(_Nest({**nest.box, v: ends}, conditions, replace(nest.store, value=value)), ranges, outer)
 
