@@ -55,6 +55,8 @@ DISTRIBUTION = "weft-npu"
 SCOPES = {f"npu.{name}": number for number, name in enumerate(MEMORIES)}
 ALIGN = 256  # bytes, the machine's interlocks
 MOST_UNROLLED = 512
+MOST_PIECES = 4096
+"""Boxes that a kernel is cut into at most: one of more is not meant for this machine."""
 CALLS = ("fill_zero", "gemm8x8", "fuse_gemm8x8_add", "gemm1x8", "fuse_gemm1x8_add")
 _BINARY: dict[type[Expr], str] = {Add: "add", Sub: "sub", Mul: "mul", Div: "div", Max: "max", Min: "min", Lt: "lt", Le: "le", Eq: "eq", And: "and", Or: "or"}
 
@@ -65,6 +67,10 @@ class _Unfit(Exception):
     def __init__(self, why: str, loops: Sequence[str] = ()) -> None:
         super().__init__(why)
         self.why, self.loops = why, frozenset(loops)
+
+
+class _TooLong(Exception):
+    """The kernel falls into more than MOST_PIECES."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,7 @@ class _Emitter:
     known: dict[str, Expr] = field(default_factory=dict)  # lets, and loops that are written out
     used: dict[int, int] = field(default_factory=dict)
     doubled: frozenset[str] = frozenset()
+    pieces: int = 0
 
     def run(self) -> None:
         p = self.program
@@ -159,7 +166,10 @@ class _Emitter:
         self._plan()
         if self.problems:
             return
-        self._guarded(p.body)
+        try:
+            self._guarded(p.body)
+        except _TooLong:
+            self.problems.append(f"its conditions cut it into more than {MOST_PIECES} pieces")
 
     # -- memory
     def _check_buffer(self, b: Buffer) -> None:
@@ -365,6 +375,9 @@ class _Emitter:
     def _blocks(self, nest: _Nest) -> None:
         """A box, cut where i//8 or i%8 begins anew in addresses that are not affine otherwise."""
         mark = len(self.code)
+        self.pieces += 1
+        if self.pieces > MOST_PIECES:
+            raise _TooLong
         try:
             self._box(nest)
         except _Unfit as unfit:
