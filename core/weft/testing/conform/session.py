@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from weft.errors import InputError, PluginError, WeftError, nearest
+from weft.errors import InputError, PluginError, WeftError
 from weft.plugins import host
 from weft.testing.conform.report import LEVELS, Report, Result
 
@@ -76,8 +76,7 @@ def _owner(target: str) -> str:
     """Whose a target that cannot be resolved probably is: the plugin of the same name, else one that is out of use."""
     name = (target.split() or [""])[0].rstrip(",")
     plugins = host()
-    close = nearest(name, [p.name for p in plugins.plugins])
-    found = [p for p in plugins.plugins if p.name == name] or plugins.quarantined() or [p for p in plugins.plugins if p.name == close]
+    found = [p for p in plugins.plugins if p.name == name] or plugins.quarantined()
     return f"{found[0].distribution} {found[0].version}".strip() if found else ""
 
 
