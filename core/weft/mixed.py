@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.assemble import stored_bytes
 from weft.codegen.base import THREADS
-from weft.compilation import Compilation, Segment, tensor_info, without_collector
+from weft.compilation import Compilation, tensor_info, without_collector
 from weft.errors import GraphError, PluginError, ScheduleError, UnsupportedError, WeftError
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Const, Expr, free_vars, substitute
@@ -235,14 +235,14 @@ class _Plan:
         self.code: dict[str, NativeCode] = {}
         self.constants: dict[str, Any] = {}
         self.there: dict[str, list[str]] = {}  # value → places, the first is where it was made
-        self.arena = "0"
+        self.arenas: list[str] = []
 
     def add(self, number: int, node: Node) -> None:
         region = node.op
         assert isinstance(region, Region)
         target = self.by_kind[region.target]
         extra = [p for p in self.compilation.extra if p.after and p.after not in SHARED]
-        one = Compilation(target, extra, self.compilation.on_stage, self.compilation.cache, keep_graphs=True)
+        one = Compilation(target, extra, self.compilation.on_stage, self.compilation.cache)
         self.compilation.regions.append(one)
         device = target.kind.device(target.target)
         place = HOST if device == CPU else device
@@ -255,15 +255,12 @@ class _Plan:
             self.code[section] = segment.sections["main"]
             if "pool" in segment.sections:
                 self.code["pool"] = segment.sections["pool"]
-            self._keep(segment, section)
+            self.constants.update({f"{section}.{name}": data for name, data in segment.constants.items()})
             self.steps.append(segment.step(section, inputs, outputs, f"{section}."))
-            self.arena = str(segment.assembly.spec.arena_bytes)
+            self.arenas.append(str(segment.assembly.spec.arena_bytes))
         else:
             self.steps.append(self._device(one, region.body, device, section, inputs, outputs))
         self.there.update({name: [place] for name in outputs})
-
-    def _keep(self, segment: Segment, section: str) -> None:
-        self.constants.update({f"{section}.{name}": data for name, data in segment.constants.items()})
 
     def bring(self, name: str, place: str) -> None:
         """Copies until a value is at `place`; copies between devices go over the host."""
@@ -332,7 +329,7 @@ class _Plan:
             steps=self.steps,
             constants=self.constants,
             pool="pool" if "pool" in self.code else None,
-            arena=self.arena,
+            arena=" + ".join(self.arenas) or "0",
             threads=targets[-1].threads,
             weft=host().api_version,
         )

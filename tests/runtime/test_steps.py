@@ -282,6 +282,25 @@ def test_a_formula_in_an_archive_is_checked(board: Board, tmp_path: Path) -> Non
         plan(steps=[*manifest.steps[:2], bad, manifest.steps[3]])
 
 
+def sized(board: Board, **changes: Any) -> Executable:
+    manifest = plan().manifest
+    return plan(steps=[*manifest.steps[:2], replace(manifest.steps[2], **changes), manifest.steps[3]])
+
+
+def test_sizes_that_cannot_be_are_errors(board: Board) -> None:
+    x = np.ones((3, 4), np.float32)
+    with pytest.raises(ExecutionError, match=r"a size that the plan of 'mixed' needs cannot be computed\n  why: 'k' is not known\n  hint: compile"):
+        sized(board, arena="k*16")(x)
+    with pytest.raises(ExecutionError, match=r"cannot be computed\n  why: integer division or modulo by zero|cannot be computed\n  why: division by zero"):
+        sized(board, arena="16//(n - 3)")(x)
+    huge = plan(outputs=[TensorInfo("y", "float32", ("n*4000000000000000000", "n*4000000000000000000"))])
+    with pytest.raises(ExecutionError, match="device 'board' has too little memory"):
+        huge(x)
+    negative = plan(outputs=[TensorInfo("y", "float32", ("n - 4", 4))])
+    with pytest.raises(ExecutionError, match=r"'y' would have a negative size\n  y: float32\[n - 4, 4\]\n  why: its shape is \[-1, 4\]"):
+        negative(x)
+
+
 def test_a_buffer_outside_the_arena_is_refused(board: Board) -> None:
     manifest = plan().manifest
     bad = replace(manifest.steps[2], arena="n*16")

@@ -5,6 +5,7 @@ What devices hold (constants, arenas, values) is made once and used again by lat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -51,7 +52,13 @@ class _Shape:
     dims: tuple[Formula, ...]
 
     def size(self, env: Mapping[str, int]) -> tuple[int, ...]:
-        return tuple(int(d(env)) for d in self.dims)
+        found = tuple(int(d(env)) for d in self.dims)
+        if any(d < 0 for d in found):
+            raise ExecutionError(f"'{self.info.name}' would have a negative size", where=str(self.info), why=f"its shape is {list(found)}")
+        return found
+
+    def bytes(self, env: Mapping[str, int]) -> int:
+        return math.prod(self.size(env)) * self.of.itemsize
 
 
 @dataclass(frozen=True)
@@ -94,14 +101,11 @@ class Steps:
         for i, (info, value) in enumerate(zip(self._manifest.inputs, values)):
             self._bind(call, i, info, value)
         targets = self._targets(out or {})
-        with self._locked() as held:
-            for k, step in enumerate(self._manifest.steps):
-                if isinstance(step, Native):
-                    self._native(call, k, step)
-                elif isinstance(step, Copy):
-                    self._copy(call, step, held)
-                else:
-                    self._launch(call, self._devices[k], held[step.device])
+        try:
+            self._run(call)
+        except (KeyError, ZeroDivisionError) as error:  # devices' own are caught where they happen
+            what = f"{error} is not known" if isinstance(error, KeyError) else str(error)
+            raise ExecutionError(f"a size that the plan of '{self._manifest.name}' needs cannot be computed", why=what, hint="compile the model again") from None
         results = [call.host[o.name] for o in self._manifest.outputs]
         for k, target in targets.items():
             if target.shape != results[k].shape:
@@ -110,6 +114,16 @@ class Steps:
             target[...] = results[k]
             results[k] = target
         return results
+
+    def _run(self, call: _Call) -> None:
+        with self._locked() as held:
+            for k, step in enumerate(self._manifest.steps):
+                if isinstance(step, Native):
+                    self._native(call, k, step)
+                elif isinstance(step, Copy):
+                    self._copy(call, step, held)
+                else:
+                    self._launch(call, self._devices[k], held[step.device])
 
     # -- inputs and outputs
     def _bind(self, call: _Call, i: int, info: TensorInfo, value: Any) -> None:
@@ -192,7 +206,10 @@ class Steps:
             call.there[step.target, step.value] = room
             return
         shape = self._shapes[step.value]
-        array = aligned_empty(shape.size(call.symbols), shape.of)
+        try:
+            array = aligned_empty(shape.size(call.symbols), shape.of)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise ExecutionError(f"no memory for '{step.value}' of '{self._manifest.name}'", where=str(shape.info), why=str(error)) from None
         device = held[step.source].device
         with _blamed(step.source, f"the copy of '{step.value}'"):
             device.synchronize()
@@ -213,9 +230,7 @@ class Steps:
             held.arena = None  # gives it back before more is asked for
             held.arena = held.device.reserve(arena)
         for name in step.outputs:
-            shape = self._shapes[name]
-            size = int(np.prod(shape.size(env), dtype=np.int64)) * shape.of.itemsize
-            call.there[step.device, name] = self._memory(held, name, size)
+            call.there[step.device, name] = self._memory(held, name, self._shapes[name].bytes(env))
         slices = [self._slice(call, held, step, k, compiled) for k in range(len(step.places))]
         for launch, dims in zip(step.launches, compiled.dims):
             with _blamed(step.device, f"kernel '{launch.kernel}'"):
