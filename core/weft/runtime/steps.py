@@ -105,7 +105,8 @@ class Steps:
             self._run(call)
         except (KeyError, ZeroDivisionError) as error:  # devices' own are caught where they happen
             what = f"{error} is not known" if isinstance(error, KeyError) else str(error)
-            raise ExecutionError(f"a size that the plan of '{self._manifest.name}' needs cannot be computed", why=what, hint="compile the model again") from None
+            message = f"a size that the plan of '{self._manifest.name}' needs cannot be computed"
+            raise ExecutionError(message, why=what, hint="compile the model again") from None
         results = [call.host[o.name] for o in self._manifest.outputs]
         for k, target in targets.items():
             if target.shape != results[k].shape:
