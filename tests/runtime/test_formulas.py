@@ -9,7 +9,7 @@ from weft.errors import ArchiveError
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Expr, Var, const, floordiv, floormod, maximum, minimum
 from weft.expr.printer import print_expr
-from weft.runtime.formulas import LONGEST, formula
+from weft.runtime.formulas import LONGEST, formula, symbol_of
 
 N, ODD, DATA = Var("n", dt.int64), Var("a.b-c", dt.int64), Var("s.0", dt.int64)
 
@@ -50,7 +50,10 @@ def test_conditions_and_selects() -> None:
         ("[1][0]", "Subscript is no part of a formula"),
         ("1.5", "Constant is no part of a formula"),
         ("2**n", "BinOp is no part of a formula"),
-        ("lambda: 0", "Lambda is no part of a formula"),
+        ("lambda: 0", "invalid syntax"),
+        ("n if m else k", "invalid syntax"),
+        ("12`n`", "invalid syntax"),
+        ("`n``m`", "invalid syntax"),
         ("n +", "invalid syntax"),
         ("(" * 300 + "n" + ")" * 300, ""),
         ("-" * 3000 + "n", ""),
@@ -65,3 +68,17 @@ def test_anything_else_is_refused(text: str, why: str) -> None:
 def test_long_formulas_are_refused() -> None:
     with pytest.raises(ArchiveError, match=rf"a formula has {LONGEST + 1} characters\n  why: the longest that is read has {LONGEST}"):
         formula("n" * (LONGEST + 1))
+
+
+@pytest.mark.parametrize("name", ["class", "True", "None", "v0", "min", "select", "ﬁ", "é", "_quoted_0", "true", "not", "a b", " v0 ", "x.0"])
+def test_a_symbol_may_have_any_name(name: str) -> None:
+    # Python takes "ﬁ" for "fi".
+    e = Var(name, dt.int64) * 2 + minimum(Var(name, dt.int64), const(3))
+    assert formula(print_expr(e))({name: 4, "fi": 9}) == 11
+    assert symbol_of(print_expr(Var(name, dt.int64))) == name
+    assert symbol_of(print_expr(e)) is None
+
+
+def test_truth_is_a_number() -> None:
+    assert (formula("true")({}), formula("select(false, 1, 2)")({})) == (1, 2)
+    assert symbol_of("true") is None

@@ -18,7 +18,7 @@ from weft.runtime import device as devices
 from weft.runtime.arrays import Array
 from weft.runtime.device import Device, DeviceKind, Memory, Slice
 from weft.runtime.executable import Executable, NativeCode
-from weft.runtime.plan import Condition, Copy, DeviceCall, Launch, Place, TensorInfo
+from weft.runtime.plan import Condition, Copy, DataSymbol, DeviceCall, Launch, Place, TensorInfo
 
 
 class Board(Device):
@@ -269,10 +269,11 @@ def test_a_malformed_plan_says_what_is_wrong() -> None:
     assert broken(0, constants=("v",)) == "step 0 names 'v', which is no constant of the plan"
     assert broken(1, value="nothing") == "step 1 copies 'nothing', which is no value of the plan"
     assert broken(1, source="board") == "step 1 copies 'v' from board, where nothing has put it"
-    assert broken(2, device="other") == "step 2 needs 'v' on other, where nothing has put it"
+    assert broken(2, inputs=("x",)) == "step 2 needs 'x' on board, where nothing has put it"
     assert broken(2, places=(Place("value", "x"),)) == "step 2 uses 'x', which is neither its input nor its output"
     assert broken(2, launches=(Launch("halve", ()),)) == "step 2 names kernels:halve, which no section has"
-    assert broken(3, target="board") == "no step gives the output 'y'"
+    manifest = plan().manifest
+    assert manifest.with_(steps=manifest.steps[:3]).trouble() == "no step gives the output 'y'"
 
 
 def test_a_formula_in_an_archive_is_checked(board: Board, tmp_path: Path) -> None:
@@ -306,3 +307,84 @@ def test_a_buffer_outside_the_arena_is_refused(board: Board) -> None:
     bad = replace(manifest.steps[2], arena="n*16")
     with pytest.raises(ExecutionError, match=r"a buffer of 'mixed' lies outside the arena of 'board'\n  why: 48 bytes at 48"):
         plan(steps=[*manifest.steps[:2], bad, manifest.steps[3]])(np.ones((3, 4), np.float32))
+
+
+def test_copies_go_between_the_host_and_devices_that_steps_run_on() -> None:
+    between = "copies are between the host and a device that a step runs on"
+    assert broken(1, target="other") == f"step 1 copies 'v' from host to other: {between}"
+    assert broken(1, target="host") == f"step 1 copies 'v' from host to host: {between}"
+    assert broken(3, target="board") == f"step 3 copies 'y' from board to board: {between}"
+
+
+def test_values_of_a_plan_have_names_of_their_own_and_sizes_come_from_integers() -> None:
+    manifest = plan().manifest
+    assert manifest.with_(values=(*manifest.values, TensorInfo("y", "float32", (9,)))).trouble() == "two values are called 'y'"
+    assert manifest.with_(symbols=(DataSymbol("k", "v", 0),)).trouble() == "a size is read from 'v', which is no value of integers"
+    assert manifest.with_(symbols=(DataSymbol("k", "gone", 0),)).trouble() == "a size is read from 'gone', which is no value of the plan"
+
+
+def with_inputs(*more: TensorInfo, **changes: Any) -> Executable:
+    """`plan` with inputs that no step uses."""
+    manifest = plan().manifest
+    return plan(inputs=[*more, *manifest.inputs], steps=manifest.steps, **changes)
+
+
+def test_a_size_that_is_a_formula_is_checked_wherever_its_symbols_are_bound(board: Board) -> None:
+    x, exe = np.ones((3, 4), np.float32), with_inputs(TensorInfo("twice", "float32", ("n*2",)))
+    np.testing.assert_allclose(exe(np.ones(6, np.float32), x), expected(x))
+    with pytest.raises(InputError, match=r"input 'twice' has size 7 on axis 0, expected 6 \(n\*2\)\n  twice: float32\[n\*2\]\n  why: its shape is \[7\]"):
+        exe(np.ones(7, np.float32), x)
+
+
+def test_a_size_that_data_say_agrees_with_the_arrays_of_that_size(board: Board) -> None:
+    x = np.ones((3, 4), np.float32)
+    for inputs in ("ks", "sk"):
+        infos = {"k": TensorInfo("k", "float32", ("k.0",)), "s": TensorInfo("s", "int64", (1,))}
+        exe = with_inputs(*(infos[i] for i in inputs), symbols=[DataSymbol("k.0", "s", 0)])
+        given = {"k": np.ones(5, np.float32), "s": np.array([5]), "x": x}
+        np.testing.assert_allclose(exe.run(given)["y"], expected(x))
+        with pytest.raises(InputError, match=r"input 's' says in element 0 that k\.0 is 6, expected 5|input 'k' has size 5 on axis 0, expected 6 \(k\.0\)"):
+            exe.run({**given, "s": np.array([6])})
+
+
+def test_a_device_that_was_opened_anew_is_given_everything_again(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    exe, x = plan(), np.ones((3, 4), np.float32)
+    exe(x)
+    again = Board()
+    monkeypatch.setattr(devices, "_open", {"board": again})
+    np.testing.assert_allclose(exe(x), expected(x))
+    assert again.log.count("load") == 1 and again.used and not board.used
+
+
+def test_what_is_under_way_is_waited_for(board: Board) -> None:
+    """Before an arena is given up for a larger one, and after an error: the next call writes where kernels may still read."""
+    manifest = plan().manifest
+    places = (Place("value", "y"), Place("value", "z"), Place("arena", bytes="n*64"))
+    larger = replace(manifest.steps[2], inputs=("y",), outputs=("z",), launches=(Launch("double", (0, 1)),), arena="n*64", places=places)
+    infos = {"outputs": [TensorInfo("z", "float32", ("n", 4))], "values": [*manifest.values, TensorInfo("y", "float32", ("n", 4))]}
+    exe = plan(steps=[*manifest.steps[:3], larger, Copy("z", "board", "host")], **infos)
+    x = np.ones((3, 4), np.float32)
+    np.testing.assert_allclose(exe(x), expected(x) * 2)
+    assert board.log == ["write", "load", "write", "wait", "wait", "read"]
+    board.fail, board.log = "launch", []
+    with pytest.raises(ExecutionError, match="the board is on fire"):
+        exe(x)
+    assert board.log == ["write", "wait"]
+
+
+def test_memory_that_fails_is_an_error_of_the_device(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(size: int) -> Memory:
+        raise KeyError("heap")
+
+    exe, x = plan(), np.ones((3, 4), np.float32)
+    monkeypatch.setattr(board, "allocate", lost)
+    with pytest.raises(ExecutionError, match=r"reserving 48 bytes failed on device 'board'\n  why: KeyError: 'heap'"):
+        exe(x)
+    monkeypatch.undo()
+    monkeypatch.setattr(devices, "_open", {"board": board})
+    np.testing.assert_allclose(exe(x), expected(x))
+
+
+def test_storage_has_to_be_as_it_is_for_one_native_step(board: Board) -> None:
+    with pytest.raises(InputError, match="storage for output 'y' must be contiguous, aligned and writable"):
+        plan().run({"x": np.ones((3, 4), np.float32)}, {"y": np.zeros((4, 3), np.float32).T})

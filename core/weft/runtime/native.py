@@ -204,23 +204,11 @@ class NativeSegment:
         """Puts the caller's storage in place; gives (temporary, target) for storage that overlaps an input or other storage."""
         copies = []
         taken = list(held)
-        for name in out:
-            if name not in self._output_names:
-                close = nearest(name, self._output_names)
-                raise InputError(
-                    f"'{self.name}' has no output '{name}'",
-                    where="\n".join(map(str, self.outputs)),
-                    hint=f"did you mean '{close}'?" if close else None,
-                )
+        check_names(self.name, out, self.outputs)
         for i, (info, of) in enumerate(zip(self.outputs, self._output_dtypes)):
             if info.name not in out:
                 continue
-            array = as_array(out[info.name], info.name)
-            if array.dtype != of or array.ndim != len(info.shape):
-                raise InputError(f"storage for output '{info.name}' does not fit", where=str(info), why=f"it is {array.dtype}{list(array.shape)}")
-            if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
-                raise InputError(f"storage for output '{info.name}' must be contiguous, aligned and writable", where=str(info))
-            target = array
+            target = array = storage(info, of, out[info.name])
             if any(np.may_share_memory(array, other) for other in taken):
                 target = aligned_empty(array.shape, of)
                 copies.append((target, array))
@@ -283,6 +271,34 @@ def fill(template: str, args: Sequence[int]) -> str:
     for i, value in enumerate(args):
         template = template.replace(f"{{{i}}}", str(value))
     return template
+
+
+def check_names(model: str, out: Mapping[str, Any], outputs: Sequence[TensorInfo]) -> None:
+    """That every storage is for an output.
+
+    Raises:
+        InputError: one is not; names the nearest output.
+    """
+    names = [o.name for o in outputs]
+    for name in out:
+        if name not in names:
+            close = nearest(name, names)
+            hint = f"did you mean '{close}'?" if close else None
+            raise InputError(f"'{model}' has no output '{name}'", where="\n".join(map(str, outputs)), hint=hint)
+
+
+def storage(info: TensorInfo, of: np.dtype[Any], given: Any) -> Array:
+    """A caller's storage for an output, as an array.
+
+    Raises:
+        InputError: it is of another dtype or rank, or cannot be written as it lies.
+    """
+    array = as_array(given, info.name)
+    if array.dtype != of or array.ndim != len(info.shape):
+        raise InputError(f"storage for output '{info.name}' does not fit", where=str(info), why=f"it is {array.dtype}{list(array.shape)}")
+    if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
+        raise InputError(f"storage for output '{info.name}' must be contiguous, aligned and writable", where=str(info))
+    return array
 
 
 def wrong_type(info: TensorInfo, wanted: np.dtype[Any], array: Array) -> InputError:

@@ -204,15 +204,23 @@ class Manifest:
         known = {t.name for t in (*self.inputs, *self.values, *self.outputs)}
         constants = {c.name for c in self.constants}
         there = {(HOST, t.name) for t in self.inputs}
-        lost = [s.value for s in self.symbols if s.value not in known]
+        twice = [n for n, count in Counter(t.name for t in (*self.inputs, *self.values, *self.outputs)).items() if count > 1]
+        if twice and not self.single:
+            return f"two values are called '{twice[0]}'"
+        integers = {t.name for t in (*self.inputs, *self.values, *self.outputs) if dtype(t.dtype).is_integer}
+        lost = [s.value for s in self.symbols if s.value not in integers]
         if lost:
-            return f"a size is read from '{lost[0]}', which is no value of the plan"
+            return f"a size is read from '{lost[0]}', which is no value of {'integers' if lost[0] in known else 'the plan'}"
+        places = {HOST, *self.devices}
         for number, step in enumerate(self.steps):
             if isinstance(step, Copy):
                 if step.value not in known:
                     return f"step {number} copies '{step.value}', which is no value of the plan"
                 if (step.source, step.value) not in there:
                     return f"step {number} copies '{step.value}' from {step.source}, where nothing has put it"
+                if step.target not in places or (step.source == HOST) == (step.target == HOST):
+                    between = "copies are between the host and a device that a step runs on"
+                    return f"step {number} copies '{step.value}' from {step.source} to {step.target}: {between}"
                 there.add((step.target, step.value))
                 continue
             place = HOST if isinstance(step, Native) else step.device

@@ -7,27 +7,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from weft.dtypes import dtype
-from weft.errors import ExecutionError, InputError, WeftError, nearest
+from weft.errors import ExecutionError, InputError, WeftError
 from weft.runtime.arrays import Array, aligned_empty
 from weft.runtime.device import Device, Memory, Slice, open_device
 from weft.runtime.dlpack import as_array
 from weft.runtime.formulas import Formula, formula, symbol_of
-from weft.runtime.native import NativeSegment, fill, wrong_type
+from weft.runtime.native import NativeSegment, check_names, fill, storage, wrong_type
 from weft.runtime.plan import HOST, Copy, DataSymbol, DeviceCall, Manifest, Native, TensorInfo
 
 
 @dataclass
 class _Call:
-    """What one call knows: the symbols bound so far, the values in the host's memory, those in devices'."""
+    """What one call knows: the symbols bound so far, sizes that are not checked yet, the values in the host's memory, those in devices'."""
 
     symbols: dict[str, int] = field(default_factory=dict)
+    open: list[tuple[TensorInfo, int, int]] = field(default_factory=list)  # a value, an axis, its size
     host: dict[str, Array] = field(default_factory=dict)
     there: dict[tuple[str, str], Slice] = field(default_factory=dict)
 
@@ -103,7 +104,7 @@ class Steps:
         targets = self._targets(out or {})
         try:
             self._run(call)
-        except (KeyError, ZeroDivisionError) as error:  # devices' own are caught where they happen
+        except (KeyError, ZeroDivisionError, RecursionError) as error:  # devices' own are caught where they happen
             what = f"{error} is not known" if isinstance(error, KeyError) else str(error)
             message = f"a size that the plan of '{self._manifest.name}' needs cannot be computed"
             raise ExecutionError(message, why=what, hint="compile the model again") from None
@@ -118,13 +119,19 @@ class Steps:
 
     def _run(self, call: _Call) -> None:
         with self._locked() as held:
-            for k, step in enumerate(self._manifest.steps):
-                if isinstance(step, Native):
-                    self._native(call, k, step)
-                elif isinstance(step, Copy):
-                    self._copy(call, step, held)
-                else:
-                    self._launch(call, self._devices[k], held[step.device])
+            try:
+                for k, step in enumerate(self._manifest.steps):
+                    if isinstance(step, Native):
+                        self._native(call, k, step)
+                    elif isinstance(step, Copy):
+                        self._copy(call, step, held)
+                    else:
+                        self._launch(call, self._devices[k], held[step.device])
+            except BaseException:
+                for name in self._manifest.devices:
+                    with suppress(Exception):  # the first error is the one to tell
+                        held[name].device.synchronize()  # what was started uses memory that the next call writes to
+                raise
 
     # -- inputs and outputs
     def _bind(self, call: _Call, i: int, info: TensorInfo, value: Any) -> None:
@@ -136,42 +143,42 @@ class Steps:
     def _keep(self, call: _Call, info: TensorInfo, array: Array) -> None:
         """A value of the host, and the symbols that it binds or must agree with."""
         call.host[info.name] = array
-        self._learn(call, info, array.shape)
+        call.open += [(info, axis, size) for axis, size in enumerate(array.shape)]
         for s in self._sources.get(info.name, ()):
             if s.index >= array.size:
                 raise InputError(f"input '{info.name}' has {array.size} elements, element {s.index} is needed", where=str(info))
-            call.symbols[s.name] = int(array.reshape(-1)[s.index])
+            size = int(array.reshape(-1)[s.index])
+            if call.symbols.setdefault(s.name, size) != size:
+                raise self._disagree(info, array.shape, f"says in element {s.index} that {s.name} is {size}, expected {call.symbols[s.name]}")
+        self._agree(call)
 
-    def _learn(self, call: _Call, info: TensorInfo, shape: tuple[int, ...]) -> None:
-        """Binds symbols to the sizes of an array, or checks them."""
-        for axis, (d, given) in enumerate(zip(info.shape, shape)):
-            symbol = symbol_of(d)
-            if symbol is not None and symbol not in call.symbols:
-                call.symbols[symbol] = given
-                continue
+    def _agree(self, call: _Call) -> None:
+        """Binds symbols to sizes, and checks all sizes that the symbols known by now tell."""
+        for info, axis, given in call.open:
+            symbol = symbol_of(info.shape[axis])
+            if symbol is not None:
+                call.symbols.setdefault(symbol, given)
+        later = []
+        for info, axis, given in call.open:
             try:
                 wanted = int(self._shapes[info.name].dims[axis](call.symbols))
-            except KeyError:  # a symbol that a later step binds, and checks
+            except KeyError:  # a symbol that a later step binds
+                later.append((info, axis, given))
                 continue
             if wanted != given:
-                shown = str(wanted) if isinstance(d, int) else f"{wanted} ({d})"
-                raise InputError(f"input '{info.name}' has size {given} on axis {axis}, expected {shown}", where=str(info), why=f"its shape is {list(shape)}")
+                shown = str(wanted) if isinstance(info.shape[axis], int) else f"{wanted} ({info.shape[axis]})"
+                raise self._disagree(info, call.host[info.name].shape, f"has size {given} on axis {axis}, expected {shown}")
+        call.open = later
+
+    def _disagree(self, info: TensorInfo, shape: tuple[int, ...], what: str) -> WeftError:
+        if info in self._manifest.inputs:
+            return InputError(f"input '{info.name}' {what}", where=str(info), why=f"its shape is {list(shape)}")
+        return ExecutionError(f"'{info.name}' of '{self._manifest.name}' {what}", where=str(info), hint="compile the model again")
 
     def _targets(self, out: Mapping[str, Any]) -> dict[int, Array]:
-        names = [o.name for o in self._manifest.outputs]
-        targets = {}
-        for name, storage in out.items():
-            if name not in names:
-                close = nearest(name, names)
-                hint = f"did you mean '{close}'?" if close else None
-                raise InputError(f"'{self._manifest.name}' has no output '{name}'", where="\n".join(map(str, self._manifest.outputs)), hint=hint)
-            array, shape = as_array(storage, name), self._shapes[name]
-            if array.dtype != shape.of or array.ndim != len(shape.dims):
-                raise InputError(f"storage for output '{name}' does not fit", where=str(shape.info), why=f"it is {array.dtype}{list(array.shape)}")
-            if not array.flags.writeable:
-                raise InputError(f"storage for output '{name}' must be writable", where=str(shape.info))
-            targets[names.index(name)] = array
-        return targets
+        outputs = self._manifest.outputs
+        check_names(self._manifest.name, out, outputs)
+        return {k: storage(info, self._shapes[info.name].of, out[info.name]) for k, info in enumerate(outputs) if info.name in out}
 
     # -- devices
     @contextmanager
@@ -180,7 +187,8 @@ class Steps:
         with ExitStack() as stack:
             for name in sorted(devices):  # in one order everywhere, so that two plans never wait for one another
                 stack.enter_context(devices[name].lock)
-                if name not in self._held:
+                held = self._held.get(name)
+                if held is None or held.device is not devices[name]:  # one that was opened anew holds nothing
                     self._held[name] = _Held(devices[name])
             yield self._held
 
@@ -189,8 +197,21 @@ class Steps:
         memory = held.values.get(name)
         if memory is None or memory.size < size:
             held.values.pop(name, None)
-            memory = held.values[name] = held.device.reserve(size)
+            memory = held.values[name] = _reserve(held.device, size)
         return Slice(memory, 0, size)
+
+    def _shared(self, held: _Held, array: Array, what: str) -> Slice:
+        """An array of the host as memory of a device that takes it as it is."""
+        with _blamed(held.device.name, what):
+            return Slice(held.device.share(array), 0, array.nbytes)
+
+    def _fresh(self, call: _Call, name: str) -> Array:
+        """An array of the host for a value."""
+        shape = self._shapes[name]
+        try:
+            return aligned_empty(shape.size(call.symbols), shape.of)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise ExecutionError(f"no memory for '{name}' of '{self._manifest.name}'", where=str(shape.info), why=str(error)) from None
 
     # -- steps
     def _native(self, call: _Call, number: int, step: Native) -> None:
@@ -201,20 +222,20 @@ class Steps:
     def _copy(self, call: _Call, step: Copy, held: Mapping[str, _Held]) -> None:
         if step.source == HOST:
             array = call.host[step.value]
+            if held[step.target].device.shares_memory:
+                call.there[step.target, step.value] = self._shared(held[step.target], array, f"sharing '{step.value}'")
+                return
             room = self._memory(held[step.target], step.value, array.nbytes)
             with _blamed(step.target, f"the copy of '{step.value}'"):
                 held[step.target].device.write(room, array)
             call.there[step.target, step.value] = room
             return
-        shape = self._shapes[step.value]
-        try:
-            array = aligned_empty(shape.size(call.symbols), shape.of)
-        except (MemoryError, ValueError, OverflowError) as error:
-            raise ExecutionError(f"no memory for '{step.value}' of '{self._manifest.name}'", where=str(shape.info), why=str(error)) from None
         device = held[step.source].device
+        array = call.host[step.value] if device.shares_memory else self._fresh(call, step.value)
         with _blamed(step.source, f"the copy of '{step.value}'"):
             device.synchronize()
-            device.read(call.there[step.source, step.value], array)
+            if not device.shares_memory:
+                device.read(call.there[step.source, step.value], array)
         call.host[step.value] = array
 
     def _launch(self, call: _Call, compiled: _Device, held: _Held) -> None:
@@ -227,11 +248,18 @@ class Steps:
             with _blamed(step.device, f"loading section '{step.section}'"):
                 held.modules[step.section] = held.device.load(self._code[step.section], self._manifest.sections[step.section].entries)
         arena = int(compiled.arena(env))
-        if arena and (held.arena is None or held.arena.size < arena):
+        if held.arena is not None and held.arena.size < arena:
+            with _blamed(step.device, "the wait before its arena grows"):
+                held.device.synchronize()  # kernels of an earlier step may be at work in it
             held.arena = None  # gives it back before more is asked for
-            held.arena = held.device.reserve(arena)
+        if held.arena is None and any(p.where == "arena" for p in step.places):  # of no bytes, perhaps
+            held.arena = _reserve(held.device, arena)
         for name in step.outputs:
-            call.there[step.device, name] = self._memory(held, name, self._shapes[name].bytes(env))
+            if held.device.shares_memory:
+                call.host[name] = self._fresh(call, name)
+                call.there[step.device, name] = self._shared(held, call.host[name], f"sharing '{name}'")
+            else:
+                call.there[step.device, name] = self._memory(held, name, self._shapes[name].bytes(env))
         slices = [self._slice(call, held, step, k, compiled) for k in range(len(step.places))]
         for launch, dims in zip(step.launches, compiled.dims):
             with _blamed(step.device, f"kernel '{launch.kernel}'"):
@@ -244,7 +272,10 @@ class Steps:
         if place.where == "constant":
             if place.name not in held.constants:
                 array = self._constants[place.name]
-                room = Slice(held.device.reserve(array.nbytes), 0, array.nbytes)
+                if held.device.shares_memory:
+                    held.constants[place.name] = self._shared(held, array, f"sharing constant '{place.name}'")
+                    return held.constants[place.name]
+                room = Slice(_reserve(held.device, array.nbytes), 0, array.nbytes)
                 with _blamed(step.device, f"the copy of constant '{place.name}'"):
                     held.device.write(room, array)
                 held.constants[place.name] = room
@@ -263,6 +294,11 @@ def _compiled(step: DeviceCall) -> _Device:
         tuple(tuple(formula(d) for d in launch.dims) for launch in step.launches),
         tuple((formula(c.holds), tuple(formula(a) for a in c.args)) for c in step.conditions),
     )
+
+
+def _reserve(device: Device, size: int) -> Memory:
+    with _blamed(device.name, f"reserving {size} bytes"):
+        return device.reserve(size)
 
 
 @contextmanager
