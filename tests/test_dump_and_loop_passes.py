@@ -56,6 +56,11 @@ def test_loop_passes_keep_their_order() -> None:
     assert names[names.index("simplify") : names.index("simplify") + 3] == ["simplify", "first", "second"]
 
 
+def test_loop_passes_that_follow_nothing_come_first() -> None:
+    extra = [LoopPass("first", lambda p: p, ""), LoopPass("second", lambda p: p, "")]
+    assert [s.name for s in ordered(extra)][:3] == ["first", "second", ordered([])[0].name]
+
+
 def test_loop_pass_with_an_unknown_place() -> None:
     with pytest.raises(LoopError) as caught:
         lower_program(None, frozenset(), extra=[LoopPass("mine", lambda p: p, after="flaten_buffers")])  # type: ignore[arg-type]

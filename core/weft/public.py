@@ -91,6 +91,8 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.runtime.cpu_features": ("known_features",),
         "weft.runtime.device": ("Device", "DeviceKind", "Memory", "Slice", "open_device"),
         "weft.runtime.executable": ("Executable", "NativeCode"),
+        "weft.runtime.formulas": ("formula",),
+        "weft.runtime.threads": ("available_threads",),
         # tests
         "weft.testing.imports": EVERYTHING,
         "weft.testing.intrinsics": ("check_intrinsic",),

@@ -50,7 +50,7 @@ STAGES: tuple[Stage, ...] = (
 
 @dataclass(frozen=True)
 class LoopPass:
-    """A pass of a plugin: Program → Program of the same meaning, run after the stage (or other pass) that it names."""
+    """A pass of a plugin: Program → Program of the same meaning, run after the stage (or other pass) that it names; after "" it comes first."""
 
     name: str
     function: Callable[[Program], Program]
@@ -81,10 +81,10 @@ def ordered(extra: Sequence[LoopPass]) -> tuple[Stage, ...]:
     """The stages with the passes of plugins in their places."""
     order = list(STAGES)
     for p in reversed(extra):
-        names = [s.name for s in order]
+        names = ["", *(s.name for s in order)]
         if p.after not in names:
             close = nearest(p.after, names)
-            hint = f"did you mean '{close}'?" if close else "the stages are " + ", ".join(names)
+            hint = f"did you mean '{close}'?" if close else "the stages are " + ", ".join(names[1:])
             raise LoopError(f"the loop pass '{p.name}' runs after '{p.after}', which does not exist", hint=hint)
-        order.insert(names.index(p.after) + 1, Stage(p.name, "", lambda program, functions, run=p.function: run(program)))  # type: ignore[misc]
+        order.insert(names.index(p.after), Stage(p.name, "", lambda program, functions, run=p.function: run(program)))  # type: ignore[misc]
     return tuple(order)

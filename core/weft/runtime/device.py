@@ -10,7 +10,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from weft.errors import ExecutionError, nearest
 from weft.runtime.arrays import Array
@@ -38,6 +40,9 @@ class Device(ABC):
 
     Whatever goes wrong is an ExecutionError, after which the device takes the next call.
     """
+
+    shares_memory: ClassVar[bool] = False
+    """Whether it works on the host's memory: values then come and go by `share`, and neither `write` nor `read` copies them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -76,6 +81,13 @@ class Device(ABC):
     @abstractmethod
     def synchronize(self) -> None:
         """Returns when everything started is done."""
+
+    def share(self, data: Array) -> Memory:
+        """The host's contiguous array as memory of a device that `shares_memory`: the handle is its bytes. A driver that must be told is told here.
+
+        Kernels only read inputs and constants, whose arrays may be read-only.
+        """
+        return Memory(data.nbytes, data.reshape(-1).view(np.uint8))
 
     def reserve(self, size: int) -> Memory:
         """`size` bytes of the device's memory.
