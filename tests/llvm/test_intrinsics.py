@@ -20,11 +20,16 @@ from weft.scheduling import Schedule, meanings
 from weft.testing.intrinsics import cases, check_intrinsic
 from weft_llvm.intrinsics import DOTS, EMITTERS, Dot, dot, emitters
 
-SAPPHIRE, SIERRA = (f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu} -threads=1" for cpu in ("sapphirerapids", "sierraforest"))
+SAPPHIRE, SKYLAKE, SIERRA, HASWELL, NEHALEM = (
+    f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu} -threads=1" for cpu in ("sapphirerapids", "skylake-avx512", "sierraforest", "haswell", "nehalem")
+)
 NEOVERSE = "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-v1 -threads=1"
-OF = {"vpdpbusd512": SAPPHIRE, "vdpbf16ps512": SAPPHIRE, "vpdpbusd256": SIERRA}
+OF = {
+    "vpdpbusd512": SAPPHIRE, "vpmaddwd512": SKYLAKE, "vdpbf16ps512": SAPPHIRE, "vpdpbusd256": SIERRA, "vpmaddwd256": HASWELL, "pmaddwd128": NEHALEM
+}  # fmt: skip
 SELECTED = {
     "vpdpbusd512": r"\bvpdpbusd\s.*%zmm", "vpdpbusd256": r"\{vex\}\s+vpdpbusd\s.*%ymm", "vdpbf16ps512": r"\bvdpbf16ps\s.*%zmm",
+    "vpmaddwd512": r"\bvpmaddwd\s.*%zmm", "vpmaddwd256": r"\bvpmaddwd\s.*%ymm", "pmaddwd128": r"\bpmaddwd\s.*%xmm",
     "udot": r"\budot\s+v\d+\.4s, v\d+\.16b", "sdot": r"\bsdot\s+v\d+\.4s, v\d+\.16b", "usdot": r"\busdot\s+v\d+\.4s, v\d+\.16b",
     "bfdot": r"\bbfdot\s+v\d+\.4s, v\d+\.8h",
 }  # fmt: skip
@@ -85,19 +90,21 @@ def test_who_has_what() -> None:
     def has(target: str) -> set[str]:
         return set(resolve_target(target).intrinsics)
 
-    assert has(SAPPHIRE) == {"vpdpbusd512", "vpdpbusd256", "vdpbf16ps512"}
-    assert has(SIERRA) == {"vpdpbusd256"}
+    pairs = {"vpmaddwd256", "pmaddwd128"}
+    assert has(SAPPHIRE) == {"vpdpbusd512", "vpdpbusd256", "vdpbf16ps512", "vpmaddwd512"} | pairs
+    assert has(SIERRA) == {"vpdpbusd256"} | pairs
     assert has(NEOVERSE) == {"udot", "sdot", "usdot", "bfdot"}
     assert has("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1") == {"udot", "sdot"}
     assert has("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72") == set()
-    assert has("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell") == set()
+    assert has(SKYLAKE) == {"vpmaddwd512"} | pairs
+    assert has(HASWELL) == pairs and has(NEHALEM) == {"pmaddwd128"}
     assert emitters(frozenset({"dotprod"})).keys() == {"udot", "sdot"} and EMITTERS.keys() == SELECTED.keys()
 
 
 def test_an_instruction_that_the_processor_lacks_is_named_before_code_is_made() -> None:
     from weft.errors import CodegenError
 
-    target = resolve_target("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell")
+    target = resolve_target(HASWELL)
     codegen: Any = target.kind.codegen(target.target)
     lowered = lower_program(next(cases(dot(DOTS[0]))), codegen.functions)
     assert codegen.check(lowered) == ["intrinsic vpdpbusd512"]
@@ -141,7 +148,7 @@ def scheduled(d: Dot, program: Program, target: ResolvedTarget, rows: int = 6) -
     return s
 
 
-@pytest.mark.parametrize("name", ["vpdpbusd512", "vdpbf16ps512", "vpdpbusd256", "usdot", "udot", "bfdot"])
+@pytest.mark.parametrize("name", ["vpdpbusd512", "vpmaddwd512", "vdpbf16ps512", "vpdpbusd256", "vpmaddwd256", "usdot", "udot", "bfdot"])
 def test_matrix_products(name: str) -> None:
     d = next(d for d in DOTS if d.name == name)
     program, target = matmul(d.left.name, d.right.name, d.result.name), target_of(d)
@@ -171,7 +178,7 @@ def packed(d: Dot) -> Program:
       }} }} }} }} }}""")
 
 
-@pytest.mark.parametrize("name", ["vpdpbusd512", "vpdpbusd256", "vdpbf16ps512", "sdot"])
+@pytest.mark.parametrize("name", ["vpdpbusd512", "vpdpbusd256", "vpmaddwd256", "vdpbf16ps512", "sdot"])
 def test_weights_that_lie_in_panels_need_no_copy(name: str) -> None:
     """Any number of rows: the condition on the last tile is outside of the instruction. The inner loop is the products and what they load."""
     d = next(d for d in DOTS if d.name == name)

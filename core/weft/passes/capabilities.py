@@ -31,6 +31,22 @@ class LayoutOffer:
 
 LayoutRule: TypeAlias = "Callable[[Node], list[LayoutOffer]]"
 
+
+@dataclass(frozen=True)
+class DotProduct:
+    """A sum of `depth` products of neighbouring elements, which a target computes in every lane: c[j] + Σ_k a[k]·b[j, k].
+
+    Args:
+        left, right: dtypes of a and of b.
+        result: of c, in which products and sums are taken; integers wrap.
+    """
+
+    left: DType
+    right: DType
+    result: DType
+    depth: int
+
+
 # Composites whose whole decomposition becomes one Program: a schedule library takes them as one kernel.
 CLAIMED = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RMSNorm", "ScaledDotProductAttention"})
 
@@ -46,6 +62,8 @@ class Capabilities:
         layouts: operator class name → its offers, best first; by default those of `layout_offers`.
         max_group: most nodes in a group.
         precision: the narrower float to which constant weights of contractions are rounded; None: as they are.
+        dots: dot products that schedules know to use, the best first: products and convolutions of integers are put in terms of them, and with
+            `precision` those of floats, whose activations are rounded, too.
         winograd: of a 3×3 convolution, the tile and `skip` of a WinogradConv that beats the definition, or None.
     """
 
@@ -56,3 +74,4 @@ class Capabilities:
     max_group: int = 64
     precision: DType | None = None
     winograd: Callable[[Node], tuple[int, bool] | None] | None = field(default=None, compare=False)
+    dots: tuple[DotProduct, ...] = ()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from weft.graph.layout import Layout, Permute, Split, blocked
 from weft.graph.nodes import Node, TensorType, Value
-from weft.passes.capabilities import Capabilities, LayoutOffer, LayoutRule
+from weft.passes.capabilities import Capabilities, DotProduct, LayoutOffer, LayoutRule
 
 # A convolution that reads rows of one channel reaches about half of what it reaches on blocks of channels; the half it loses, in the
 # bytes that memory could move meanwhile (64 FLOP and 8 bytes a cycle).
@@ -23,6 +23,8 @@ MOST_GAPS = 0.9
 STRIDED_ROWS = 8
 # Rows of a register tile that make up for what is read: a group's output channels must divide into such.
 ROW_TILES = range(4, 13)
+# How many times as long a product of narrow operands runs without the instruction for it.
+WITHOUT_DOTS = 8
 # How many times as long as on blocks a convolution in groups runs on rows of single channels: groups share no operand.
 GROUPED_ROWS = 20
 
@@ -32,11 +34,11 @@ def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
     offers: dict[str, LayoutRule] = {}
     if capabilities.channel_block is not None:
         lanes = capabilities.channel_block
-        offers["Conv"] = lambda node: conv_offers(node, lanes)
+        offers["Conv"] = lambda node: dot_conv_offers(node, lanes, dot) if (dot := dot_of(node, capabilities.dots)) else conv_offers(node, lanes)
         offers["WinogradConv"] = lambda node: winograd_offers(node, lanes, capabilities.panel or lanes)
     if capabilities.panel is not None:
         width = capabilities.panel
-        offers["MatMul"] = lambda node: matmul_offers(node, width)
+        offers["MatMul"] = lambda node: matmul_offers(node, width, dot_of(node, capabilities.dots))
         offers["ScaledDotProductAttention"] = lambda node: attention_offers(node, width)
         offers["Recurrence"] = lambda node: recurrence_offers(node, width)
     return offers
@@ -155,12 +157,49 @@ def panel_layout(panel: int) -> Layout:
     return Layout((Split(1, panel), Permute((1, 0, 2))))
 
 
-def matmul_offers(node: Node, panel: int) -> list[LayoutOffer]:
+def dot_of(node: Node, dots: Sequence[DotProduct]) -> DotProduct | None:
+    """The dot product whose operands are those of a contraction with constant weights."""
+    x, w = node.inputs[:2]
+    if x is None or w is None or w.constant is None or not isinstance(x.type, TensorType):
+        return None
+    return next((d for d in dots if (x.dtype, w.dtype, node.output.dtype) == (d.left, d.right, d.result)), None)
+
+
+def dot_block(channels: int, lanes: int, dot: DotProduct) -> int:
+    """Channels of a block of the input of a convolution by dot products: the lanes, or fewer channels rounded up to whole dot products."""
+    return min(lanes, -(-channels // dot.depth) * dot.depth)
+
+
+def dot_panel_layout(panel: int, depth: int) -> Layout:
+    """[K, N] as N/p, K/d, p, d: for each of p columns the d elements of one dot product side by side."""
+    return Layout((Split(0, depth), Split(2, panel), Permute((2, 0, 3, 1))))
+
+
+def dot_weight_layout(rank: int, block: int, lanes: int, depth: int) -> Layout:
+    """[O, I, k…] as O/v, I/b, k…, (I%b)/d, O%v, I%d."""
+    return Layout((Split(0, lanes), Split(2, block), Split(3, depth), Permute((0, 2, *range(5, rank + 3), 3, 1, 4))))
+
+
+def dot_conv_offers(node: Node, lanes: int, dot: DotProduct) -> list[LayoutOffer]:
+    """Blocked input and output, weights packed for dot products over the input's channels."""
+    x, w = node.inputs
+    assert x is not None and w is not None
+    channels, rank = x.shape[1], x.tensor.rank
+    if not isinstance(channels, int) or channels % dot.depth or node.op.attributes()["groups"] != 1 or any(node.op.attributes()["pads"]):
+        return []
+    block = dot_block(channels, lanes, dot)
+    weights = dot_weight_layout(rank, block, lanes, dot.depth)
+    cost = -WITHOUT_DOTS * conv_flops(node.output, w) * BYTES_PER_FLOP
+    return [LayoutOffer((blocked(rank, 1, block), weights), (blocked(rank, 1, lanes),), cost)]
+
+
+def matmul_offers(node: Node, panel: int, dot: DotProduct | None = None) -> list[LayoutOffer]:
     """A constant right matrix packed in panels of columns."""
     a, b = node.inputs[0], node.inputs[1]
     if a is None or b is None or b.constant is None or b.constant.ndim != 2 or a.tensor.rank < 2 or b.constant.shape[1] * 2 < panel:
         return []
-    return [LayoutOffer((None, panel_layout(panel), *(None,) * (len(node.inputs) - 2)), (None,), -1.0)]
+    layout = panel_layout(panel) if dot is None or b.constant.shape[0] % dot.depth else dot_panel_layout(panel, dot.depth)
+    return [LayoutOffer((None, layout, *(None,) * (len(node.inputs) - 2)), (None,), -1.0)]
 
 
 def attention_offers(node: Node, panel: int) -> list[LayoutOffer]:

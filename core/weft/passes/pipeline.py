@@ -21,6 +21,7 @@ from weft.passes.fold_scale import fold_scale
 from weft.passes.fuse import fuse
 from weft.passes.fuse_attention import fuse_attention
 from weft.passes.merge_groups import merge_groups
+from weft.passes.narrow_products import narrow_products
 from weft.passes.narrow_weights import narrow_weights
 from weft.passes.reduce_precision import reduce_precision
 from weft.passes.simplify_algebra import simplify_algebra
@@ -51,6 +52,7 @@ STAGES: tuple[tuple[str, Callable[[Graph, Capabilities], Graph], str], ...] = (
     ("fuse_attention", fuse_attention, "no attention whose scores nothing else uses is spelled out, where the target claims it"),
     ("fold_scale", lambda g, c: fold_scale(g), "no constant scale follows a convolution or product with constant weights"),
     ("merge_groups", merge_groups, "a grouped convolution has whole channel blocks per group where that costs less than rows"),
+    ("narrow_products", narrow_products, "contractions with constant weights that fit a dot product of the target are in its terms"),
     ("eliminate_common_subexpressions", lambda g, c: eliminate_common_subexpressions(g), "no two nodes compute the same"),
     ("eliminate_dead_code", lambda g, c: eliminate_dead_code(g), "every node contributes to an output"),
     ("reduce_precision", reduce_precision, "constant weights of contractions are rounded to the precision that the target was asked for"),

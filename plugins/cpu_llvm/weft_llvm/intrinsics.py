@@ -1,11 +1,13 @@
-"""Tensor intrinsics of CPUs: dot products of a few bytes, or of two bfloat16, in every lane.
+"""Tensor intrinsics of CPUs: dot products of a few bytes, or of two integers of 16 bits or bfloat16, in every lane.
 
 Each computes a row of results from one short row of the left operand and a panel of the right one in which the elements of one result lie side by side:
 
-    c[j] = c[j] + Σ_k a[k]·b[j, k]        k in 4 for 8-bit integers, in 2 for bfloat16; j in the lanes of a register
+    c[j] = c[j] + Σ_k a[k]·b[j, k]        k in 4 for 8-bit integers, in 2 for 16 bits; j in the lanes of a register
 
-Integer sums are exact (vpdpbusd does not saturate). vdpbf16ps and bfdot round as their makers say, which is not exactly as two fused steps would, and
-vdpbf16ps takes denormals for zero. Sources: Intel Architecture Instruction Set Extensions Programming Reference (VPDPBUSD, VDPBF16PS); Arm Architecture
+Integer sums are exact modulo 2^32: vpdpbusd does not saturate. Processors of x86 without it have vpmaddubsw, whose sums of two products of bytes
+saturate at 16 bits, so that full ranges give wrong results; vpmaddwd multiplies pairs of 16 bits exactly, and an addition follows. vdpbf16ps and
+bfdot round as their makers say, which is not exactly as two fused steps would, and vdpbf16ps takes denormals for zero. Sources: Intel
+Architecture Instruction Set Extensions Programming Reference (VPDPBUSD, VDPBF16PS) and Software Developer's Manual (PMADDWD); Arm Architecture
 Reference Manual for A-profile (SDOT, UDOT, USDOT, BFDOT). The accumulator may be in registers: it is an operand of the formula, not an address.
 """
 
@@ -27,13 +29,17 @@ from weft.scheduling.intrinsic import Intrinsic, Operand, OperandView
 from weft.tensor.language import compute, placeholder, reduce_axis, sum
 
 if TYPE_CHECKING:
+    from weft.machine import Machine
     from weft_llvm.arithmetic import Value
     from weft_llvm.emitter import Emitter
 
 
 @dataclass(frozen=True)
 class Dot:
-    """One instruction: its name here, LLVM's intrinsic, dtypes of left, right and result, lanes of the result, and the features that it needs."""
+    """One instruction: its name here, LLVM's intrinsic, dtypes of left, right and result, lanes of the result, and the features that it needs.
+
+    `adds`: it adds to what it is given; else an addition follows it.
+    """
 
     name: str
     llvm: str
@@ -42,6 +48,7 @@ class Dot:
     result: DType
     lanes: int
     requires: tuple[str, ...]
+    adds: bool = True
 
     @property
     def depth(self) -> int:
@@ -52,6 +59,9 @@ class Dot:
 DOTS: tuple[Dot, ...] = (
     Dot("vpdpbusd512", "llvm.x86.avx512.vpdpbusd.512", dt.uint8, dt.int8, dt.int32, 16, ("avx512vnni",)),
     Dot("vpdpbusd256", "llvm.x86.avx512.vpdpbusd.256", dt.uint8, dt.int8, dt.int32, 8, ("avxvnni",)),
+    Dot("vpmaddwd512", "llvm.x86.avx512.pmaddw.d.512", dt.int16, dt.int16, dt.int32, 16, ("avx512bw",), adds=False),
+    Dot("vpmaddwd256", "llvm.x86.avx2.pmadd.wd", dt.int16, dt.int16, dt.int32, 8, ("avx2",), adds=False),
+    Dot("pmaddwd128", "llvm.x86.sse2.pmadd.wd", dt.int16, dt.int16, dt.int32, 4, ("x86_64",), adds=False),
     Dot("vdpbf16ps512", "llvm.x86.avx512bf16.dpbf16ps.512", dt.bfloat16, dt.bfloat16, dt.float32, 16, ("avx512bf16",)),
     Dot("udot", "llvm.aarch64.neon.udot.v4i32.v16i8", dt.uint8, dt.uint8, dt.int32, 4, ("dotprod",)),
     Dot("sdot", "llvm.aarch64.neon.sdot.v4i32.v16i8", dt.int8, dt.int8, dt.int32, 4, ("dotprod",)),
@@ -92,6 +102,11 @@ def _meaning(d: Dot) -> Callable[..., Any]:
     return run
 
 
+def dots_of(machine: Machine) -> tuple[Dot, ...]:
+    """The instructions that `machine` has for its vectors, those of the most products per lane first."""
+    return tuple(d for d in DOTS if machine.features.issuperset(d.requires) and d.lanes == machine.lanes(d.result))
+
+
 def intrinsics() -> list[Intrinsic]:
     """All of them; what a machine lacks, `requires` leaves out."""
     return [dot(d) for d in DOTS]
@@ -107,7 +122,7 @@ def _emit(d: Dot) -> Callable[[Emitter, IntrinsicCall], Value]:
         held, left, right = call.args
         if not isinstance(left, Load) or not isinstance(right, Load):
             raise CodegenError(f"{d.name} takes elements of buffers", where=str(call))
-        element = "i8" if d.left.bits == 8 else "bfloat"
+        element = f"i{d.left.bits}" if d.left.is_integer else "bfloat"
         short, packed = d.depth * d.left.bits, f"<{d.lanes * d.depth} x {element}>"
         accumulator = emitter.value_type(d.result.with_lanes(d.lanes))
         total = emitter.emit_expr(held)
@@ -115,8 +130,10 @@ def _emit(d: Dot) -> Callable[[Emitter, IntrinsicCall], Value]:
         spread = emitter.splat(few, d.lanes)
         a = emitter.op(f"bitcast <{d.lanes} x i{short}> {spread.text} to {packed}", call.dtype)
         b = emitter.op(f"load {packed}, ptr {emitter.address(right)}, align 1", call.dtype)
-        text = emitter.intrinsic(accumulator, d.llvm, (accumulator, total.text), (packed, a.text), (packed, b.text))
-        return Value(text, call.dtype, True)
+        if d.adds:
+            return Value(emitter.intrinsic(accumulator, d.llvm, (accumulator, total.text), (packed, a.text), (packed, b.text)), call.dtype, True)
+        products = emitter.intrinsic(accumulator, d.llvm, (packed, a.text), (packed, b.text))
+        return emitter.op(f"add {accumulator} {total.text}, {products}", call.dtype)
 
     return emit
 

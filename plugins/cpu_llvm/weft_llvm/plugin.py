@@ -26,7 +26,8 @@ def capabilities(target: Target) -> Capabilities | None:
     if target.kind != "llvm":
         return None
     from weft.dtypes import bfloat16, float16, float32
-    from weft.passes.capabilities import Capabilities
+    from weft.passes.capabilities import Capabilities, DotProduct
+    from weft_llvm.intrinsics import dots_of
     from weft_llvm.schedules.contraction import PANEL_VECTORS
     from weft_llvm.schedules.winograd import choose_winograd
     from weft_llvm.target import LlvmTarget
@@ -35,7 +36,8 @@ def capabilities(target: Target) -> Capabilities | None:
     lanes = machine.lanes(float32)
     winograd = None if target.options.winograd == "off" else lambda node: choose_winograd(node, machine)
     precision = {"fp32": None, "fp16": float16, "bf16": bfloat16}[target.options.precision]
-    return Capabilities(channel_block=lanes, panel=PANEL_VECTORS * lanes, precision=precision, winograd=winograd)
+    dots = tuple(DotProduct(d.left, d.right, d.result, d.depth) for d in dots_of(machine))
+    return Capabilities(channel_block=lanes, panel=PANEL_VECTORS * lanes, precision=precision, winograd=winograd, dots=dots)
 
 
 @hookimpl

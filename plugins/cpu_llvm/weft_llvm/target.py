@@ -32,7 +32,7 @@ CONVERSIONS: dict[str, tuple[str, dict[str, str]]] = {
     "bf16": ("bf16", {"x86_64": "AVX512_BF16 or AVX-NE-CONVERT", "aarch64": "BF16", "arm": "BF16", "riscv64": "Zvfbfmin"}),
 }
 
-DOT_PRODUCTS = frozenset({"avx512vnni", "avxvnni", "avx512bf16", "dotprod", "i8mm"})
+DOT_PRODUCTS = frozenset({"avx512bw", "avx512vnni", "avxvnni", "avx512bf16", "dotprod", "i8mm"})
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Isa:
     data_layout: str
     has: frozenset[str]
     """Among fma, f16c (fp16 ⇄ fp32 conversion), bf16 (fp32 → bf16 conversion), half (fp16 arithmetic), rounding (floor … in one instruction),
-    avx, avx2, avx512, neon, sve; and the dot products avx512vnni, avxvnni, avx512bf16, dotprod, i8mm."""
+    avx, avx2, avx512, neon, sve; and for dot products avx512bw, avx512vnni, avxvnni, avx512bf16, dotprod, i8mm."""
     opt: int = 3
 
     @property

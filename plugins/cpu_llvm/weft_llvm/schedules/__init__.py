@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.scheduling.rule import Rule
 from weft_llvm.schedules.attention import AttentionRule
 from weft_llvm.schedules.contraction import ContractionRule
+from weft_llvm.schedules.dots import DotRule
 from weft_llvm.schedules.elementwise import ElementwiseRule
 from weft_llvm.schedules.fallback import FallbackRule
 from weft_llvm.schedules.recurrence import RecurrenceRule
@@ -15,4 +16,4 @@ from weft_llvm.schedules.winograd import WinogradRule
 
 def rules() -> list[Rule]:
     """Every rule of the target; the cheapest offer of the highest priority wins."""
-    return [AttentionRule(), WinogradRule(), ContractionRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), ElementwiseRule(), FallbackRule()]
+    return [AttentionRule(), WinogradRule(), DotRule(), ContractionRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), ElementwiseRule(), FallbackRule()]

@@ -10,13 +10,14 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from weft.dtypes import DType
+from weft.dtypes import DType, float32
 from weft.errors import ScheduleError
 from weft.expr.nodes import Add, Cast, Expr, FloorDiv, FloorMod, Mul, Var, free_vars, walk
 from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
+from weft_llvm.intrinsics import Dot
 from weft_llvm.schedules import access
 from weft_llvm.schedules.elementwise import schedule_elementwise
 from weft_llvm.schedules.prefetch import prefetch_panels, prefetch_rows, prefetch_tiles
@@ -81,8 +82,11 @@ def inline_moves(s: Schedule, name: str) -> None:
                 s.compute_inline(producer)
 
 
-def find_roles(s: Schedule, name: str) -> Roles | None:
-    """Which spatial loops of a contraction become lanes, columns and rows of the register tile; None if no loop gives lanes."""
+def find_roles(s: Schedule, name: str, step: int = 1) -> Roles | None:
+    """Which spatial loops of a contraction become lanes, columns and rows of the register tile; None if no loop gives lanes.
+
+    `step`: elements of the vector operand from one lane to the next.
+    """
     view = access.LoopView.of(s, name)
     store = view.store
     operands = [x for x in view.loads if x.buffer.name != store.buffer.name]
@@ -90,12 +94,12 @@ def find_roles(s: Schedule, name: str) -> Roles | None:
     vector = None
     for x in reversed(spatial):
         n = view.extent(x)
-        if view.stride(store, x) == 1 and n > 1 and any(view.stride(o, x) == 1 for o in operands) and all(view.stride(o, x) in (0, 1) for o in operands):
+        if view.stride(store, x) == 1 and n > 1 and any(view.stride(o, x) == step for o in operands) and all(view.stride(o, x) in (0, step) for o in operands):
             vector = x
             break
     if vector is None:
         return None
-    wide = [o for o in operands if view.stride(o, vector) == 1]
+    wide = [o for o in operands if view.stride(o, vector) == step]
     narrow = [o for o in operands if view.stride(o, vector) == 0]
     others = [x for x in spatial if x != vector and view.extent(x) > 1]
     rows = [x for x in others if any(view.stride(o, x) != 0 for o in narrow) and all(view.stride(o, x) == 0 for o in wide)]
@@ -276,23 +280,34 @@ def pack_operand(s: Schedule, name: str, packing: Packing) -> str:
     return copy
 
 
-def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: str | None = None, part: bool = False) -> None:
+def schedule_tile(
+    s: Schedule, name: str, tail: str, machine: Machine, packed: str | None = None, part: bool = False, instruction: Dot | None = None
+) -> None:
     """Tiles the contraction `name`, whose result is in registers, with the block `tail` that takes the tile out of them.
 
     `packed`: the block that copies an operand into panels; each column of tiles copies its own.
     `part`: of something larger, which orders the outer loops and decides which of them run in parallel.
+    `instruction`: takes the place of each vector of results and of its loop of the reduction.
     """
-    dtype = access.target(s.block(name)).buffer.dtype
+    # Of dot products as many start in a cycle as multiply-adds of floats.
+    dtype = access.target(s.block(name)).buffer.dtype if instruction is None else float32
     lanes = machine.lanes(dtype)
     split_panels(s, name, pad=True)
-    roles = find_roles(s, name)
+    step = 1 if instruction is None else instruction.depth
+    products: list[str] = []
+    if instruction is not None:
+        order = _reduction_order(access.LoopView.of(s, name))
+        one = len(order) > 1 and int_const(s.loop(order[-1]).extent) == step
+        products = [order[-1] if one else s.split(order[-1], [None, step])[1]]
+    roles = find_roles(s, name, step)
     assert roles is not None
     view = access.LoopView.of(s, name)
-    reduce = _reduction_order(view)
+    reduce = [x for x in _reduction_order(view) if x not in products]
     outer = [x for x in view.loops if view.kinds.get(x) == "spatial" and x not in (roles.row, roles.vector)]
     row_loop, vector_loop, column_loop = roles.row, roles.vector, None
     tile_order: list[str] = []
 
+    spare = _shared(view, roles, reduce) + (instruction is not None and not instruction.adds)
     depth = 1
     for x in reduce:
         depth *= view.extent(x)
@@ -316,7 +331,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
             if c <= column_extent and (column_extent % c == 0 or (column_extent > rare * c and not grouped_columns))
         ]
         tile = _choose(
-            s, row_extent, candidates, column_extent * inside, machine, dtype, depth, _shared(view, roles, reduce), bool(view.conditions) or len(reduce) > 2
+            s, row_extent, candidates, column_extent * inside, machine, dtype, depth, spare, bool(view.conditions) or len(reduce) > 2
         )
         panels = max(1, tile.columns // inside)
         if roles.column is not None and panels > 1:
@@ -332,7 +347,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
             machine,
             dtype,
             depth,
-            _shared(view, roles, reduce),
+            spare,
             bool(view.conditions) or len(reduce) > 2,
             grouped,
         )
@@ -357,8 +372,8 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
         whole, tile_order[0] = s.split(tile_order[0], [1, None])
         vector_loop = tile_order[-1]
         outer = [whole]
-    outer, together = (outer, outer) if part or packed is not None else _block_for_cache(s, name, outer, vector_loop, machine)
-    s.reorder(*outer, *reduce, *tile_order)
+    outer, together = (outer, outer) if part or packed is not None else _block_for_cache(s, name, outer, vector_loop, machine, step)
+    s.reorder(*outer, *reduce, *tile_order, *products)
     if packed is not None:
         together = _place_panels(s, packed, name, outer, together, lanes)
     init = s.decompose_reduction(name, reduce[0])
@@ -366,32 +381,36 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
     s.compact_buffer(access.target(s.block(name)).buffer.name, align=int_const(s.loop(vector_loop).extent) or lanes)
     for b in (name, init):
         around = s.loops(b)
-        inner = [x for x in around[around.index(outer[-1]) + 1 :] if x not in reduce]
+        inner = [x for x in around[around.index(outer[-1]) + 1 :] if x not in (*reduce, *products)]
         for loop in inner[:-1]:
             s.unroll(loop)
-        s.vectorize(inner[-1])
+        if instruction is not None:
+            s.tensorize(inner[-1], instruction.name)
+        else:
+            s.vectorize(inner[-1])
     _finish_tail(s, tail, outer[-1], lanes)
-    if not any(reduce[0] in c for c in access.LoopView.of(s, name).conditions):
+    if instruction is None and not any(reduce[0] in c for c in access.LoopView.of(s, name).conditions):
         # Weights tap by tap: which taps are read is settled below, by loops that share nothing out evenly.
         reduce = prefetch_panels(s, name, reduce, machine)
         prefetch_rows(s, name, reduce, machine)
         prefetch_tiles(s, name, reduce, machine)
-    settled = _settle_conditions(s, name, reduce, tile_order, outer)
-    if not settled:
+    settled = instruction is None and _settle_conditions(s, name, reduce, tile_order, outer)
+    # Additions of integers side by side are reordered by the compiler, which keeps every product in a register then.
+    if not settled and (instruction is None or instruction.adds):
         _unroll_taps(s, reduce, tile.rows * tile.columns)
     if not part:
         _parallelise(s, together, name, machine)
 
 
-def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, machine: Machine) -> tuple[list[str], list[str]]:
+def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, machine: Machine, step: int) -> tuple[list[str], list[str]]:
     """The outer loops in an order that streams less through the second cache, and those of them that may run in parallel.
 
     Columns stand outside rows, so every column tile reads all rows again. Where those do not fit in half of the cache, rows are taken in
-    groups that do, groups outside columns, if reading the weights once per group is less than what is saved.
+    groups that do, groups outside columns, if reading the weights once per group is less than what is saved. `step`: as `find_roles` has it.
     """
     view = access.LoopView.of(s, name)
     operands = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
-    wide = [x for x in operands if view.stride(x, vector) == 1]
+    wide = [x for x in operands if view.stride(x, vector) == step]
     narrow = [x for x in operands if view.stride(x, vector) == 0]
     rows = [x for x in outer if any(view.stride(o, x) != 0 for o in narrow) and all(view.stride(o, x) == 0 for o in wide)]
     columns = [x for x in outer if x not in rows]
