@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.runtime.test_steps import Board, expected, plan
 from weft.errors import ExecutionError
 from weft.runtime import device as devices
 from weft.runtime.arrays import Array
-from weft.runtime.device import Memory
+from weft.runtime.device import HostDevice, Memory, Slice
 from weft.runtime.executable import Executable
 
 
@@ -85,3 +85,34 @@ def test_an_archive_shares_its_mapped_weights(board: Shared, tmp_path: Path) -> 
     exe = Executable.load(tmp_path / "m.weft")
     np.testing.assert_allclose(exe(x), expected(x))
     assert not board.shared[2].flags.writeable and "write" not in board.log
+
+
+class Doubles(HostDevice):
+    """All that there is to say of a device on the host's memory."""
+
+    def load(self, image: bytes, entries: Mapping[str, int]) -> Any:
+        return {name: image[at : at + 1] for name, at in entries.items()}
+
+    def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
+        views = [self.bytes(b).view(np.float32) for b in buffers]
+        if module[kernel] == b"d":
+            views[-1][...] = views[0] * 2
+        else:
+            views[2][...] = views[3][: views[0].size] = views[0] * views[1][0]
+
+
+def test_a_device_on_the_hosts_memory_says_how_it_launches_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Doubles("board", capacity=1 << 12)
+    monkeypatch.setattr(devices, "_open", {"board": device})
+    exe, x = plan(), np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_allclose(exe(x), expected(x))
+    assert device.capacity - device.free == 3 * 32  # the arena
+    with pytest.raises(ExecutionError, match="device 'board' has too little memory\n  why: 32000 bytes are wanted"):
+        device.reserve(32000)
+    piece = Slice(device.reserve(64), 16, 8)
+    device.write(piece, np.arange(2, dtype=np.float32))
+    read = np.empty(2, np.float32)
+    device.read(piece, read)
+    assert read.tolist() == [0, 1]
+    del exe, piece
+    assert device.free == device.capacity

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from weft.errors import ExecutionError, nearest
-from weft.runtime.arrays import Array
+from weft.runtime.arrays import Array, aligned_empty
 
 
 @dataclass
@@ -102,6 +103,49 @@ class Device(ABC):
                 hint="run smaller inputs, or give up other models on the device",
             )
         return self.allocate(size)
+
+
+class HostDevice(Device):
+    """A device on the host's memory, a library or a simulator: what runs its code is all that is left to say, `load` and `launch`.
+
+    Handles are arrays of bytes. Launches return when they are done. `capacity` is what arenas and copies may have; values are the host's arrays.
+    """
+
+    shares_memory = True
+
+    def __init__(self, name: str, capacity: int = 1 << 30) -> None:
+        super().__init__(name)
+        self._capacity, self._used = capacity, 0
+
+    @property
+    def capacity(self) -> int:
+        return self._capacity
+
+    @property
+    def free(self) -> int:
+        return self._capacity - self._used
+
+    def allocate(self, size: int) -> Memory:
+        memory = Memory(size, aligned_empty((size,), np.dtype(np.uint8)))
+        self._used += size
+        weakref.finalize(memory, self._give_back, size)
+        return memory
+
+    def _give_back(self, size: int) -> None:
+        self._used -= size
+
+    def bytes(self, piece: Slice) -> Array:
+        """A piece of its memory as an array of bytes."""
+        return piece.memory.handle[piece.offset : piece.offset + piece.bytes]  # type: ignore[no-any-return]
+
+    def write(self, target: Slice, data: Array) -> None:
+        self.bytes(target)[: data.nbytes] = data.reshape(-1).view(np.uint8)
+
+    def read(self, source: Slice, data: Array) -> None:
+        data.reshape(-1).view(np.uint8)[...] = self.bytes(source)[: data.nbytes]
+
+    def synchronize(self) -> None:
+        pass
 
 
 @dataclass(frozen=True)
