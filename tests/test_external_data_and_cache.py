@@ -87,13 +87,13 @@ def test_what_a_large_model_refers_to_is_remembered_with_its_hash(tmp_path: Path
     target = pipeline.resolve_targets("llvm")
     first = pipeline.model_key(path, target, None, None)
     reader = pipeline.find_frontend(path)
-    digest, files = pipeline._identify(path, reader)
+    digest, files = pipeline._identify(path, reader, reader.options())
     assert files == [tmp_path / "weights.bin"]
 
-    def unread(path: Path) -> list[Path]:
+    def unread(path: Path, options: object) -> list[Path]:
         raise AssertionError("read again")
 
-    assert pipeline._identify(path, dataclasses.replace(reader, files=unread)) == (digest, files)
+    assert pipeline._identify(path, dataclasses.replace(reader, files=unread), reader.options()) == (digest, files)
     assert pipeline.model_key(path, target, None, None) == first
     (weights * 2).tofile(tmp_path / "weights.bin")
     os.utime(tmp_path / "weights.bin", ns=(1, 1))

@@ -5,7 +5,6 @@ pluggy checks the names of arguments alone, and says little; what a hook returns
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import re
@@ -16,6 +15,9 @@ from typing import Any, Literal
 
 from weft.errors import nearest
 from weft.hooks import PROJECT, Specifications
+from weft.options import misdeclared_options
+from weft.runtime.plan import HOST
+from weft.target import CPU
 
 HOOKS: tuple[str, ...] = tuple(n for n in vars(Specifications) if not n.startswith("_"))
 """The names of all hooks, in the order in which a compilation meets them."""
@@ -146,17 +148,13 @@ def _misfit(result: Result, wanted: str, value: object) -> str | None:
     name = getattr(value, "name", None)
     if not isinstance(name, str) or not name:
         return f"gave {_shown(value)}, whose name is {name!r}"
-    return _misfit_target(value) if wanted == "TargetKind" else None
-
-
-def _misfit_target(kind: Any) -> str | None:
-    if not re.fullmatch(r"[A-Za-z_][\w.+-]*", kind.name):
-        return f"gave the target '{kind.name}': a target's name is letters, digits, '_', '.', '+' and '-'"
-    options = getattr(kind, "options", None)
-    if not isinstance(options, type) or not dataclasses.is_dataclass(options):
-        return f"gave the target '{kind.name}', whose options are {_shown(options)}: they are a frozen dataclass"
-    if not options.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        return f"gave the target '{kind.name}', whose options are not frozen: write @dataclass(frozen=True)"
+    if wanted == "TargetKind" and not re.fullmatch(r"[A-Za-z_][\w.+-]*", name):
+        return f"gave the target '{name}': a target's name is letters, digits, '_', '.', '+' and '-'"
+    if wanted == "DeviceKind" and name in (CPU, HOST):
+        return f"gave the device '{name}', which is the host's own name: call it otherwise"
+    if wanted in ("TargetKind", "Frontend"):
+        wrong = misdeclared_options(getattr(value, "options", None))
+        return wrong and f"gave the {'target' if wanted == 'TargetKind' else 'frontend'} '{name}', whose options {wrong}"
     return None
 
 

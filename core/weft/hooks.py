@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from weft.options import NoOptions
+
 if TYPE_CHECKING:
     import typer
 
@@ -42,16 +44,18 @@ class Frontend:
         suffixes: file suffixes it reads, e.g. (".onnx",).
         sniff: the first 4096 bytes of a file → whether it looks like this format.
         accepts: a Python object → whether `load` takes it; must not import the framework to answer no.
-        load: (source: path, bytes or object, options) → Graph. Raises FrontendError.
-        files: path → the other files that the model refers to, for the cache's key; must be quick. None: a model is one file.
+        load: (source: path, bytes or object, an instance of `options`) → Graph. Raises FrontendError.
+        files: (path, an instance of `options`) → the other files that the model refers to, for the cache's key; must be quick. None: a model is one file.
+        options: a frozen dataclass, as a target's (`weft.options`), each field with a default.
     """
 
     name: str
     suffixes: tuple[str, ...]
     sniff: Callable[[bytes], bool]
     accepts: Callable[[object], bool]
-    load: Callable[[Any, Mapping[str, Any]], Graph]
-    files: Callable[[Path], Sequence[Path]] | None = None
+    load: Callable[[Any, Any], Graph]
+    files: Callable[[Path, Any], Sequence[Path]] | None = None
+    options: type = NoOptions
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import json
 import operator
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from weft import settings
 from weft.errors import ArchiveError, FrontendError, GraphError, InputError, PluginError, TargetError, nearest
 from weft.hooks import Frontend, StageReport
+from weft.options import make_options, parse_options, print_options
 from weft.plugins import KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, host
 from weft.runtime.cache import Cache
 from weft.runtime.executable import Executable
@@ -173,20 +175,27 @@ def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
 
     Args:
         model: a path, bytes, a framework's own object, or a Graph (returned as it is).
-        frontend: name of the frontend; by default the one that recognises the model.
-        options: for the frontend.
+        frontend: its name and options, e.g. "onnx -dims=batch=4"; by default the frontend that recognises the model. Options alone are for that one.
+        options: for the frontend as well, e.g. dims={"batch": 4}.
 
     Raises:
-        FrontendError: no frontend or several take the model, or it cannot be read.
+        FrontendError: no frontend or several take the model, it has no such option, or the model cannot be read.
     """
     from weft.graph.nodes import Graph
     from weft.graph.verify import verify
 
     if isinstance(model, Graph):
+        if frontend is not None or options:
+            raise FrontendError("a graph has been read already: neither frontend nor options apply", where=frontend)
         return model
-    chosen = _reader(model, frontend)
-    with host().blame(chosen.plugin.name, f"to read the model as '{chosen.value.name}'"):
-        graph = chosen.value.load(Path(model) if isinstance(model, (str, os.PathLike)) else model, options)
+    chosen, given = _reader(model, frontend)
+    reader: Frontend = chosen.value
+    if options:
+        if print_options(given):
+            raise FrontendError("options are given by name and with the frontend's", where=frontend, hint="give all of them by name")
+        given = make_options(reader.options, options, f"frontend '{reader.name}'", FrontendError)
+    with host().blame(chosen.plugin.name, f"to read the model as '{reader.name}'"):
+        graph = reader.load(Path(model) if isinstance(model, (str, os.PathLike)) else model, given)
     if not isinstance(graph, Graph):
         raise PluginError(f"{chosen.plugin} read the model as {type(graph).__name__}, which is no Graph")
     verify(graph)
@@ -195,11 +204,23 @@ def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
 
 def find_frontend(model: Any, name: str | None = None) -> Frontend:
     """The one frontend that takes a model."""
-    found: Frontend = _reader(model, name).value
+    found: Frontend = _reader(model, name)[0].value
     return found
 
 
-def _reader(model: Any, name: str | None = None) -> Contribution:
+def _reader(model: Any, text: str | None) -> tuple[Contribution, Any]:
+    """The frontend that takes a model, and its options: `text` names either, both or, if it is None, nothing."""
+    try:
+        words = shlex.split(text or "")
+    except ValueError as error:
+        raise FrontendError("the frontend and its options do not parse", where=text, why=str(error)) from None
+    name = words.pop(0) if words and not words[0].startswith("-") else None
+    found = _frontend(model, name)
+    kind: Frontend = found.value
+    return found, parse_options(kind.options, words, f"frontend '{kind.name}'", text or kind.name, FrontendError)
+
+
+def _frontend(model: Any, name: str | None) -> Contribution:
     plugins = host()
     by_name, clashes = plugins.named("frontends", "frontend")
     offered = list(by_name.values())
@@ -209,7 +230,9 @@ def _reader(model: Any, name: str | None = None) -> Contribution:
             raise clashes[name]
         if name in by_name:
             return by_name[name]
-        raise FrontendError(f"no frontend '{name}'", why=plugins.trouble("frontends"), hint=installed.replace(" frontends", "", 1))
+        close = nearest(name, by_name)
+        hint = f"did you mean '{close}'?" if close else installed.replace(" frontends", "", 1)
+        raise FrontendError(f"no frontend '{name}'", why=plugins.trouble("frontends"), hint=hint)
 
     def takers(function: str, argument: Any) -> list[Contribution]:
         found = []
@@ -268,7 +291,7 @@ def compile(
             each node goes where it and the copies around it take the least time.
         input_shapes: sizes for inputs with symbolic dimensions; only makes the result faster.
         passes: graph passes of your own, run after the core's simplifications (a plain function is one too).
-        frontend: name of the frontend, where the model does not tell.
+        frontend: name of the frontend, where the model does not tell, and its options, e.g. "onnx -dims=batch=4" or "-dims=batch=4".
         cache: use the on-disk caches.
         strict: whatever the first target does not take is an error.
         on_stage: called after every stage.
@@ -381,8 +404,9 @@ def model_key(model: Any, target: Sequence[ResolvedTarget], input_shapes: Mappin
             return None
         from weft.fingerprint import stamp_files
 
-        reader = find_frontend(model, frontend)
-        content, others = _identify(path, reader)
+        reader, options = _reader(model, frontend)
+        with host().blame(reader.plugin.name, f"to find the files of '{path.name}'"):
+            content, others = _identify(path, reader.value, options)
         digest.update(content.encode())
         stamp_files(others, digest)
     elif isinstance(model, (bytes, bytearray)):
@@ -400,7 +424,7 @@ SETTLED = 2.0
 """Seconds after which a file's time tells it from what it was: a write within the clock's tick would not."""
 
 
-def _identify(path: Path, reader: Frontend) -> tuple[str, list[Path]]:
+def _identify(path: Path, reader: Frontend, options: Any) -> tuple[str, list[Path]]:
     """The hash of a model file and the other files that it refers to; those of a large one are remembered by its place, size and time, as reading it
     takes longer than all the rest."""
     from weft.fingerprint import hash_file
@@ -408,14 +432,14 @@ def _identify(path: Path, reader: Frontend) -> tuple[str, list[Path]]:
     stat = path.stat()
     store = Cache("digests") if stat.st_size >= LARGE and time.time() - stat.st_mtime > SETTLED else None
     place = f"{path.resolve()}:{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
-    key = repr((place, reader.name, fingerprints()))
+    key = repr((place, reader.name, print_options(options), fingerprints()))
     known = store.get(key) if store is not None else None
     if known is not None:
         digest, *files = json.loads(known)
         return digest, [Path(f) for f in files]
     hashed = hashlib.sha256()
     hash_file(path, hashed)
-    found = [] if reader.files is None else list(reader.files(path))
+    found = [] if reader.files is None else [file.absolute() for file in reader.files(path, options)]
     if store is not None:
         store.put(key, json.dumps([hashed.hexdigest(), *map(str, found)]).encode())
     return hashed.hexdigest(), found

@@ -1,20 +1,15 @@
 """Target strings: "llvm -mcpu=znver5 -threads=2" ⇄ Target(kind, options); the base class of target kinds.
 
     targets := target (", " target)*          in order of preference
-    target  := kind option*
-    option  := -name=value | -name            the second for a bool that is on
+    target  := kind option*                   options as weft.options has them
 
-The options of a kind are the fields of a frozen dataclass, typed int, float, bool, str, Literal[...] or tuple[T, ...] (written a,b,c),
-each possibly `| None`. Printing leaves out options that have their default value, in the order of the fields.
+Printing leaves out options that have their default value, in the order of the fields.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
-import types
-import typing
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from weft.errors import TargetError, nearest
 from weft.machine import Transfer
+from weft.options import parse_options, print_options
 
 if TYPE_CHECKING:
     from weft.codegen.base import Codegen, KernelCode
@@ -41,13 +37,7 @@ class Target:
     options: Any
 
     def __str__(self) -> str:
-        words = [self.kind]
-        for f in dataclasses.fields(self.options):
-            value = getattr(self.options, f.name)
-            if value != _default(f):
-                name = f.name.replace("_", "-")
-                words.append(f"-{name}" if value is True else f"-{name}={_print_value(value)}")
-        return " ".join(words)
+        return " ".join([self.kind, *print_options(self.options)])
 
 
 class TargetKind(ABC):
@@ -144,79 +134,4 @@ def _parse_one(part: str, table: Mapping[str, TargetKind], text: str) -> Target:
         close = nearest(words[0], table)
         hint = f"did you mean '{close}'?" if close else "available: " + (", ".join(sorted(table)) or "none")
         raise TargetError(f"unknown target '{words[0]}'", where=text, hint=hint)
-    fields = {f.name.replace("_", "-"): f for f in dataclasses.fields(kind.options)}
-    hints = typing.get_type_hints(kind.options)
-    values: dict[str, Any] = {}
-    for word in words[1:]:
-        name, given, value = word.lstrip("-").partition("=")
-        if not word.startswith("-"):
-            raise TargetError(f"expected an option, got '{word}'", where=text, hint=f"options are written -name=value; '{kind.name}' has " + _options(fields))
-        field = fields.get(name.replace("_", "-"))
-        if field is None:
-            close = nearest(name, fields)
-            hint = f"did you mean '-{close}'?" if close else f"'{kind.name}' has " + _options(fields)
-            raise TargetError(f"target '{kind.name}' has no option '-{name}'", where=text, hint=hint)
-        if field.name in values:
-            raise TargetError(f"option '-{name}' is given twice", where=text)
-        values[field.name] = _parse_value(name, value if given else None, hints[field.name], text)
-    try:
-        return Target(kind.name, kind.options(**values))
-    except TypeError as error:
-        raise TargetError(f"target '{kind.name}' lacks an option", where=text, why=str(error)) from None
-    except ValueError as error:  # of the options' own checks
-        raise TargetError(f"target '{kind.name}' has no such options", where=text, why=str(error)) from error
-
-
-def _options(fields: Mapping[str, Any]) -> str:
-    return ", ".join("-" + n for n in fields) or "no options"
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    return field.default_factory() if field.default_factory is not dataclasses.MISSING else dataclasses.MISSING
-
-
-def _parse_value(name: str, value: str | None, hint: Any, text: str) -> Any:
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        (hint,) = (a for a in typing.get_args(hint) if a is not type(None))
-        origin = typing.get_origin(hint)
-    if hint is bool:
-        truth = {None: True, "true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
-        if value not in truth:
-            raise TargetError(f"option '-{name}' takes true or false, got '{value}'", where=text)
-        return truth[value]
-    if value is None:
-        raise TargetError(f"option '-{name}' needs a value", where=text, hint=f"write -{name}=value")
-    if hint is int:
-        try:
-            return int(value)
-        except ValueError:
-            raise TargetError(f"option '-{name}' takes an integer, got '{value}'", where=text) from None
-    if hint is float:
-        try:
-            return float(value)
-        except ValueError:
-            raise TargetError(f"option '-{name}' takes a number, got '{value}'", where=text) from None
-    if origin is typing.Literal:
-        known = typing.get_args(hint)
-        for k in known:
-            if str(k) == value:
-                return k
-        close = nearest(value, known)
-        raise TargetError(
-            f"option '-{name}' is one of {', '.join(map(str, known))}, got '{value}'", where=text, hint=f"did you mean '{close}'?" if close else None
-        )
-    if origin is tuple:
-        element = typing.get_args(hint)[0]
-        return tuple(_parse_value(name, v, element, text) for v in value.split(",") if v)
-    return value
-
-
-def _print_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return ",".join(_print_value(v) for v in value)
-    return shlex.quote(str(value))
+    return Target(kind.name, parse_options(kind.options, words[1:], f"target '{kind.name}'", text, TargetError))

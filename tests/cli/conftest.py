@@ -38,7 +38,7 @@ class TestPlugin:
 
     @hookimpl
     def frontends(self) -> list[Frontend]:
-        def load(source: Any, options: Mapping[str, Any]) -> Graph:
+        def load(source: Any, options: object) -> Graph:
             return read_model(source)
 
         return [Frontend("recipe", (".recipe",), lambda head: False, lambda model: False, load)]

@@ -126,4 +126,16 @@ def test_outputs_that_cannot_be_written(weft: Weft, archive: Path, tmp_path: Pat
 
 
 def test_an_unknown_frontend(weft: Weft, recipe: Path) -> None:
-    assert error(weft, "run", recipe, "--frontend", "recip").startswith("FrontendError: no frontend 'recip'\n  hint: installed: ")
+    assert error(weft, "run", recipe, "--frontend", "recip").startswith("FrontendError: no frontend 'recip'\n  hint: did you mean 'recipe'?")
+    assert error(weft, "run", recipe, "--frontend", "qqqq").startswith("FrontendError: no frontend 'qqqq'\n  hint: installed: ")
+
+
+def test_options_of_a_frontend(weft: Weft, tmp_path: Path) -> None:
+    (tmp_path / "n.cfg").write_text("[net]\nchannels=1\nheight=4\nwidth=4\n[maxpool]\nsize=2\nstride=2\n")
+    (tmp_path / "w").write_bytes(bytes(16))
+    words = ("run", tmp_path / "n.cfg", "--target", "llvm -threads=1", "--frontend")
+    assert "float32[1, 1, 4, 3]" in weft(*words, f"darknet -weights={tmp_path / 'w'} -width=6 -height=8").out
+    assert "float32[1, 1, 2, 3]" in weft(*words, f"-weights={tmp_path / 'w'} -width=6").out
+    said = "FrontendError: frontend 'darknet' has no option '-widht'\n  darknet -widht=6\n  hint: did you mean '-width'?\n"
+    assert error(weft, *words, "darknet -widht=6") == said
+    assert "darknet (.cfg) -weights -width -height" in " ".join(weft("plugins").out.split())

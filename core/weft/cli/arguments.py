@@ -15,7 +15,9 @@ TargetOption = Annotated[
 ]
 ShapeOption = Annotated[list[str] | None, typer.Option("--input-shape", metavar="NAME=1,3,224,224", help="The sizes of an input; may be repeated.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Of several targets, fail where the first does not take everything.")]
-FrontendOption = Annotated[str | None, typer.Option("--frontend", help="The frontend to read the model with, where the file does not tell.")]
+FrontendOption = Annotated[
+    str | None, typer.Option("--frontend", help='What reads the model, where the file does not tell, or its options, e.g. "onnx -dims=batch=4" or "-dims=n=4".')
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="Of the random inputs.")]
 
 

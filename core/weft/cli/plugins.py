@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -63,7 +64,8 @@ def contributions(host: PluginHost, plugin: Plugin) -> list[str]:
 
 def _describe(hook: str, value: Any) -> str:
     if hook == "frontends":
-        return f"{value.name} ({', '.join(value.suffixes)})"
+        options = "".join(f" -{f.name.replace('_', '-')}" for f in dataclasses.fields(value.options))
+        return f"{value.name} ({', '.join(value.suffixes)}){options}"
     if hook == "engines":
         version = value.available()
         return f"{value.name} {version}" if version else f"{value.name} (not installed)"

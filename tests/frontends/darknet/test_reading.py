@@ -93,6 +93,45 @@ def test_importing_the_plugin_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_input_may_have_another_size(tmp_path: Path) -> None:
+    path, network, _ = pair(tmp_path)
+    assert weft.load(path).inputs[0].shape[1:] == (3, 8, 6)
+    graph = weft.load(path, width=12, height=10)
+    assert graph.inputs[0].shape[1:] == (3, 10, 12)
+    x = np.random.default_rng(1).standard_normal((2, 3, 10, 12)).astype(np.float32)
+    layers = (("convolutional", {"filters": 2, "size": 3, "activation": "leaky"}), ("maxpool", {"size": 2, "stride": 2}))
+    again = weft.load(cfg((3, 10, 12), *layers).encode(), weights=network.weights)
+    np.testing.assert_array_equal(evaluate(graph, [x])[0], evaluate(again, [x])[0])
+    exe = weft.compile(path, "llvm -threads=1", frontend="darknet -width=12 -height=10", cache=False)
+    np.testing.assert_allclose(exe(x), evaluate(graph, [x])[0], rtol=1e-5, atol=1e-6)
+
+
+def test_sizes_that_cannot_be(tmp_path: Path) -> None:
+    path, _, _ = pair(tmp_path)
+    for size in (0, -3):
+        with pytest.raises(FrontendError, match=rf"model.cfg, line 1: \[net\]\n  why: its size is \(3, 8, {size}\); Darknet counts from 1"):
+            weft.load(path, width=size)
+    with pytest.raises(FrontendError, match="option 'width' of frontend 'darknet' takes an integer, got '12'"):
+        weft.load(path, width="12")
+    text, flat = "[net]\ninputs=4\n[connected]\noutput=2\nactivation=linear\n", HEADER + bytes(4 * 10)
+    assert weft.load(text.encode(), weights=flat).inputs[0].shape[1:] == (4, 1, 1)
+    with pytest.raises(FrontendError, match=r"its size is \(0, 0, 2\)"):
+        weft.load(text.encode(), weights=flat, width=2)
+
+
+def test_other_weights_are_another_model_to_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    path, network, x = pair(tmp_path)
+    other = tmp_path / "other.weights"
+    other.write_bytes(network.weights[:20] + bytes(len(network.weights) - 20))
+    first = weft.compile(path, "llvm -threads=1")(x)
+    zero = weft.compile(path, "llvm -threads=1", frontend=f"darknet -weights={other}")(x)
+    assert np.abs(first).max() > 0 and not zero.any()
+    other.write_bytes(network.weights)
+    os.utime(other, ns=(1, 1))
+    np.testing.assert_array_equal(weft.compile(path, "llvm -threads=1", frontend=f"darknet -weights={other}")(x), first)
+
+
 # Modules that docs/plugin-author-guide.md uses (of whose operators `ops` is the sum), and what is taken from each.
 PUBLIC = {
     "weft": {"ops"}, "weft.errors": {"FrontendError", "UnsupportedError"}, "weft.expr.nodes": {"Var"}, "weft.hooks": {"Frontend", "hookimpl"},
@@ -115,14 +154,14 @@ def test_only_public_names_are_imported_and_the_package_is_small() -> None:
 
 
 def test_other_sources_and_options(tmp_path: Path) -> None:
-    with pytest.raises(FrontendError, match=r"the Darknet frontend has no option 'fast'\n  hint: it has one: weights, a path or bytes"):
+    with pytest.raises(FrontendError, match=r"frontend 'darknet' has no option 'fast'\n  hint: 'darknet' has weights, width, height"):
         weft.load(NET.encode(), fast=True, frontend="darknet")
     with pytest.raises(FrontendError, match=r"cannot read a Darknet network from a float\n  hint: give the path of a .cfg, or its bytes"):
         weft.load(1.5, frontend="darknet")
     with pytest.raises(FrontendError, match=r"a network of bytes has no weights beside it\n  hint: name them: weft.load\(model, weights=…\)"):
         weft.load((NET + CONV).encode())
     with pytest.raises(FrontendError, match=r"cannot read '.*gone.cfg'\n  why: No such file"):
-        plugin.load(tmp_path / "gone.cfg", {})
+        plugin.load(tmp_path / "gone.cfg", plugin.DarknetOptions())
     path, _, _ = pair(tmp_path)
     path.with_suffix(".weights").unlink()
     with pytest.raises(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import ml_dtypes
@@ -93,9 +94,9 @@ def test_missing_file() -> None:
         read_model(1.5)
 
 
-def test_there_are_no_options() -> None:
-    with pytest.raises(FrontendError, match="the ONNX frontend has no option 'fast'"):
-        weft.load(add_weights(), fast=True)
+def test_another_option_is_refused() -> None:
+    with pytest.raises(FrontendError, match=r"frontend 'onnx' has no option 'dim'\n  hint: did you mean 'dims'\?"):
+        weft.load(add_weights(), dim=1)
 
 
 def test_a_newer_operator_set() -> None:
@@ -224,3 +225,55 @@ def test_external_data_that_does_not_fit(tmp_path: Path, entries: dict[str, str]
 def test_external_data_needs_a_folder(tmp_path: Path) -> None:
     with pytest.raises(FrontendError, match=r"tensor 'w' is in a file of its own, 'w.bin'\n  hint: load the model from its path"):
         weft.load(external(tmp_path).read_bytes())
+
+
+# -- options ----------------------------------------------------------------------------------------------------------
+
+
+def sized(*shapes: Sequence[int | str | None]) -> onnx.ModelProto:
+    names = [f"x{k}" for k in range(len(shapes))]
+    return model([helper.make_node("Sum", names, ["y"])], [info(n, s) for n, s in zip(names, shapes)], ["y"])
+
+
+def test_dimensions_that_the_model_leaves_open_are_given_by_name() -> None:
+    proto = sized(["batch size", 4, None], ["batch size", 4, "n + 1"], ["batch size", 4, 1])
+    assert [str(v.type) for v in weft.load(proto).inputs] == ["float32[batch_size, 4, x0_2]", "float32[batch_size, 4, n_1]", "float32[batch_size, 4, 1]"]
+    graph = weft.load(proto, dims={"batch size": 2, "x0_2": 3, "n + 1": 3})
+    assert [str(v.type) for v in graph.inputs] == ["float32[2, 4, 3]", "float32[2, 4, 3]", "float32[2, 4, 1]"]
+    assert [str(v.type) for v in weft.load(proto, frontend="onnx '-dims=batch size=2,n + 1=1'").inputs] == [
+        "float32[2, 4, x0_2]", "float32[2, 4, 1]", "float32[2, 4, 1]",
+    ]  # fmt: skip
+    assert str(weft.load(proto, dims={"batch_size": 2}).inputs[0].type) == "float32[2, 4, x0_2]", "as Weft shows it"
+
+
+def test_a_dimension_that_is_not_open_is_refused() -> None:
+    with pytest.raises(FrontendError, match=r"dims gives 'bach', which is no open dimension of the model's inputs\n  hint: did you mean 'batch'\?"):
+        weft.load(sized(["batch", 4]), dims={"bach": 2})
+    with pytest.raises(FrontendError, match=r"dims gives 'width', which is no open dimension of the model's inputs\n  hint: its open dimensions: none"):
+        weft.load(sized([3, 4]), dims={"width": 2})
+    with pytest.raises(FrontendError, match=r"frontend 'onnx' has no such options\n  why: dims gives 'batch' the size -1"):
+        weft.load(sized(["batch", 4]), dims={"batch": -1})
+    with pytest.raises(FrontendError, match="option 'dims' of frontend 'onnx' takes a mapping from names, each value an integer, got 4"):
+        weft.load(sized(["batch", 4]), dims=4)
+
+
+def test_options_are_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "m.onnx"
+    onnx.save(sized(["batch", 4]), path)
+    for source in (path, path.read_bytes()):
+        shapes = [weft.compile(source, "llvm -threads=1", frontend=f).inputs[0].shape for f in (None, "onnx -dims=batch=2", "-dims=batch=3", "onnx") * 2]
+        assert shapes == [("batch", 4), (2, 4), (3, 4), ("batch", 4)] * 2
+    with pytest.raises(FrontendError, match=r"frontend 'onnx' has no option '-dim'\n  onnx -dim=2\n  hint: did you mean '-dims'\?"):
+        weft.compile(path, "llvm", frontend="onnx -dim=2")
+    with pytest.raises(FrontendError, match=r"no frontend 'onx'\n  hint: did you mean 'onnx'\?"):
+        weft.compile(path, "llvm", frontend="onx -dims=n=2")
+    with pytest.raises(FrontendError, match="the frontend and its options do not parse\n  onnx '-dims\n  why: No closing quotation"):
+        weft.compile(path, "llvm", frontend="onnx '-dims")
+
+
+def test_options_are_given_once_and_for_what_is_read() -> None:
+    with pytest.raises(FrontendError, match="options are given by name and with the frontend's\n  onnx -dims=batch=2\n  hint: give all of them by name"):
+        weft.load(sized(["batch", 4]), frontend="onnx -dims=batch=2", dims={"batch": 2})
+    with pytest.raises(FrontendError, match="a graph has been read already: neither frontend nor options apply"):
+        weft.load(weft.load(sized(["batch", 4])), dims={"batch": 2})

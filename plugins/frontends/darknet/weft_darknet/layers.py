@@ -197,8 +197,7 @@ class Kinds(Layers):
         self.need(not old or c % (s * s) == 0, f"{c} channels cannot be cut by stride={s} twice")
         self.need(old or not reverse, "reverse=1 has no meaning in [reorg3d]")
         if reverse:
-            x = self.add(ops.Transpose((0, 3, 4, 1, 5, 2)), self.reshape(self.x, s, s, c // (s * s), h, w))
-            return self.reshape(x, c // (s * s), h * s, w * s)
+            return self.reshape(self.add(ops.Transpose((0, 3, 4, 1, 5, 2)), self.reshape(self.x, s, s, c // (s * s), h, w)), c // (s * s), h * s, w * s)
         self.need(h % s == w % s == 0, f"its input of {h} × {w} cannot be cut by stride={s}")
         x = self.reshape(self.x, c // (s * s), h, s, w, s) if old else self.reshape(self.x, c, h // s, s, w // s, s)
         return self.reshape(self.add(ops.Transpose((0, 3, 5, 1, 2, 4)), x), c * s * s, h // s, w // s)
@@ -239,14 +238,13 @@ class Kinds(Layers):
     def region(self, classes: Size = 20, num: Size = 1, coords: Count = 4, softmax: Count = 0) -> Value:
         """Of each box x, y (logistic), other coordinates (as they are), objectness (logistic), classes (softmax or logistic); as pjreddie's."""
         self.need(coords >= 2, f"coords={coords}: a box has at least x and y")
-        logistic: Function = lambda x: self.activate(x, "logistic")
-        rest: Function = (lambda x: self.add(ops.Softmax(2), x)) if softmax else logistic
-        return self.boxes(num, [(2, logistic), (coords - 2, lambda x: x), (1, logistic), (classes, rest)])
+        logistic, softened = lambda x: self.activate(x, "logistic"), lambda x: self.add(ops.Softmax(2), x)
+        return self.boxes(num, [(2, logistic), (coords - 2, lambda x: x), (1, logistic), (classes, softened if softmax else logistic)])
 
 
 _ALIASES = {
     "conv": "convolutional", "conn": "connected", "dropout": "activation", "empty": "activation", "cost": "activation", "network": "net",
     "max": "maxpool", "local_avgpool": "maxpool", "local_avg": "maxpool", "avg": "avgpool", "soft": "softmax", "reorg3d": "reorg", "sam": "scale_channels",
 }  # fmt: skip
-LAYERS: dict[str, Callable[..., Value]] = {name: method for name, method in vars(Kinds).items() if not name.startswith("_")}
-LAYERS |= {alias: LAYERS[name] for alias, name in _ALIASES.items()}
+METHODS: dict[str, Callable[..., Value]] = {name: method for name, method in vars(Kinds).items() if not name.startswith("_")}
+LAYERS = METHODS | {alias: METHODS[name] for alias, name in _ALIASES.items()}

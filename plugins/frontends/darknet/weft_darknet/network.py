@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from weft.errors import FrontendError, UnsupportedError
 from weft.graph.nodes import Graph, GraphBuilder
 from weft_darknet.layers import ACTIVATIONS, BYTES, LARGEST, LAYERS, Kinds, Weights
+from weft_darknet.plugin import DarknetOptions
 
-Problems: TypeAlias = "list[tuple[type[FrontendError], str]]"
+Problems: TypeAlias = list[tuple[type[FrontendError], str]]
 # Keys that matter to training, or to how boxes are made of what a detection layer gives.
 TRAINING = """absolute anchors angle assisted_excitation beta1 beta_nms bias_match burnin_update class_scale classfix clip cls_normalizer coord_scale
     counters_per_class delta_normalizer dets_for_show dets_for_track dont_update dot dropblock dropblock_size_abs dropblock_size_rel embedding_layer
@@ -71,16 +70,14 @@ def _value(text: str, kind: str) -> tuple[Any, str]:
     try:
         numbers = [float(text)] if kind == "float" else [int(part) for part in (text.split(",") if kind == "Ints" else [text])]
     except ValueError:
-        numbers = [math.nan]
+        numbers = [LARGEST + 1]
     least = {"Size": 1, "Count": 0}.get(kind.split()[0], -LARGEST)
     what = {"float": "a number", "Ints": "integers"}.get(kind, "an integer")
     return numbers if kind == "Ints" else numbers[0], "" if all(least <= k <= LARGEST for k in numbers) else f"{what} from {least} to {LARGEST}"
 
 
-def load_network(source: Any, options: Mapping[str, Any]) -> Graph:
+def load_network(source: Any, given: DarknetOptions) -> Graph:
     """See `weft_darknet.plugin.load`."""
-    for option in sorted(set(options) - {"weights"}):
-        raise FrontendError(f"the Darknet frontend has no option '{option}'", hint="it has one: weights, a path or bytes")
     if not isinstance(source, (Path, *BYTES)):
         raise FrontendError(f"cannot read a Darknet network from a {type(source).__name__}", hint="give the path of a .cfg, or its bytes")
     try:
@@ -88,9 +85,8 @@ def load_network(source: Any, options: Mapping[str, Any]) -> Graph:
     except OSError as error:
         raise FrontendError(f"cannot read '{source!s}'", why=error.strerror) from error
     file: str = source.name if isinstance(source, Path) else "these bytes"
-    problems: Problems = []
+    problems, layers = Problems(), list[tuple[Section, dict[str, Any]]]()
     sections = read_sections(text, problems)
-    layers: list[tuple[Section, dict[str, Any]]] = []
     for k, section in enumerate(sections):
         if section.kind in LAYERS and (k == 0) == (section.kind in ("net", "network")):
             layers.append((section, read_options(section, LAYERS[section.kind], problems)))
@@ -99,7 +95,9 @@ def load_network(source: Any, options: Mapping[str, Any]) -> Graph:
     for kind, what in ((FrontendError, "is not a Darknet network"), (UnsupportedError, "uses what is not supported")):
         if lines := [line for error, line in problems if error is kind]:
             raise kind(f"'{file}' {what}", where="\n".join(lines))
-    weights = options.get("weights", source.with_suffix(".weights") if isinstance(source, Path) else None)
+    if given.width is not None or given.height is not None:
+        layers[0][1].update({"inputs": 0} | {key: size for key in ("width", "height") if (size := getattr(given, key)) is not None})
+    weights = source.with_suffix(".weights") if given.weights is None and isinstance(source, Path) else given.weights
     if weights is None:
         raise FrontendError("a network of bytes has no weights beside it", hint="name them: weft.load(model, weights=…)")
     return build(source.stem if isinstance(source, Path) else "darknet", file, layers, Weights(weights))

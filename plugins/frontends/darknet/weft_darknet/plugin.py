@@ -1,21 +1,24 @@
 """Weft's Darknet plugin: the frontend for `.cfg` files and their `.weights`. Imports in milliseconds."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from weft.hooks import Frontend, hookimpl
 
-if TYPE_CHECKING:
-    from weft.graph.nodes import Graph
+
+@dataclass(frozen=True)
+class DarknetOptions:
+    """-weights: a file, or bytes; by default the .weights beside the .cfg. -width, -height: of the input, instead of those in [net]."""
+
+    weights: str | os.PathLike[str] | bytes | bytearray | memoryview | None = None
+    width: int | None = None
+    height: int | None = None
 
 
-def load(source: Any, options: Mapping[str, Any]) -> Graph:
-    """The graph of a network: the path of a .cfg, or its bytes. Option `weights`: a path or bytes; by default the .weights beside the .cfg.
-
-    Raises FrontendError for a file that cannot be read, is ill-formed or does not belong to the other, UnsupportedError for all that is not supported.
-    """
+def load(source: Any, options: DarknetOptions) -> Any:
+    """The graph of a .cfg, a path or bytes. FrontendError: it cannot be read, or has other weights; UnsupportedError: names all that is not supported."""
     from weft_darknet.network import load_network
 
     return load_network(source, options)
@@ -23,4 +26,5 @@ def load(source: Any, options: Mapping[str, Any]) -> Graph:
 
 @hookimpl
 def frontends() -> list[Frontend]:
-    return [Frontend("darknet", (".cfg",), lambda head: b"[net" in head, lambda model: False, load, lambda path: [path.with_suffix(".weights")])]
+    files = lambda cfg, options: [Path(options.weights) if isinstance(options.weights, (str, os.PathLike)) else cfg.with_suffix(".weights")]
+    return [Frontend("darknet", (".cfg",), lambda head: b"[net" in head, lambda model: False, load, files, DarknetOptions)]

@@ -18,7 +18,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 
 from weft import dtypes as dt
 from weft.dtypes import DType
-from weft.errors import FrontendError, UnsupportedError, WeftError
+from weft.errors import FrontendError, UnsupportedError, WeftError, nearest
 from weft.expr.nodes import Expr, Var, wrap
 from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value
 from weft.graph.operator import Elementwise, Operator
@@ -68,21 +68,21 @@ class Scope:
         return None
 
 
-def import_model(model: Model) -> Graph:
-    """The graph of a model.
+def import_model(model: Model, dims: Mapping[str, int] | None = None) -> Graph:
+    """The graph of a model; `dims` are sizes of dimensions that it leaves open, by name.
 
     Raises:
-        FrontendError: an ill-formed model.
+        FrontendError: an ill-formed model, or a size of a dimension that it has not.
         UnsupportedError: everything unsupported, at once.
     """
-    return Importer(model).run()
+    return Importer(model, dims or {}).run()
 
 
 class Importer:
     """The state of one import."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, dims: Mapping[str, int]) -> None:
+        self.model, self.dims = model, dims
         self.proto = model.proto
         self.versions = self._opsets(self.proto.opset_import)
         self.builder = GraphBuilder(_identifier(self.proto.graph.name) or "graph")
@@ -92,6 +92,7 @@ class Importer:
         self._contents: dict[int, Content | None] = {}
         self._tensors: dict[int, tuple[Content, Value]] = {}
         self._symbols: dict[str, str] = {}
+        self._open: dict[str, set[str]] = {}
 
     @staticmethod
     def _opsets(imports: Sequence[Any], where: str = "the model") -> dict[str, int]:
@@ -110,6 +111,7 @@ class Importer:
         for info in graph.input:
             if info.name not in scope.values:
                 scope.values[info.name] = self.input(info)
+        self.check_dims()
         self.nodes(graph.node, scope, self.versions, "")
         if self.unsupported:
             raise self.everything_unsupported()
@@ -164,12 +166,26 @@ class Importer:
         if d.WhichOneof("value") == "dim_value" and d.dim_value >= 0:
             return int(d.dim_value)
         wanted = d.dim_param
+        # Its name is that in the model, or that which the graph shows.
+        names = [n for n in (wanted, _identifier(wanted) or f"{_identifier(name)}_{axis}") if n]
+        self._open.setdefault(names[0], set()).update(names)
+        given = next((n for n in names if n in self.dims), None)
+        if given is not None:
+            return self.dims[given]
         if wanted and wanted in self._symbols:
             return Var(self._symbols[wanted], dt.int64)
-        symbol = self.builder.unique(_identifier(wanted) or f"{_identifier(name)}_{axis}")
+        symbol = self.builder.unique(names[-1])
         if wanted:
             self._symbols[wanted] = symbol
         return Var(symbol, dt.int64)
+
+    def check_dims(self) -> None:
+        known = set[str]().union(*self._open.values())
+        for name in self.dims:
+            if name not in known:
+                close = nearest(name, known)
+                hint = f"did you mean '{close}'?" if close else "its open dimensions: " + (", ".join(sorted(self._open)) or "none")
+                raise FrontendError(f"dims gives '{name}', which is no open dimension of the model's inputs", hint=hint)
 
     def everything_unsupported(self) -> UnsupportedError:
         lines = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,20 @@ def accepts(model: object) -> bool:
     return isinstance(model, onnx.ModelProto)
 
 
-def load(source: Any, options: Mapping[str, Any]) -> Graph:
-    """The graph of a model: a path, bytes or a ModelProto. There are no options.
+@dataclass(frozen=True)
+class OnnxOptions:
+    """-dims: sizes of dimensions that the model leaves open, by their names, e.g. batch=4,sequence=128."""
+
+    dims: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, size in self.dims.items():
+            if size < 0:
+                raise ValueError(f"dims gives '{name}' the size {size}")
+
+
+def load(source: Any, options: OnnxOptions) -> Graph:
+    """The graph of a model: a path, bytes or a ModelProto.
 
     Raises:
         FrontendError: the model cannot be read, or is ill-formed.
@@ -37,14 +50,10 @@ def load(source: Any, options: Mapping[str, Any]) -> Graph:
     from weft_onnx.importer import import_model
     from weft_onnx.model_file import read_model
 
-    if options:
-        from weft.errors import FrontendError
-
-        raise FrontendError(f"the ONNX frontend has no option '{sorted(options)[0]}'", hint="it has none")
-    return import_model(read_model(source))
+    return import_model(read_model(source), options.dims)
 
 
-def files(path: Path) -> list[Path]:
+def files(path: Path, options: OnnxOptions) -> list[Path]:
     """The files that hold a model's external data, as far as the model can be read."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data.find(b"location") < 0:
@@ -56,7 +65,7 @@ def files(path: Path) -> list[Path]:
 
 @hookimpl
 def frontends() -> list[Frontend]:
-    return [Frontend("onnx", (".onnx",), sniff=sniff, accepts=accepts, load=load, files=files)]
+    return [Frontend("onnx", (".onnx",), sniff=sniff, accepts=accepts, load=load, files=files, options=OnnxOptions)]
 
 
 @hookimpl
