@@ -367,7 +367,10 @@ class _Lowering:
         assert isinstance(axis.extent, int)
         ranges = {axis.var.name: Range(0, axis.extent - 1)}
         parts = (p for i in layout.map(read.indices) for p in walk(simplify(i, ranges)))
-        return [p for p in parts if isinstance(p, (FloorDiv, FloorMod)) and isinstance(p.b, Const) and axis.var.name in free_vars(p.a)]
+        found = [p for p in parts if isinstance(p, (FloorDiv, FloorMod)) and isinstance(p.b, Const) and axis.var.name in free_vars(p.a)]
+        # Of blocks that are divided again (for dot products) the whole ones count.
+        coarsest = max((p.b.value for p in found if p.a == axis.var), default=None)  # type: ignore[attr-defined]
+        return [p for p in found if coarsest in (None, p.b.value)]  # type: ignore[attr-defined]
 
     def _padded_factor(self, axis: ReduceAxis, reduce: Reduce) -> int | None:
         """The factor by which both operands of a sum of products are stored in blocks of this axis, if the last one is padded: zeros add nothing."""

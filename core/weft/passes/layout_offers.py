@@ -185,7 +185,7 @@ def dot_conv_offers(node: Node, lanes: int, dot: DotProduct) -> list[LayoutOffer
     x, w = node.inputs
     assert x is not None and w is not None
     channels, rank = x.shape[1], x.tensor.rank
-    if not isinstance(channels, int) or channels % dot.depth or node.op.attributes()["groups"] != 1 or any(node.op.attributes()["pads"]):
+    if not isinstance(channels, int) or (channels < lanes and channels % dot.depth) or node.op.attributes()["groups"] != 1 or any(node.op.attributes()["pads"]):
         return []
     block = dot_block(channels, lanes, dot)
     weights = dot_weight_layout(rank, block, lanes, dot.depth)

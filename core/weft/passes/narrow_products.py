@@ -98,7 +98,7 @@ def _integers(r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: st
     if dot.left.bits == 16:
         left = c.cast(core, dot.left)
         if zero is not None:
-            left = c.sub(left, c.cast(zero, dot.left))
+            left = c.sub(left, _constant_cast(c, zero, dot.left))
         return _narrow(c, op, left, weights.astype(dot.right.numpy), name, dot, lanes)[0]
     left = core
     if core.dtype != dot.left:
@@ -144,7 +144,7 @@ def _narrow(
     pads = op.spatial(n)[1]
     around = (0, 0, *(lo for lo, _ in pads), 0, extra, *(hi for _, hi in pads))
     if any(around):
-        value = None if border is None else c.cast(c.reshape(border, ()), left.dtype)
+        value = None if border is None else _constant_cast(c, border, left.dtype)
         left = c(Pad(around), left, *(() if value is None else (value,)))
         weights = np.pad(weights, [(0, 0), (0, extra), *((0, 0) for _ in pads)])
     return c(replace(op, pads=(), dtype=dot.result), left, c.builder.constant(weights, name)), left
@@ -224,6 +224,11 @@ def _summed(op: Conv | MatMul, weights: Array) -> tuple[int, ...]:
 
 def _wrapped(data: Array) -> Array:
     return data.astype(np.int64).astype(np.int32)
+
+
+def _constant_cast(c: Composer, x: Value, to: DType) -> Value:
+    """`x`, whose values are of the dtype, in it."""
+    return c.cast(x, to) if x.constant is None else c.builder.constant(x.constant.astype(to.numpy), x.name)
 
 
 def _plus(c: Composer, zero: Value, shift: int) -> Value:
