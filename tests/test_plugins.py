@@ -153,8 +153,17 @@ def test_two_distributions_with_one_plugin_name_are_both_out(site: Site) -> None
     site.install("first", GOOD, plugin="same")
     site.install("second", GOOD, plugin="same")
     host = site.host()
-    expected = "two distributions provide the plugin 'same': first and second; uninstall one"
+    expected = "the plugin 'same' is provided by first and second: keep one"
     assert [p.failure for p in host.plugins] == [expected, expected]
+    assert host.items("engines") == []
+
+
+@pytest.mark.parametrize("broken", ["first", "second", "third", ""])
+def test_all_distributions_with_one_plugin_name_are_out_however_many_and_whichever_is_broken(site: Site, broken: str) -> None:
+    for name in ("first", "second", "third"):
+        site.install(name, "import gone\n" if name == broken else GOOD, plugin="same")
+    host = site.host()
+    assert [p.failure for p in host.plugins] == ["the plugin 'same' is provided by first and second and third: keep one"] * 3
     assert host.items("engines") == []
 
 

@@ -84,15 +84,16 @@ class PluginHost:
         name = dist.name if dist is not None else "(no distribution)"
         version = dist.version if dist is not None else "?"
         plugin = Plugin(entry.name, name, version, "", entry.value)
-        twin = next((p for p in self.plugins if p.name == plugin.name and p.healthy), None)
-        if twin is not None and (twin.distribution, twin.origin) == (plugin.distribution, plugin.origin):
+        twins = [p for p in self.plugins if p.name == plugin.name]
+        if any((p.distribution, p.origin) == (plugin.distribution, plugin.origin) for p in twins):
             return  # the same distribution seen twice on the path
         self.plugins.append(plugin)
-        if twin is not None:
-            reason = f"two distributions provide the plugin '{entry.name}': {twin.distribution} and {plugin.distribution}; uninstall one"
-            plugin.failure = twin.failure = reason
-            if self.manager.has_plugin(twin.name):
-                self.manager.unregister(name=twin.name)
+        if twins:
+            owners = " and ".join(p.distribution for p in (*twins, plugin))
+            for p in (*twins, plugin):
+                p.failure = f"the plugin '{entry.name}' is provided by {owners}: keep one"
+            if self.manager.has_plugin(plugin.name):
+                self.manager.unregister(name=plugin.name)
             return
         try:
             plugin.requires, fits = _weft_requirement(dist, self.api_version)

@@ -195,18 +195,18 @@ class GraphBuilder:
 
     def __init__(self, name: str = "graph") -> None:
         self.graph = Graph(name)
-        self._taken: set[str] = set()
+        self._taken = _Taken()
         self._names: frozenset[str] = frozenset()
 
     def unique(self, base: str) -> str:
         """A value name not yet taken, made of `base`."""
-        name = base
-        for k in itertools.count(1):
-            if name not in self._taken:
-                break
-            name = f"{base}_{k}"
-        self._taken.add(name)
-        return name
+        return self._taken.take(base)
+
+    def rename(self, value: Value, name: str) -> None:
+        """Gives a value another name, if it is free; the old one may be taken again then."""
+        if name not in self._taken:
+            self._taken.free(value.name)
+            value.name = self.unique(name)
 
     def named(self, *names: str) -> _Named:
         return _Named(self, frozenset(n for n in names if n))
@@ -250,6 +250,33 @@ class GraphBuilder:
 
     def build(self) -> Graph:
         return self.graph
+
+
+class _Taken:
+    """Names, each given once: a stem as it is, then stem_1, stem_2, …, always the first that is free."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._first: dict[str, int] = {}  # of a stem: all numbers below are taken
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def take(self, stem: str) -> str:
+        name = stem
+        if name in self._names:
+            k = self._first.get(stem, 1)
+            while (name := f"{stem}_{k}") in self._names:
+                k += 1
+            self._first[stem] = k + 1
+        self._names.add(name)
+        return name
+
+    def free(self, name: str) -> None:
+        self._names.discard(name)
+        stem, _, number = name.rpartition("_")
+        if number.isdecimal() and stem in self._first:
+            self._first[stem] = max(1, min(self._first[stem], int(number)))
 
 
 class _Named:

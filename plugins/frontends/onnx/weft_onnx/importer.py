@@ -237,14 +237,8 @@ class Importer:
             if output in scope.values:
                 raise FrontendError(f"value '{output}' is computed twice", where=place)
             if isinstance(result, Value) and result.producer is not None and result.producer in self.builder.graph.nodes[-1:]:
-                self.rename(result, scope.prefix + output)
+                self.builder.rename(result, scope.prefix + output)
             scope.values[output] = result if result is not None else Absent()
-
-    def rename(self, value: Value, name: str) -> None:
-        """Gives a fresh value the model's name for it, once."""
-        if value.name in self.builder._taken and name not in self.builder._taken:
-            self.builder._taken.discard(value.name)
-            value.name = self.builder.unique(name)
 
     def convert(self, c: Context) -> Sequence[Any]:
         c.check_known()
