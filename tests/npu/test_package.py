@@ -35,7 +35,7 @@ def test_a_wheel(tmp_path: Path) -> None:
     name = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True, check=True).stdout.split()[-1]
     with zipfile.ZipFile(tmp_path / name) as wheel:
         names = wheel.namelist()
-        assert {Path(n).name for n in names if n.startswith("weft_npu/")} == {p.name for p in (FOLDER / "weft_npu").glob("*.py")}
+        assert {Path(n).name for n in names if n.startswith("weft_npu/")} == {p.name for p in (FOLDER / "weft_npu").glob("*.*")}
         entry = wheel.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
     assert entry.split() == ["[weft.plugins]", "npu", "=", "weft_npu.plugin"]
 
