@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import time
 import uuid
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,8 +15,11 @@ import numpy as np
 from tests.mixed.board import Anything, Board, Interpreter, Text
 
 from weft.codegen.base import KernelCode
+from weft.graph.nodes import Graph
 from weft.loop.nodes import Program, Stmt, seq
 from weft.machine import Machine
+from weft.ops import Identity
+from weft.passes.capabilities import Capabilities
 from weft.passes.place import Refuse, Take
 from weft.runtime.arrays import Array
 from weft.runtime.device import Memory, Slice
@@ -134,6 +138,73 @@ class SmallerThanItSays(Interpreter):
         return held[at : at + s.bytes]
 
 
+class BakesSizes(Interpreter):
+    """Sizes of symbols are those of a kernel's first launch."""
+
+    def load(self, image: bytes, entries: Mapping[str, int]) -> dict[str, Program]:
+        self.first: dict[str, Sequence[int]] = {}
+        return super().load(image, entries)
+
+    def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
+        super().launch(module, kernel, buffers, self.first.setdefault(kernel, list(dims)))
+
+
+class StaleInputs(Interpreter):
+    """A second write to the same place is taken for the first once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: dict[int, set[tuple[int, int]]] = {}
+
+    def allocate(self, size: int) -> Memory:
+        memory = super().allocate(size)
+        self.written[id(memory)] = set()
+        weakref.finalize(memory, self.written.pop, id(memory))
+        return memory
+
+    def write(self, target: Slice, data: Array) -> None:
+        known, place = self.written[id(target.memory)], (target.offset, target.bytes)
+        if place not in known:
+            super().write(target, data)
+        known.add(place)
+
+
+class DirtyPadding(Altered):
+    """Channels that fill a block up are left as they are in memory, where zeros belong."""
+
+    def alter(self, program: Program, place: Slice, result: Array, before: Array) -> None:
+        if program.name.startswith("conv") and result.size % 4 == 0:
+            last, old = result.reshape(-1, 4)[-16:], before.reshape(-1, 4)[-16:]  # pixels of the last block
+            empty = (last == 0).all(0)
+            last[:, empty] = old[:, empty]
+
+
+class ShortQueue(Interpreter):
+    """Launches wait in a queue that has four places, and nobody says when it is full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: list[tuple[Any, str, Sequence[Slice], Sequence[int]]] = []
+
+    def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
+        module[kernel]
+        if len(self.queue) < 4:
+            self.queue.append((module, kernel, buffers, dims))
+
+    def synchronize(self) -> None:
+        waiting, self.queue = self.queue, []
+        for arguments in waiting:
+            super().launch(*arguments)
+
+
+class FewKernels(Interpreter):
+    """Has room for four kernels of a section: a further one does nothing."""
+
+    def load(self, image: bytes, entries: Mapping[str, int]) -> dict[str, Program]:
+        programs = super().load(image, entries)
+        return {name: p if k < 4 else dataclasses.replace(p, body=seq()) for k, (name, p) in enumerate(programs.items())}
+
+
 # -- rules and code ---------------------------------------------------------------------------------------------------
 
 
@@ -227,7 +298,8 @@ TARGETS: Mapping[str, type[Board]] = {
 DEVICES: Mapping[str, type[Interpreter]] = {
     "wrong_result": WrongResult, "wrong_tail": WrongTail, "ignores_reset": IgnoresReset, "writes_beyond": WritesBeyond, "noisy": Noisy, "slow": Slow,
     "ignores_offsets": IgnoresOffsets, "fails_silently": FailsSilently, "dies_of_errors": DiesOfErrors, "leaks": Leaks, "never_full": NeverFull,
-    "promises_memory": PromisesMemory, "smaller_than_it_says": SmallerThanItSays,
+    "promises_memory": PromisesMemory, "smaller_than_it_says": SmallerThanItSays, "bakes_sizes": BakesSizes, "stale_inputs": StaleInputs,
+    "dirty_padding": DirtyPadding, "short_queue": ShortQueue, "few_kernels": FewKernels,
 }  # fmt: skip
 
 
@@ -246,3 +318,17 @@ def rules(defect: str, given: Target) -> list[Anything]:
 def mute(graph: Any) -> list[Take | Refuse]:
     """Offers that decline and do not say why."""
     return [Take((n,)) if type(n.op).__name__ == "Relu" else Refuse(n, "no", "") for n in graph.nodes]
+
+
+def forget_relu(graph: Graph) -> Graph:
+    """A pass that takes a ReLU behind an addition out, for the addition to do both; which it does not."""
+    for node in graph.nodes:
+        (value,) = node.inputs if len(node.inputs) == 1 else (None,)
+        if type(node.op).__name__ == "Relu" and value is not None and value.producer is not None and type(value.producer.op).__name__ == "Add":
+            node.op = Identity()
+    return graph
+
+
+def blocks_of_four() -> Capabilities:
+    """Channels in blocks of four."""
+    return Capabilities(channel_block=4)

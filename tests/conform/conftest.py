@@ -56,7 +56,27 @@ def intrinsics(target):
     return [broken.disagreeing()] if target.kind == "board" else []
 '''
 
+FORGETS_RELU = '''
+@hookimpl
+def graph_passes(target):
+    from tests.conform import broken
+    from weft.passes.pipeline import GraphPass
+
+    return [GraphPass("forget_relu", broken.forget_relu, after="simplify_algebra")] if target.kind == "board" else []
+'''
+
+BLOCKS = '''
+@hookimpl
+def capabilities(target):
+    from tests.conform import broken
+
+    return broken.blocks_of_four() if target.kind == "board" else None
+'''
+
 PARTS = {
+    "forgets_relu": {"more": FORGETS_RELU},
+    "dirty_padding": {"more": BLOCKS},
+    "clean_padding": {"more": BLOCKS},
     "misspelt_hook": {"schedules": "schedulez"},
     "slow_import": {"preamble": "import time\n\nstarted = time.process_time()\nwhile time.process_time() - started < 0.6:\n    pass\n"},
     "heavy_import": {"preamble": "import hypothesis\n"},

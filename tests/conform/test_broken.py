@@ -10,6 +10,8 @@ from tests.conform.broken import OPS
 from weft.testing.conform import LEVELS, run
 
 TARGET = f"board -ops={OPS}"
+MORE = {"forgets_relu": ",Identity", "dirty_padding": ",Conv,Relayout,padding"}
+"""Operators that a defect needs to show."""
 SOME = "Relu or MatMul or Multiply or (ReduceSum and int32)"
 
 DEFECTS = {
@@ -36,6 +38,14 @@ DEFECTS = {
     "mute": (3, "sample[MatMul float32", "MatMul is declined without a reason"),
     # level 4
     "wrong_intrinsic": (4, "intrinsic[double4]", "the compute code of intrinsic 'double4' disagrees with its meaning"),
+    # level 5
+    "forgets_relu": (5, "graph[convolution", "elements of result 0 are wrong"),
+    "dirty_padding": (5, "graph[odd channels between", "nan instead of"),
+    "bakes_sizes": (5, "graph[normalised", "failed on device 'board'"),
+    "stale_inputs": (5, "graph[movement", "movement, run 2: "),
+    # level 6
+    "short_queue": (6, "model[mlp", "mlp, saved and loaded: result 0 is not what it was before"),
+    "few_kernels": (6, "model[mlp", "elements of result 0 are wrong"),
     # level 7
     "hash_order": (7, "code_under_hash_seeds", "is another under another PYTHONHASHSEED"),
     "stamped": (7, "code_twice", "is another when it is compiled again"),
@@ -53,14 +63,33 @@ DEFECTS = {
 def test_broken(defect: str, install: Callable[..., str]) -> None:
     level, check, message = DEFECTS[defect]
     name = install(defect)
-    target = "board" if defect == "misspelt_hook" else TARGET
-    report = run(target, levels=(level,), quick=True, keyword=SOME if level in (3, 9) else "intrinsic" if level == 4 else "")
+    target = "board" if defect == "misspelt_hook" else TARGET + MORE.get(defect, "")
+    name_of_check, _, subject = check.partition("[")
+    keyword = SOME if level == 3 else "Relu and float32" if level == 9 else "intrinsic" if level == 4 else subject.split(" ")[0] or name_of_check
+    report = run(target, levels=(level,), quick=True, keyword="" if defect == "misspelt_hook" else keyword)
     assert not report.passed
     found = [r for r in report.failed if r.name.startswith(check)]
     assert found, report.summary()
     assert found[0].level == level
     assert message in found[0].message
     assert found[0].message.startswith(f"{name} 1.2, target '{target}': ")
+
+
+@pytest.mark.parametrize("defect", [d for d, (level, _, _) in DEFECTS.items() if level in (5, 6)])
+def test_what_only_graphs_and_models_show(defect: str, install: Callable[..., str]) -> None:
+    install(defect)
+    report = run(TARGET + MORE.get(defect, ""), levels=(2, 3), quick=True, keyword="Relu or (MatMul and float32) or ReduceSum or out_of_memory or slices")
+    assert report.passed, report.summary()
+    if DEFECTS[defect][0] == 6:
+        report = run(TARGET, levels=(5,), keyword="dense or fork")
+        assert report.passed, report.summary()
+
+
+def test_padding_that_is_zero(install: Callable[..., str]) -> None:
+    """The target of "dirty_padding" without its defect."""
+    install("clean_padding")
+    report = run(TARGET + MORE["dirty_padding"], levels=(5,), keyword="odd")
+    assert report.passed, report.summary()
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -77,6 +106,13 @@ def test_the_good_board_in_full(install: Callable[..., str]) -> None:
     install("good")
     report = run(TARGET)
     assert report.passed, report.summary()
+
+
+def test_nothing_is_computed(install: Callable[..., str]) -> None:
+    install("good")
+    report = run("board -ops=Nothing", levels=(3,), quick=True, keyword="Relu or something")
+    assert [r.name for r in report.failed] == ["something_is_computed"]
+    assert "every one of " in report.failed[0].message and "samples is declined" in report.failed[0].message
 
 
 def test_no_range_of_weft(install: Callable[..., str]) -> None:

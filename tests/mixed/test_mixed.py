@@ -175,6 +175,16 @@ def test_an_archive_runs_and_shows_its_plan(tmp_path: Path) -> None:
     assert "copy x from host to board" in again.plan
 
 
+def test_without_costs_whatever_is_taken_is_there() -> None:
+    from weft.mixed import MixedCompilation
+    from weft.pipeline import resolve_targets
+
+    compilation = MixedCompilation(resolve_targets("board -ops=Relu -latency=1000000, llvm"), cache=False, by_cost=False)
+    agrees(model(), compilation.run(model()))
+    assert compilation.placement is not None
+    assert [p.target for p in compilation.placement.nodes if type(p.node.op).__name__ == "Relu"] == ["board"]
+
+
 @pytest.mark.parametrize(("target", "strict"), [("board -ops=Relu -latency=1000000", False), ("board -ops=Relu -latency=1000000, llvm", True)])
 def test_costs_send_nothing_to_a_host_that_is_no_alternative(target: str, strict: bool) -> None:
     g = GraphBuilder("relu")

@@ -237,7 +237,8 @@ class Kit:
         return {f"{k}.{name}" if k else name: kernel for k, one in enumerate(mine) for name, kernel in one.kernels.items()}
 
     def compile(self, graph: Graph) -> Compiled:
-        """A graph compiled for this target, and for llvm where this one declines and llvm is installed.
+        """A graph compiled for this target, and for llvm where this one declines and llvm is installed: whatever it takes is on it,
+        small as these graphs are.
 
         Raises:
             Declined: llvm is not installed, and the target does not take all.
@@ -246,7 +247,7 @@ class Kit:
         if self.native:
             one = Compilation(self.target, cache=False)
             return Compiled(one.run(graph), one.kernels)
-        mixed = MixedCompilation(targets, cache=False)
+        mixed = MixedCompilation(targets, cache=False, by_cost=False)
         try:
             return Compiled(mixed.run(graph), self._kernels(mixed), mixed.placement)
         except UnsupportedError as error:
@@ -283,6 +284,13 @@ class Kit:
         finally:
             close_devices(before)
 
+    def reloaded(self, executable: Executable) -> Executable:
+        """The same, from an archive."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.weft"
+            executable.save(path)
+            return Executable.load(path)
+
     def section_bytes(self, executable: Executable, name: str) -> bytes:
         """A code section as it was saved."""
         with tempfile.TemporaryDirectory() as folder:
@@ -312,15 +320,25 @@ class Kit:
                     f"the first is {list(at)}: {g[at]} instead of {w[at]}" + (f" (± {allowed:.3g})" if allowed else ""),
                 )
 
-    def check_graph(self, graph: Graph, compiled: Compiled, inputs: Mapping[str, Array], ulps: float) -> None:
-        """An executable's results, twice, against the meaning of the graph."""
-        want = evaluate(graph, inputs)
-        first = list(compiled.executable.run(inputs).values())
-        self.compare(graph.name, first, want, ulps)
-        again = list(compiled.executable.run(inputs).values())
-        for k, (a, b) in enumerate(zip(first, again)):
+    def check_graph(self, graph: Graph, compiled: Compiled, runs: Sequence[Mapping[str, Array]], ulps: float) -> None:
+        """An executable's results against the meaning of the graph, run after run on one device; then what does not depend on what ran
+        before: the first once more, and by a saved copy on a device that nobody watches or waits for."""
+        with self.watched():
+            results = [self._run(compiled.executable, inputs) for inputs in runs]
+            for k, (inputs, got) in enumerate(zip(runs, results)):
+                self.compare(graph.name + (f", run {k + 1}" if k else ""), got, evaluate(graph, inputs), ulps)
+            self.same(f"{graph.name}, run again", self._run(compiled.executable, runs[0]), results[0])
+        self.same(f"{graph.name}, saved and loaded", self._run(self.reloaded(compiled.executable), runs[0]), results[0])
+
+    @staticmethod
+    def _run(executable: Executable, inputs: Mapping[str, Array]) -> list[Array]:
+        return [np.array(a) for a in executable.run(inputs).values()]
+
+    def same(self, what: str, got: Sequence[Array], want: Sequence[Array]) -> None:
+        """Raises Disagreement unless both are the same bytes."""
+        for k, (a, b) in enumerate(zip(got, want, strict=True)):
             if a.tobytes() != b.tobytes():
-                self.fail(f"{graph.name}: result {k} is not the same when it runs again")
+                self.fail(f"{what}: result {k} is not what it was before", f"{int(np.sum(a != b))} of {a.size} elements differ")
 
     # -- other processes
     @cached_property

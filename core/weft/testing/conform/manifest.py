@@ -68,9 +68,7 @@ def test_hooks(kit: Kit) -> None:
     """Names and arguments are those of `weft.hooks`; each answers, for its own target only."""
     wrong = [*kit.plugin.notes]
     known = {n: s for n, s in vars(Specifications).items() if not n.startswith("_")}
-    implemented = [
-        (hook, i) for hook in known for i in getattr(kit.target.plugins.manager.hook, hook).get_hookimpls() if i.plugin_name == kit.target.owner
-    ]
+    implemented = [(hook, i) for hook in known for i in getattr(kit.target.plugins.manager.hook, hook).get_hookimpls() if i.plugin_name == kit.target.owner]
     other = Target("somebody_elses", kit.target.target.options)
     for hook, implementation in implemented:
         unknown = [a for a in implementation.argnames if a not in inspect.signature(known[hook]).parameters]

@@ -42,3 +42,10 @@ def test_algorithm(kit: Kit, variant: tuple[Case, str]) -> None:
         kit.decline(str(error))
     want = case.expected()
     kit.compare(f"{case.name} by {algorithm}", [g.reshape(w.shape) for g, w in zip(got, want)], want, case.tolerance())
+
+
+def test_something_is_computed(kit: Kit) -> None:
+    """A target that declines everything declines correctly, and is of no use."""
+    tried = [counts for by_dtype in kit.claims.values() for counts in by_dtype.values()]
+    if tried and not any(computed for computed, _ in tried):
+        kit.fail(f"every one of {sum(declined for _, declined in tried)} samples is declined", "the reasons stand in the report: --json, --html")

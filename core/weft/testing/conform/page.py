@@ -2,73 +2,118 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from weft.testing.conform.report import LEVELS, Report
+from weft.testing.conform.report import LEVELS, OUTCOMES, Report, Result
 
 STYLE = """
+:root { color-scheme: light; --line: #d8dee4; --faint: #57606a; --good: #1a7f37; --bad: #b42318 }
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1100px; padding: 0 1em; color: #1f2328; background: #fff }
-h1 { font-size: 1.35em; margin-bottom: .2em } h2 { font-size: 1.1em; margin: 1.6em 0 .3em } p { margin: .3em 0 }
+h1 { font-size: 1.35em; margin: 0 0 .2em } h2 { font-size: 1.1em; margin: 1.8em 0 .4em } p { margin: .3em 0 }
+.verdict { border-left: 6px solid var(--good); background: #eefbf1; padding: .7em 1em } .verdict.failed { border-color: var(--bad); background: #fdf0ee }
+.verdict.none { border-color: #8b949e; background: #f6f8fa } .verdict b { font-size: 1.15em }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th { text-align: left; border-bottom: 2px solid #8b949e; padding: 4px 14px 4px 0 }
-td { border-bottom: 1px solid #d8dee4; padding: 3px 14px 3px 0; vertical-align: top }
-pre { font: 12px ui-monospace, monospace; background: #f6f8fa; padding: .6em; white-space: pre-wrap; margin: .3em 0 }
-.passed { color: #1a7f37 } .failed { color: #c0362c; font-weight: 600 } .declined, .skipped { color: #57606a } summary { cursor: pointer }
-.bar { display: inline-block; width: 120px; height: .7em; background: #d8dee4 } .bar i { display: block; height: 100%; background: #1a7f37 }
+th { text-align: left; border-bottom: 2px solid #8b949e; padding: 4px 14px 4px 0; vertical-align: bottom; font-weight: 600 }
+td { border-bottom: 1px solid var(--line); padding: 3px 14px 3px 0; vertical-align: top }
+.number { text-align: right } .faint { color: var(--faint) }
+.claims td.all { background: #dafbe1; color: var(--good) } .claims td.part { background: #fff8c5; color: #6b4f00 } .claims td.no { color: var(--faint) }
+.claims th, .claims td { padding: 3px 8px } .claims td + td, .claims th + th { text-align: center; border-left: 1px solid var(--line) }
+.claims tr > :last-child { text-align: left }
+pre { font: 12px/1.4 ui-monospace, monospace; background: #f6f8fa; padding: .6em; white-space: pre-wrap; margin: .3em 0 1em; overflow-wrap: anywhere }
+.passed { color: var(--good) } .failed { color: var(--bad); font-weight: 600 } .declined, .skipped, .none { color: var(--faint) }
+details { margin: .4em 0 } summary { cursor: pointer } details td { overflow-wrap: anywhere }
+.bar { display: inline-block; width: 120px; height: .7em; background: var(--line) } .bar i { display: block; height: 100%; background: var(--good) }
 """
 
 
 def page(report: Report) -> str:
-    """Verdict, failures with their messages, levels, models, claims, and every check with its reason, folded."""
+    """Verdict, failures with their messages, levels, models, operators by dtype, and every check with its reason, folded."""
     title = f"Conformance of {report.target}"
-    verdict = "passed" if report.passed else "failed"
-    facts = [
-        f'<span class="{verdict}">{"conforms" if report.passed else f"does not conform: {len(report.failed)} check(s) failed"}</span>',
-        escape(f"{report.subject}; weft {report.weft}; {len(report.results)} checks in {report.seconds:.0f} s{', quick' if report.quick else ''}"),
-    ]
-    lines = ["<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">', f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>", "</head>"]
-    lines += ["<body>", f"<h1>{escape(title)}</h1>", *(f"<p>{fact}</p>" for fact in facts)]
-    if report.failed:
-        lines.append("<h2>What failed</h2>")
-        for r in report.failed:
-            lines.append(f'<p class="failed">level {r.level} ({LEVELS[r.level][0]}): {escape(r.name)}</p><pre>{escape(r.message)}</pre>')
-    lines += ["<h2>Levels</h2>", *_table(["level", "", "what is looked at", "passed", "failed", "declined", "skipped"], _levels(report))]
+    facts = [report.subject, f"weft {report.weft}", f"{len(report.results)} checks in {report.seconds:.0f} s"]
+    if report.quick:
+        facts.append("quick: one sample of every operator and dtype")
+    lines = ["<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">', '<meta name="viewport" content="width=device-width">']
+    lines += [f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>", "</head>", "<body>", f"<h1>{escape(title)}</h1>"]
+    state = "passed" if report.passed else "failed" if report.failed else "none"
+    lines.append(f'<div class="verdict {state}"><b class="{state}" id="verdict">{escape(report.verdict)}</b><p>{escape("; ".join(facts))}</p></div>')
+    lines += [*_failures(report), "<h2>Levels</h2>"]
+    lines += _table("levels", ["level", "name", "what is looked at", "state", *OUTCOMES, "seconds"], _levels(report))
     if report.shares:
-        lines += ["<h2>Models</h2>", *_table(["model", "share of multiply-adds", "nodes", "elsewhere, because"], _models(report))]
+        lines += ["<h2>Models</h2>", *_table("models", ["model", "share of multiply-adds", "of", "nodes", "elsewhere, because"], _models(report))]
     if report.claims:
-        rows = [
-            [escape(op), ", ".join(f"{escape(d)} ({done} of {done + left})" for d, (done, left) in by.items() if done)]
-            for op, by in sorted(report.claims.items())
-            if any(done for done, _ in by.values())
+        lines += [
+            "<h2>Operators</h2>",
+            f"<p>{len(report.claimed())} of {len(report.claims)} are computed. A number is that of the samples that the target computes, "
+            "of those that there are; – says that all were declined, an empty cell that the operator has no such sample.</p>",
+            *_table("claims", ["operator", *report.dtypes(), "declined, because"], _claims(report)),
         ]
-        lines += ["<h2>Claimed operators, with the samples that were computed</h2>", *_table(["operator", "dtypes"], rows)]
-        if report.refused():
-            lines.append(f"<p>Declined altogether: {escape(', '.join(report.refused()))}</p>")
+    lines.append("<h2>Every check</h2>")
     for level in report.levels:
         found = [r for r in report.results if r.level == level]
-        lines.append(f"<details><summary>All {len(found)} checks of level {level}, {LEVELS[level][0]}</summary>")
-        checks = [[escape(r.name), f'<span class="{r.outcome}">{r.outcome}</span>', escape(r.message), f"{r.seconds:.2f} s"] for r in found]
-        lines += [*_table(["check", "outcome", "why", "time"], checks), "</details>"]
+        lines.append(f"<details><summary>level {level}, {LEVELS[level][0]}: {len(found)} checks</summary>")
+        checks = [[_cell(r.name), f'<td class="{r.outcome}">{r.outcome}</td>', _cell(r.message), _number(f"{r.seconds:.2f}")] for r in found]
+        lines += [*_table(f"level{level}", ["check", "outcome", "why", "seconds"], checks), "</details>"]
     return "\n".join([*lines, "</body>", "</html>"]) + "\n"
+
+
+def _failures(report: Report) -> Iterable[str]:
+    """Those with one message stand together: a defect of a target often shows in many samples."""
+    if not report.failed:
+        return
+    yield "<h2>What failed</h2>"
+    same: dict[tuple[int, str, str], list[Result]] = {}
+    for r in report.failed:
+        same.setdefault((r.level, r.check, r.message.replace(r.subject, "…") if r.subject else r.message), []).append(r)
+    for (level, check, _), results in same.items():
+        subjects = ", ".join(r.subject for r in results if r.subject)
+        head = f'level {level} ({LEVELS[level][0]}): <span class="failed">{escape(check)}</span>'
+        yield f'<div class="failure"><p>{head}{" of " + escape(subjects) if subjects else ""}</p><pre>{escape(results[0].message)}</pre></div>'
 
 
 def _levels(report: Report) -> Iterable[Sequence[str]]:
     for level in report.levels:
-        counts = report.counts(level)
-        state = "failed" if counts["failed"] else "passed" if counts["passed"] else "skipped"
-        numbers = [str(counts[o] or "") for o in ("passed", "failed", "declined", "skipped")]
-        yield [str(level), f'<span class="{state}">{LEVELS[level][0]}</span>', escape(LEVELS[level][1]), *numbers]
+        counts, state = report.counts(level), report.state(level)
+        words = [_cell(str(level)), *map(_cell, LEVELS[level]), f'<td class="{state if state in OUTCOMES else "none"}">{state}</td>']
+        yield [*words, *(_number(str(counts[o] or "")) for o in OUTCOMES), _number(f"{report.seconds_of(level):.1f}")]
 
 
 def _models(report: Report) -> Iterable[Sequence[str]]:
     for s in report.shares:
-        bar = f'<span class="bar"><i style="width:{100 * s.share:.1f}%"></i></span> {s.share:.1%}'
+        bar = f'<td><span class="bar"><i style="width:{100 * s.share:.1f}%"></i></span> {s.share:.1%}</td>'
         why = "<br>".join(escape(f"{count} × {reason}") for reason, count in s.declined.items())
-        yield [escape(s.model), bar, f"{s.taken} of {s.nodes}", why]
+        yield [_cell(s.model), bar, _number(f"{s.multiply_adds / 1e6:,.2f} M"), _cell(f"{s.taken} of {s.nodes}"), f'<td class="faint">{why}</td>']
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Cells are HTML."""
+def _claims(report: Report) -> Iterable[Sequence[str]]:
+    """Those that are computed first."""
+    claimed = report.claimed()
+    for op in sorted(report.claims, key=lambda op: (op not in claimed, op)):
+        cells = []
+        for d in report.dtypes():
+            done, left = report.claims[op].get(d, (0, 0))
+            style = "" if not done + left else "no" if not done else "part" if left else "all"
+            text = "" if not done + left else "–" if not done else f"{done} of {done + left}" if left else str(done)
+            cells.append(f'<td class="{style}">{text}</td>')
+        yield [_cell(op), *cells, f'<td class="faint">{_reasons(report.reasons(op))}</td>']
+
+
+def _reasons(found: Counter[str], most: int = 2) -> str:
+    shown = [escape(f"{count} × {text}") for text, count in found.most_common(most)]
+    return "<br>".join([*shown, *([f"{len(found) - most} other reasons"] if len(found) > most else [])])
+
+
+def _cell(text: str) -> str:
+    return f"<td>{escape(text)}</td>"
+
+
+def _number(text: str) -> str:
+    return f'<td class="number">{escape(text)}</td>'
+
+
+def _table(name: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Cells are HTML with their `td`."""
     head = "".join(f"<th>{escape(c)}</th>" for c in columns)
-    return ["<table>", f"<tr>{head}</tr>", *("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows), "</table>"]
+    style = ' class="claims"' if name == "claims" else ""
+    return [f'<table id="{name}"{style}>', f"<thead><tr>{head}</tr></thead>", "<tbody>", *("<tr>" + "".join(row) + "</tr>" for row in rows), "</tbody></table>"]

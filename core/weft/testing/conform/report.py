@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ LEVELS: Mapping[int, tuple[str, str]] = {
 """Number → name (of the module of tests) and what is looked at."""
 
 Outcome = Literal["passed", "failed", "declined", "skipped"]
+OUTCOMES: Sequence[Outcome] = ("passed", "failed", "declined", "skipped")
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,16 @@ class Report:
     def counts(self, level: int) -> Counter[str]:
         return Counter(r.outcome for r in self.results if r.level == level)
 
+    def state(self, level: int) -> str:
+        """Of a level, in words."""
+        counts = self.counts(level)
+        return "failed" if counts["failed"] else "passed" if counts["passed"] else "nothing to check"
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return "conforms" if self.passed else f"does not conform: {len(self.failed)} check(s) failed" if self.failed else "was not checked"
+
     def claimed(self) -> dict[str, list[str]]:
         """Operator → dtypes of which at least one sample was computed."""
         found = {op: [d for d, (done, _) in by_dtype.items() if done] for op, by_dtype in sorted(self.claims.items())}
@@ -103,6 +115,24 @@ class Report:
         """Operators of which every sample was declined."""
         return sorted(op for op, by_dtype in self.claims.items() if not any(done for done, _ in by_dtype.values()))
 
+    def dtypes(self) -> list[str]:
+        """Of the samples: floats, then integers, then others, the wide ones first."""
+        found = {d for by_dtype in self.claims.values() for d in by_dtype}
+        kinds = ("float", "bfloat", "int", "uint", "bool")
+
+        def order(name: str) -> tuple[int, int, str]:
+            kind, bits = re.match(r"([a-z]*)(\d*)", name).groups()  # type: ignore[union-attr]
+            return kinds.index(kind) if kind in kinds else len(kinds), -int(bits or 0), name
+
+        return sorted(found, key=order)
+
+    def reasons(self, op: str) -> Counter[str]:
+        """Why samples of an operator were declined: reason → how many."""
+        return Counter(r.message for r in self.results if r.check == "sample" and r.outcome == "declined" and r.level == 3 and r.subject.split(" ")[0] == op)
+
+    def seconds_of(self, level: int) -> float:
+        return sum(r.seconds for r in self.results if r.level == level)
+
     def summary(self) -> str:
         """A few lines for people."""
         lines = []
@@ -110,14 +140,12 @@ class Report:
             lines.append(f"FAILED {r}")
         for level in self.levels:
             counts = self.counts(level)
-            state = "failed" if counts["failed"] else "passed" if counts["passed"] else "nothing to check"
-            words = ", ".join(f"{counts[o]} {o}" for o in ("passed", "failed", "declined", "skipped") if counts[o])
-            lines.append(f"level {level} {LEVELS[level][0]:12} {state:17} {words}")
+            words = ", ".join(f"{counts[o]} {o}" for o in OUTCOMES if counts[o])
+            lines.append(f"level {level} {LEVELS[level][0]:12} {self.state(level):17} {self.seconds_of(level):6.1f} s  {words}")
         for share in self.shares:
             lines.append(f"{share.model}: {share.share:.1%} of {share.multiply_adds / 1e6:,.2f} M multiply-adds, {share.taken} of {share.nodes} nodes")
             lines += [f"    elsewhere: {count} × {reason}" for reason, count in share.declined.items()]
-        verdict = "conforms" if self.passed else f"does not conform: {len(self.failed)} check(s) failed" if self.failed else "was not checked"
-        lines.append(f"{self.subject} {verdict} ({len(self.results)} checks, {self.seconds:.0f} s{', quick' if self.quick else ''})")
+        lines.append(f"{self.subject} {self.verdict} ({len(self.results)} checks, {self.seconds:.0f} s{', quick' if self.quick else ''})")
         return "\n".join(lines)
 
     def as_data(self) -> dict[str, Any]:
@@ -130,7 +158,8 @@ class Report:
             "passed": self.passed,
             "seconds": round(self.seconds, 3),
             "levels": [
-                {"level": n, "name": LEVELS[n][0], "passed": not self.counts(n)["failed"], "counts": dict(self.counts(n))} for n in self.levels
+                {"level": n, "name": LEVELS[n][0], "state": self.state(n), "seconds": round(self.seconds_of(n), 3), "counts": dict(self.counts(n))}
+                for n in self.levels
             ],
             "claims": {op: {d: {"computed": a, "declined": b} for d, (a, b) in by.items()} for op, by in sorted(self.claims.items())},
             "models": [vars(s) for s in self.shares],

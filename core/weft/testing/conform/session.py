@@ -16,9 +16,7 @@ OnResult = Callable[[Result, int, int], None]
 """Hears a result, its number, and how many there are."""
 
 
-def run(
-    target: str, *, levels: Sequence[int] = tuple(LEVELS), keyword: str = "", quick: bool = False, on_result: OnResult | None = None
-) -> Report:
+def run(target: str, *, levels: Sequence[int] = tuple(LEVELS), keyword: str = "", quick: bool = False, on_result: OnResult | None = None) -> Report:
     """Checks a target.
 
     Args:
