@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,7 @@ from weft.lower.lower import lower_group
 from weft.machine import Machine
 from weft.ops.activation import Relu
 from weft.ops.arithmetic import Add, Multiply
-from weft.ops.image import Resize
+from weft.ops.image import GridSample, Resize
 from weft.ops.movement import Transpose
 from weft.ops.normalization import Softmax
 from weft.ops.reduction import ReduceMean, ReduceSum
@@ -55,6 +57,13 @@ def test_tables_that_every_row_reads_are_stored() -> None:
     s = scheduled(b.build(), ElementwiseRule())
     assert len(s.blocks()) > 2
     assert not [n for x in walk_stmts(writer(s).body) for e in stmt_exprs(x) for n in walk(e) if isinstance(n, Call)]
+
+
+@pytest.mark.parametrize(("padding", "stored"), [("reflection", True), ("zeros", False)])
+def test_formulas_that_would_be_written_thousands_of_times_are_stored(padding: Any, stored: bool) -> None:
+    b = GraphBuilder()
+    b.output(b.add(GridSample("cubic", padding), b.input("x", tensor_type("float32", (1, 2, 4, 3))), b.input("grid", tensor_type("float32", (1, 3, 5, 2)))))
+    assert len(scheduled(b.build(), ElementwiseRule()).blocks()) == 1 + stored
 
 
 def blocked_input(channels: int = 16, size: int = 12) -> tuple[GraphBuilder, Value]:

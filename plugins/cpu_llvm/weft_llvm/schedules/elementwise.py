@@ -18,6 +18,8 @@ TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
 SHARED, SHARED_COST = 4, 12
 """Reads of each element, and operations of its formula, from which on it is computed once, stored and read."""
+LONGEST = 1 << 14
+"""Operations of a formula, times the places where it would stand, from which on it is stored: a program of a million operations takes minutes to compile."""
 
 
 class ElementwiseRule(Rule):
@@ -47,7 +49,8 @@ def inline_producers(s: Schedule, among: list[str] | None = None, keep_shared: b
     """Inlines every block without reduction whose result is only read inside the program.
 
     Args:
-        keep_shared: not where consumers read each element often and its formula costs more than reading it (tables of places, blends of neighbours).
+        keep_shared: not where consumers read each element often and its formula costs more than reading it (tables of places, blends of neighbours),
+            nor where they would become too long to compile.
     """
     outputs = {b.name for b in s.program.outputs}
     for name in reversed(among or s.blocks()):  # users first: those that end up in one block are one user
@@ -58,9 +61,12 @@ def inline_producers(s: Schedule, among: list[str] | None = None, keep_shared: b
         consumers = s.consumers(name)
         if not consumers:
             continue
-        if keep_shared and access.formula_cost(block) > SHARED_COST and _reads(s, store.buffer.name, consumers) >= SHARED * access.block_work(block):
+        cost = access.formula_cost(block)
+        if keep_shared and cost > SHARED_COST and _reads(s, store.buffer.name, consumers) >= SHARED * access.block_work(block):
             continue
-        heavy = access.formula_cost(block) > 24 or access.calls_formula(block)
+        if keep_shared and cost * _places(s, store.buffer.name, consumers) > LONGEST:
+            continue
+        heavy = cost > 24 or access.calls_formula(block)
         if heavy and (len(consumers) > 1 or any(access.is_reduction(s.block(c)) for c in consumers)):
             continue
         s.compute_inline(name)
@@ -73,6 +79,11 @@ def _reads(s: Schedule, buffer: str, consumers: list[str]) -> int:
         block = s.block(name)
         total += access.block_work(block) * len({x.indices for x in access.loads(block) if x.buffer.name == buffer})
     return total
+
+
+def _places(s: Schedule, buffer: str, consumers: list[str]) -> int:
+    """How often formulas mention the buffer."""
+    return sum(x.buffer.name == buffer for name in consumers for x in access.loads(s.block(name)))
 
 
 def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 0, parallel: bool = True) -> None:
