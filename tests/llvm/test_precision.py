@@ -1,4 +1,5 @@
-"""-precision=fp16|bf16 on CPUs: results are those of the model with rounded weights, code widens whole vectors, and nothing about it is silent."""
+"""-precision=fp16|bf16 on CPUs: results are those of the model with rounded weights (and activations, where bf16 is multiplied in pairs), code
+widens whole vectors or has the instruction, and nothing about it is silent."""
 
 from __future__ import annotations
 
@@ -83,8 +84,10 @@ def sample(graph: Graph) -> Array:
     return np.random.default_rng(1).standard_normal(graph.inputs[0].shape).astype(np.float32)  # type: ignore[arg-type]
 
 
-def means_rounded_weights(got: Array, make: Make, narrow: DType, x: Array) -> None:
-    """As close to the reference with rounded weights as float32 sums are; rounding itself is far more than that."""
+def means_rounded_weights(got: Array, make: Make, narrow: DType, x: Array, activations: bool = False) -> None:
+    """As close to the reference with rounded weights (and the model's input, which nothing but a product reads) as float32 sums are; rounding itself is
+    far more than that."""
+    x = np.asarray(x.astype(narrow.numpy), np.float32) if activations else x
     (want,), (exact,) = evaluate(build(make, narrow), [x]), evaluate(build(make), [x])
     bound = 2e-6 * np.abs(want).max()
     assert np.abs(exact - want).max() > 10 * bound
@@ -124,18 +127,20 @@ def test_recurrence() -> None:
     means_rounded_weights(executable(x), recurrent, dt.float16, x)
 
 
-@pytest.mark.parametrize(("options", "narrow"), [("cortex-a72 -precision=fp16", dt.float16), ("cortex-a72 -mattr=+bf16 -precision=bf16", dt.bfloat16)])
+@pytest.mark.parametrize(
+    ("options", "narrow", "cpu"), [("cortex-a72 -precision=fp16", dt.float16, "cortex-a72"), ("cortex-a72 -mattr=+bf16 -precision=bf16", dt.bfloat16, "max")]
+)
 @pytest.mark.parametrize("make", [product(3, 64, 40), convolution(16, 16, 7, 1), recurrent], ids=["product", "convolution", "recurrence"])
-def test_under_emulation(make: Make, options: str, narrow: DType) -> None:
+def test_under_emulation(make: Make, options: str, narrow: DType, cpu: str) -> None:
     if runner.qemu() is None:
         pytest.skip(runner.INSTALL)
     graph = build(make)
     x = sample(graph)
     want = evaluate(graph, [x])
     linked, _ = compile_cross(graph, ARM + options)
-    answer = linked.run([x], want)
+    answer = linked.run([x], want, cpu)
     assert (answer.code, answer.error) == (0, 0), answer.error_args
-    means_rounded_weights(answer.outputs[0], make, narrow, x)
+    means_rounded_weights(answer.outputs[0], make, narrow, x, activations=narrow == dt.bfloat16)
 
 
 # -- code -------------------------------------------------------------------------------------------------------------
@@ -144,12 +149,12 @@ SELECTED = [
     (X86 + "x86-64-v3 -precision=fp16", r"vcvtph2ps\s+[-\w]*\(%.*%ymm"),
     (X86 + "x86-64-v4 -precision=fp16", r"vcvtph2ps\s+[-\w]*\(%.*%zmm"),
     (X86 + "sapphirerapids -precision=fp16", r"vcvtph2psx?\s+[-\w]*\(%.*%zmm"),
-    (X86 + "sapphirerapids -precision=bf16", r"vpmovzxwd\s+[-\w]*\(%.*%zmm"),
-    (X86 + "znver4 -precision=bf16", r"vpmovzxwd\s+[-\w]*\(%.*%zmm"),
+    (X86 + "sapphirerapids -precision=bf16", r"\bvdpbf16ps\s.*%zmm"),
+    (X86 + "znver4 -precision=bf16", r"\bvdpbf16ps\s.*%zmm"),
     (X86 + "sierraforest -precision=bf16", r"vpmovzxwd\s+[-\w]*\(%.*%ymm"),
     (ARM + "cortex-a72 -precision=fp16", r"fcvtl2?\s+v\d+\.4s"),
-    (ARM + "neoverse-v1 -precision=bf16", r"shll2?\s+v\d+\.4s"),
-    (ARM + "cortex-a510 -precision=bf16", r"shll2?\s+v\d+\.4s"),
+    (ARM + "neoverse-v1 -precision=bf16", r"\bbfdot\s+v\d+\.4s, v\d+\.8h"),
+    (ARM + "cortex-a510 -precision=bf16", r"\bbfdot\s+v\d+\.4s, v\d+\.8h"),
 ]
 ONE_BY_ONE = r"\bvpinsrw|\bvmovd\b|\bfcvt\s+s\d+|\bvcvtph2ps\s+%xmm\d+, %xmm|\bvcvtsh2ss"
 
@@ -164,6 +169,8 @@ def test_weights_are_widened_in_vectors(target: str, pattern: str, make: Make) -
     texts = [codegen.assembly(k.lowered) for k in compilation.kernels.values() if re.match("matmul|conv", k.name)]
     assert texts and all(re.search(pattern, text) for text in texts)
     assert not any(re.search(ONE_BY_ONE, text) for text in texts)
+    if "dp" in pattern or "dot" in pattern:
+        assert {k.rule for k in compilation.kernels.values() if re.match("matmul|conv", k.name)} == {"dots"}
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

@@ -39,7 +39,8 @@ DOT_PRODUCTS = frozenset({"avx512bw", "avx512vnni", "avxvnni", "avx512bf16", "do
 class LlvmOptions:
     """-mcpu, -mattr, -mtriple as LLVM spells them; what is absent means this machine. -threads: size of the pool. -opt: 0 … 3.
 
-    -precision: fp16 and bf16 round the weights of contractions to it, see weft.passes.reduce_precision.
+    -precision: fp16 and bf16 round the weights of contractions to it, see weft.passes.reduce_precision; bf16 their activations, too, where the processor
+    has dot products of it, see weft.passes.narrow_products.
     -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that is faster, which costs accuracy (docs/math.md); off never does.
     """
 

@@ -303,6 +303,8 @@ def schedule_tile(
     assert roles is not None
     view = access.LoopView.of(s, name)
     reduce = [x for x in _reduction_order(view) if x not in products]
+    if instruction is not None and not instruction.adds and len(reduce) > 1 and view.extent(reduce[-1]) < view.extent(reduce[-2]):
+        reduce[-2:] = reversed(reduce[-2:])  # steps are not unrolled (see below): the innermost loop should be long
     outer = [x for x in view.loops if view.kinds.get(x) == "spatial" and x not in (roles.row, roles.vector)]
     row_loop, vector_loop, column_loop = roles.row, roles.vector, None
     tile_order: list[str] = []
