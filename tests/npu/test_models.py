@@ -228,17 +228,16 @@ def test_code_that_the_npu_cannot_run_is_listed_at_once() -> None:
     program bad(x: float32[64], k: float32[64]) -> (y: float32[64]) {
       allocate t: float32[64] in `npu.activations`
       for i in 64 { t[i] = x[i] }
-      for j in 64 { t[j] = t[63 - j] }
-      for l in 64 { y[l] = x[l] + 1.0f32 }
-      for m in 64 { t[m] = sin(t[m]) }
+      for j in 64 { if t[j] < 0.5f32 { @`vec.copy`(0.0f32, t[j], 0, 1, 1, 1) } }
+      for l in 64 { @`vec.copy`(0.0f32, t[l*l], 0, 1, 1, 1) }
       while t[0] < 0.5f32 { t[0] = 1.0f32 }
       @launch_rocket(t[0])
     }
     """
     assert NpuCodegen((1 << 18, 1 << 18, 1 << 17, 1 << 15)).check(parse_program(text)) == [
-        "a vector would overwrite what it reads elsewhere",
-        "a formula works on x[l], y[…], which lies in DRAM: cache_read or cache_write first",
-        "the vector unit has no Call of float32: sin(t[m])",
+        "no instruction stores to 't': tensorize the loops around t[i] = x[i]",
+        "the npu does not branch: if t[j] < 0.5f32",
+        "the address t[l*l] is no affine formula of loops",
         "the npu has no instruction for While",
         "the npu has no instruction 'launch_rocket'",
     ]
@@ -277,6 +276,7 @@ def test_a_group_that_does_not_fit_together_is_computed_block_by_block() -> None
     from weft.lower.lower import lower_group
     from weft.pipeline import resolve_target
     from weft.scheduling import Schedule, meanings
+    from weft.scheduling.tree import blocks_in
 
     shapes = {"x": (16, 16), "w": (16, 24), "b": (24,)}
     g = GraphBuilder("net")
@@ -285,7 +285,8 @@ def test_a_group_that_does_not_fit_together_is_computed_block_by_block() -> None
     s = Schedule(lower_group(g.build()), resolve_target("npu").machine, checked=True, intrinsics={i.name: i for i in INTRINSICS})
     rules()[-1].apply(s)
     assert lacking(s.program, s.machine) == []
-    assert str(s.trace).count("tensorize") == 2
+    assert [str(s.trace).count(f"'{name}'") for name in ("gemm8x8", "vec.fma", "vec.add", "vec.atleast")] == [2, 0, 1, 1]
+    assert all(b.annotation("tensorize") for b in blocks_in(s.program.body))
     arrays = [RNG.integers(-4, 5, shape).astype(np.float32) for shape in shapes.values()]
     (got,) = interpret(s.program, arrays, intrinsics=meanings(INTRINSICS)).values()
     np.testing.assert_array_equal(got, np.maximum(arrays[0] @ arrays[1] + arrays[2], 0))

@@ -40,10 +40,11 @@ def test_a_wheel(tmp_path: Path) -> None:
     assert entry.split() == ["[weft.plugins]", "npu", "=", "weft_npu.plugin"]
 
 
-def test_instructions_do_what_they_mean() -> None:
+@pytest.mark.parametrize("name", ["gemm8x8", "gemm1x8", "dma.load", "vec.copy", "vec.fma", "vec.select", "vec.mac", "vec.greatest"])
+def test_instructions_do_what_they_mean(name: str) -> None:
     from weft_npu.intrinsics import INTRINSICS
 
-    assert sum(check_intrinsic(i) for i in INTRINSICS) == 40
+    assert check_intrinsic(next(i for i in INTRINSICS if i.name == name)) >= 8
 
 
 @pytest.mark.usefixtures("npu")

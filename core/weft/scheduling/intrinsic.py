@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -25,13 +25,16 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.errors import LoopError, ScheduleError, WeftError, nearest
-from weft.expr.nodes import Expr, ExprLike, Ramp, Var, add, const, mul, substitute, transform, wrap
+from weft.expr.nodes import Const, Expr, ExprLike, Ramp, Var, add, const, free_vars, mul, substitute, transform, wrap
+from weft.expr.simplify import simplify
 from weft.loop.interpret import Address
 from weft.loop.nodes import Block, BlockIter, Buffer, Evaluate, For, IntrinsicCall, Load, Program, Stmt, Store
 from weft.tensor.evaluate import evaluate
 from weft.tensor.language import Compute, Dim, Placeholder, Read, Reduce, Tensor, placeholder
 
 Form = Literal["compute", "reset", "update"]
+_TRIED = (1, 2, 3, 5, 8, 16, 37, 64, 100, 256)
+"""Lengths that examples are made of."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +43,24 @@ class Operand:
 
     Args:
         name: a placeholder's of the meaning; of the last operand, the result, any.
-        scope: the memory it lies in; None: any.
+        scope: the memory it lies in, or several of which it lies in one; None: any.
         align: what the address of its first element is a multiple of, in bytes. Buffers count as aligned as they declare: whether a caller's array
             is, is for the device to see to (`weft-llvm` takes any).
         strides: elements from one index to the next, per dimension; None in a place: any, and the code gets it as a formula. By default row-major
             without gaps. Of dimensions of extent 1 nothing is asked.
+        number: whether a constant of the formula may stand for all of its elements; the code gets that, a `Const`, in the place of a view.
     """
 
     name: str
-    scope: str | None = None
+    scope: str | tuple[str, ...] | None = None
     align: int = 1
     strides: tuple[int | None, ...] | None = None
+    number: bool = False
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The memories that it may lie in; none: any."""
+        return (self.scope,) if isinstance(self.scope, str) else self.scope or ()
 
 
 @dataclass(frozen=True)
@@ -123,20 +133,21 @@ class OperandView:
 
 
 Code: TypeAlias = Callable[..., Stmt]
-"""Views of the operands, in their order → what does the work. A reset gets the result's view alone."""
+"""Views of the operands, in their order, then the lengths, as constants → what does the work. A reset gets the result's view alone, and the lengths."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """Code that is one instruction: name(the address of each operand, each followed by its free strides).
+    """Code that is one instruction: name(the address of each operand, each followed by its free strides; at last the lengths).
 
-    Interpreted, the name means what the intrinsic means whose code this is.
+    An operand that is a number stands there itself, without strides. Interpreted, the name means what the intrinsic means whose code this is.
     """
 
     name: str
 
-    def __call__(self, *views: OperandView) -> Stmt:
-        return Evaluate(IntrinsicCall(self.name, tuple(x for v in views for x in (v.address, *v.free_strides))))
+    def __call__(self, *views: OperandView | Expr) -> Stmt:
+        parts = [(v.address, *v.free_strides) if isinstance(v, OperandView) else (v,) for v in views]
+        return Evaluate(IntrinsicCall(self.name, tuple(x for part in parts for x in part)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,14 +156,15 @@ class Intrinsic:
 
     Args:
         name: what `tensorize` and traces call it.
-        meaning: a `compute` over placeholders; all shapes are constants, every index is a sum of axes times constants. The start of a reduction is
-            its reducer's.
+        meaning: a `compute` over placeholders; every index is a sum of axes times constants. The start of a reduction is its reducer's. Shapes are
+            constants, or variables (`weft.var`) where the instruction takes its length as an operand: each is the extent of an axis, too.
         operands: in the order in which code gets them: one per placeholder, by its name, then the result.
         compute: the whole.
         reset: stores the start of the reduction.
         update: adds the reduction to what the result holds.
         requires: words that `Machine.features` must have.
         instructions: what instructions in the code mean, where they are not a `Call`: name → function, as `interpret` takes them.
+        limits: conditions that the lengths meet, as `m * n <= 1024` (`weft.expr.nodes.le`); all are 1 or more, and 1 is allowed.
 
     Raises:
         ScheduleError: the declaration contradicts itself.
@@ -166,6 +178,9 @@ class Intrinsic:
     update: Code | None = None
     requires: tuple[str, ...] = ()
     instructions: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: MappingProxyType({}))
+    limits: tuple[Expr, ...] = ()
+    given: tuple[int, ...] = field(default=(), repr=False)
+    """Of an intrinsic that `at` gave: the lengths."""
 
     def __post_init__(self) -> None:
         source = self.meaning.source
@@ -179,14 +194,20 @@ class Intrinsic:
         if sorted(names[:-1]) != sorted(wanted) or len(set(names)) != len(names):
             self._fail(f"its operands are {', '.join(names) or 'none'}", f"one for each of {', '.join(wanted) or 'no placeholder'}, then the result")
         for operand, tensor in zip(self.operands, self.tensors):
-            if not all(isinstance(d, int) and d > 0 for d in tensor.shape):
-                self._fail(f"the shape of '{operand.name}' is {list(map(str, tensor.shape))}", "instructions have constant shapes")
+            if not all((isinstance(d, int) and d > 0) or (isinstance(d, Var) and d.name in self.lengths) for d in tensor.shape):
+                why = f"the shape of '{operand.name}' is {list(map(str, tensor.shape))}"
+                self._fail(why, "instructions have constant shapes, or lengths that are extents of axes of the meaning")
             if operand.strides is not None and len(operand.strides) != tensor.rank:
                 self._fail(f"operand '{operand.name}' has {tensor.rank} dimension(s) and {len(operand.strides)} stride(s)")
             if operand.align < 1:
                 self._fail(f"operand '{operand.name}' is aligned to {operand.align} bytes")
-        if self.reduction is not None and not all(isinstance(a.extent, int) for a in self.reduction.axes):
-            self._fail("its reduction has no constant extent", "instructions have constant shapes")
+        if self.reduction is not None and not all(isinstance(a.extent, (int, Var)) for a in self.reduction.axes):
+            self._fail("its reduction has no constant extent", "instructions have constant shapes, or lengths")
+        unknown = sorted({v for x in self.limits for v in free_vars(x)} - set(self.lengths))
+        if unknown:
+            self._fail(f"a limit speaks of '{unknown[0]}', which is no length", "lengths are variables in the shape of the meaning")
+        if self.lengths and not self.allows(dict.fromkeys(self.lengths, 1)):
+            self._fail("its limits forbid lengths of 1")
         if self.reduction is not None and not self.reduction.reducer.commutative:
             self._fail(f"its code may not reduce by '{self.reduction.reducer.name}' in any order, and tensorize does not keep the order of loops")
         if self.reduction is None and (self.reset is not None or self.update is not None):
@@ -210,6 +231,64 @@ class Intrinsic:
         """The tensor of each operand."""
         by_name = {t.name: t for t in self.source.inputs}
         return (*(by_name[o.name] for o in self.operands[:-1]), self.meaning)
+
+    # -- lengths
+    @cached_property
+    def lengths(self) -> tuple[str, ...]:
+        """The variables that stand for extents of axes, in the order of the axes; none: all shapes are constants."""
+        extents = [*self.source.shape, *(() if self.reduction is None else (a.extent for a in self.reduction.axes))]
+        return tuple(dict.fromkeys(d.name for d in extents if isinstance(d, Var)))
+
+    def allows(self, sizes: Mapping[str, int]) -> bool:
+        """Whether lengths meet the limits."""
+        return self.broken(sizes) is None
+
+    def broken(self, sizes: Mapping[str, int]) -> Expr | None:
+        """The first limit that lengths do not meet."""
+        values = {v: const(n) for v, n in sizes.items()}
+        return next((x for x in self.limits if simplify(substitute(x, values)) != Const(True, dt.bool_)), None)
+
+    def at(self, sizes: Mapping[str, int]) -> Intrinsic:
+        """The same instruction with its lengths given: an intrinsic of constant shapes, whose code gets them."""
+        if not self.lengths:
+            return self
+        key = tuple(sizes[v] for v in self.lengths)
+        if key not in self._fixed:
+            self._fixed[key] = self._at(dict(zip(self.lengths, key)), key)
+        return self._fixed[key]
+
+    @cached_property
+    def _fixed(self) -> dict[tuple[int, ...], Intrinsic]:
+        return {}
+
+    def _at(self, sizes: Mapping[str, int], given: tuple[int, ...]) -> Intrinsic:
+        def fixed(dims: Iterable[Dim]) -> tuple[Dim, ...]:
+            return tuple(sizes[d.name] if isinstance(d, Var) else d for d in dims)
+
+        tensors = {id(t): placeholder(fixed(t.shape), t.dtype, t.name) for t in self.source.inputs}
+
+        def rule(n: Expr) -> Expr | None:
+            return Read(tensors[id(n.tensor)], n.indices) if isinstance(n, Read) else None
+
+        (body,) = self.source.bodies
+        if isinstance(body, Reduce):
+            axes = tuple(replace(a, extent=fixed([a.extent])[0]) for a in body.axes)
+            body = Reduce(body.reducer, tuple(transform(v, rule) for v in body.values), axes, body.index, body.init)
+        else:
+            body = transform(body, rule)
+        shape = fixed(self.source.shape)
+        meaning = Tensor(self.meaning.name, shape, self.meaning.dtype, Compute(self.source.axes, shape, (body,)))
+        return replace(self, meaning=meaning, limits=(), given=given)
+
+    def examples(self) -> tuple[Intrinsic, ...]:
+        """The intrinsic at some of the lengths that it allows, the least and great ones among them; itself, if it has none."""
+        if not self.lengths:
+            return (self,)
+        found = [dict.fromkeys(self.lengths, 1)]
+        for v in self.lengths:
+            found += [{**found[0], v: n} for n in (max((k for k in _TRIED if self.allows({**found[0], v: k})), default=1),)]
+        found += [s for k in (3, 2) if self.allows(s := {v: k + d for d, v in enumerate(self.lengths)})][:1]
+        return tuple(self.at(s) for s in {tuple(s.values()): s for s in found}.values())
 
     @cached_property
     def axes(self) -> tuple[tuple[Var, int, str], ...]:
@@ -236,7 +315,7 @@ class Intrinsic:
     def code(self, form: Form) -> Code | None:
         return {"compute": self.compute, "reset": self.reset, "update": self.update}[form]
 
-    def emit(self, form: Form, *views: OperandView) -> Stmt:
+    def emit(self, form: Form, *views: OperandView | Const) -> Stmt:
         """The code of a form, which must be there, for operands in their places.
 
         Raises:
@@ -245,7 +324,7 @@ class Intrinsic:
         code = self.code(form)
         assert code is not None
         try:
-            stmt = code(*views)
+            stmt = code(*views, *map(const, self.given))
         except WeftError:
             raise
         except Exception as error:  # foreign code
@@ -262,7 +341,7 @@ class Intrinsic:
     def program(self) -> Program:
         """The meaning as a naive Program, one block under its nest."""
         buffers = {
-            id(t): Buffer(o.name, tuple(wrap(d, dt.int64) for d in t.shape), t.dtype, o.scope or "global", o.align if o.align > 1 else 64)
+            id(t): Buffer(o.name, tuple(wrap(d, dt.int64) for d in t.shape), t.dtype, (*o.scopes, "global")[0], o.align if o.align > 1 else 64)
             for o, t in zip(self.operands, self.tensors)
         }
         inner = {v.name: Var(f"v_{v.name}", dt.int64) for v, _, _ in self.axes}
@@ -291,12 +370,24 @@ class Intrinsic:
     # -- interpretation
     def means(self, form: Form) -> Callable[..., None]:
         """The form as a function for `interpret`: takes what a `Call` passes, and writes the result."""
+        if self.lengths:
+
+            def sized(*args: Any) -> None:
+                count = len(args) - len(self.lengths)
+                sizes = {v: int(n) for v, n in zip(self.lengths, args[count:])}
+                broken = self.broken(sizes)
+                if broken is not None:
+                    raise LoopError(f"instruction of intrinsic '{self.name}': its lengths {sizes} do not meet {broken}")
+                self.at(sizes).means(form)(*args)
+
+            sized.addresses = True  # type: ignore[attr-defined]
+            return sized
         outputs = [len(self.operands) - 1]
         used = outputs if form == "reset" else list(range(len(self.operands)))
         tensor = self.form(form)
 
         def run(*args: Any) -> None:
-            views = self._views(used, args)
+            views = self._views(used, args[: len(args) - len(self.given)])
             arrays = {self.tensors[k]: np.array(v) for k, v in zip(used[:-1], views)}
             if form == "update":
                 arrays[self.held] = np.array(views[-1])
@@ -310,6 +401,9 @@ class Intrinsic:
         for k in used:
             operand, tensor = self.operands[k], self.tensors[k]
             at = rest.pop(0) if rest else None
+            if operand.number and isinstance(at, (np.generic, np.ndarray, int, float)) and np.ndim(at) == 0:
+                views.append(np.broadcast_to(np.asarray(at, tensor.dtype.numpy), [_size(d) for d in tensor.shape]))
+                continue
             if not isinstance(at, Address):
                 raise LoopError(f"instruction of intrinsic '{self.name}': operand '{operand.name}' is no address", hint="give the element of a buffer")
             strides = [int(rest.pop(0)) if s is None else s for s in operand.strides or self.dense(k)]
@@ -366,7 +460,7 @@ def meanings(intrinsics: Iterable[Intrinsic]) -> dict[str, Callable[..., Any]]:
         for form in ("compute", "reset", "update"):
             code = i.code(form)
             if isinstance(code, Call):
-                text = _text(i, form)
+                text = repr([_text(x, form) for x in i.examples()]) if i.lengths else _text(i, form)
                 other, said = texts.setdefault(code.name, (i.name, text))
                 if said != text:
                     raise ScheduleError(f"the intrinsics '{other}' and '{i.name}' mean different things by the instruction '{code.name}'")

@@ -40,31 +40,38 @@ class Schedule:
         self.program, self.machine, self.overrides, self.checked = program, machine, dict(overrides or {}), checked
         self.intrinsics = dict(intrinsics or {})
         self.trace = Trace()
+        self._seen: Tree | None = None
         if checked:
             self._verify("the start")
 
     # -- looking
+    def _tree(self) -> Tree:
+        """The program with the paths of its names, made once per step."""
+        if self._seen is None or self._seen.program is not self.program:
+            self._seen = Tree(self.program)
+        return self._seen
+
     def blocks(self) -> list[str]:
         """Names of the blocks in program order."""
         return [b.name for b in blocks_in(self.program.body)]
 
     def loops(self, block: str) -> list[str]:
         """Names of the loops around a block, outermost first."""
-        return [s.var.name for s in Tree(self.program).block_path(block, "loops") if isinstance(s, For)]
+        return [s.var.name for s in self._tree().block_path(block, "loops") if isinstance(s, For)]
 
     def block(self, name: str) -> Block:
-        return Tree(self.program).block(name, "block")
+        return self._tree().block(name, "block")
 
     def loop(self, name: str) -> For:
-        return Tree(self.program).loop(name, "loop")
+        return self._tree().loop(name, "loop")
 
     def producers(self, block: str) -> list[str]:
         """Blocks that write what a block reads, in program order."""
-        return dependence.producers(Tree(self.program), block)
+        return dependence.producers(self._tree(), block)
 
     def consumers(self, block: str) -> list[str]:
         """Blocks that read what a block writes, in program order."""
-        return dependence.consumers(Tree(self.program), block)
+        return dependence.consumers(self._tree(), block)
 
     def buffers(self, block: str) -> list[str]:
         """Buffers that a block writes."""
@@ -117,6 +124,7 @@ class Schedule:
     if TYPE_CHECKING:
 
         def split(self, loop: str, factors: Sequence[int | None], names: Sequence[str] | None = None) -> list[str]: ...
+        def partition(self, loop: str, points: Sequence[int]) -> list[str]: ...
         def pad_loop(self, block: str, loop: str, multiple: int) -> None: ...
         def fuse(self, *loops: str, name: str | None = None) -> str: ...
         def reorder(self, *loops: str) -> None: ...
@@ -137,6 +145,8 @@ class Schedule:
         def rfactor(self, block: str, loop: str, last: bool = False) -> str: ...
         def swing(self, loop: str, over: str, parts: int = 1) -> None: ...
         def prefetch(self, block: str, buffer: str, ahead: str, at: str, line: int = 64, locality: int = 2) -> None: ...
+        def specialize(self, block: str) -> None: ...
+        def stage(self, block: str, loop: str, formula: str, scope: str) -> str: ...
         def tensorize(self, name: str, intrinsic: str) -> None: ...
     else:
 

@@ -1,76 +1,39 @@
 """Code generation: a lowered loop Program becomes instructions.
 
-A store in its own loops becomes copies or vector instructions: what only moves elements between DRAM and the chip is a copy of up to four dimensions; a
-formula on what lies on the chip is evaluated operation by operation on vectors of rows, results in between in the memory "vectors". Calls are those of
-`weft_npu.intrinsics`. Conditions on loops cut the loops; where an address or a condition is no affine formula of a loop's counter, this loop is written
-out. A buffer that is allocated in a loop has two places, taken in turn, if there is room: so the next iteration is copied in while this one is computed.
+Schedules have put intrinsics in the place of loops: what is left are loops, memory, and calls of instructions by the names that `weft_npu.intrinsics`
+gives them. A call becomes an instruction; the loops that hold it alone become dimensions of it as far as it has some, since what reads and writes
+elements one by one may as well do so many at a time. A buffer that is allocated in a loop has two places, taken in turn, if there is room: so the next
+iteration is copied in while this one is computed. Loops that are left without instructions, and conditions, are listed by `check`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from weft import dtypes as dt
 from weft.codegen.base import KernelCode
 from weft.expr.affine import affine
-from weft.expr.evaluate import evaluate
-from weft.expr.nodes import (
-    Add,
-    And,
-    Call,
-    Cast,
-    Const,
-    Div,
-    Eq,
-    Expr,
-    FloorDiv,
-    FloorMod,
-    Le,
-    Lt,
-    Max,
-    Min,
-    Mul,
-    Ne,
-    Not,
-    Or,
-    Select,
-    Sub,
-    Var,
-    const,
-    free_vars,
-    substitute,
-    transform,
-    walk,
-)
+from weft.expr.nodes import Const, Expr, const, substitute
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
-from weft.loop.nodes import Allocate, Block, Buffer, Evaluate, For, If, IntrinsicCall, Let, Load, Program, Seq, Stmt, Store, int_const, stmt_children
-from weft_npu.isa import DRAM, MAX_RANK, MEMORIES, ROWS, TILE, VECTOR, Instruction, Kernel, Term, View, encode
+from weft.loop.nodes import Allocate, Buffer, Evaluate, For, If, IntrinsicCall, Let, Load, Program, Seq, Stmt, Store, int_const, stmt_children
+from weft_npu.isa import DRAM, MAX_RANK, MEMORIES, ROWS, TILE, VECTOR, VECTOR_OPS, Instruction, Kernel, Term, View, encode
 
 DISTRIBUTION = "weft-npu"
 SCOPES = {f"npu.{name}": number for number, name in enumerate(MEMORIES)}
 ALIGN = 256  # bytes, the machine's interlocks
-MOST_UNROLLED = 512
-MOST_PIECES = 4096
-"""Boxes that a kernel is cut into at most: one of more is not meant for this machine."""
-CALLS = ("fill_zero", "gemm8x8", "fuse_gemm8x8_add", "gemm1x8", "fuse_gemm1x8_add")
-_BINARY: dict[type[Expr], str] = {Add: "add", Sub: "sub", Mul: "mul", Div: "div", Max: "max", Min: "min", Lt: "lt", Le: "le", Eq: "eq", And: "and", Or: "or"}
+GEMM = {"gemm8x8": "gemm8x8", "fuse_gemm8x8_add": "fuse_gemm8x8_add", "gemm1x8": "gemm8x8", "fuse_gemm1x8_add": "fuse_gemm8x8_add"}
+SAME = {"vec.atleast": "vec.max", "vec.atmost": "vec.min", "vec.number": "vec.copy"}
+"""Calls that are another instruction by its own name."""
+STEPS = {"vec.sum": "vec.add", "vec.mac": "vec.fma", "vec.product": "vec.mul", "vec.greatest": "vec.max", "vec.least": "vec.min"}
+"""One step of a reduction → the instruction that has the result as its last source, too."""
+STARTS = {"vec.zero": 0.0, "vec.one": 1.0, "vec.lowest": float("-inf"), "vec.highest": float("inf")}
 
 
 class _Unfit(Exception):
-    """What no instruction can do; writing out one of the loops `loops` may help."""
-
-    def __init__(self, why: str, loops: Sequence[str] = ()) -> None:
-        super().__init__(why)
-        self.why, self.loops = why, frozenset(loops)
-
-
-class _TooLong(Exception):
-    """The kernel falls into more than MOST_PIECES."""
+    """What no instruction can do."""
 
 
 @dataclass(frozen=True)
@@ -83,24 +46,21 @@ class _Home:
 
 
 @dataclass(frozen=True)
-class _Access:
-    """An element of a buffer: Σ steps[loop]·counter + first."""
+class _Operand:
+    """Elements of a buffer: first, Σ steps[loop]·counter on, and so many apart in each dimension."""
 
     home: _Home
     steps: Mapping[str, int]
     first: int
-
-    def step(self, loop: str) -> int:
-        return self.steps.get(loop, 0)
+    strides: tuple[int, ...]
 
 
-@dataclass
-class _Nest:
-    """The loops that hold one store alone: name → (first, end)."""
+@dataclass(frozen=True)
+class _Axis:
+    """A loop, or a dimension of an instruction: how often, and how far each operand moves."""
 
-    box: dict[str, tuple[int, int]]
-    conditions: list[Expr]
-    store: Store
+    size: int
+    moves: tuple[int, ...]
 
 
 class NpuCodegen:
@@ -123,6 +83,12 @@ class NpuCodegen:
         done: Future[KernelCode] = Future()
         done.set_result(self.compile(program))
         return done
+
+    def overflows(self, program: Program) -> list[str]:
+        """Which memories a program wants more of than there is; it need not be lowered."""
+        emitter = _Emitter(program, self.memories, self.double)
+        emitter.plan()
+        return emitter.problems
 
     def _emitted(self, program: Program) -> _Emitter:
         emitter = _Emitter(program, self.memories, self.double)
@@ -150,10 +116,9 @@ class _Emitter:
     scratch: list[int] = field(default_factory=list)
     homes: dict[str, _Home] = field(default_factory=dict)
     loops: list[tuple[str, int]] = field(default_factory=list)  # those in the code, outermost first
-    known: dict[str, Expr] = field(default_factory=dict)  # lets, and loops that are written out
+    known: dict[str, Expr] = field(default_factory=dict)  # lets
     used: dict[int, int] = field(default_factory=dict)
     doubled: frozenset[str] = frozenset()
-    pieces: int = 0
 
     def run(self) -> None:
         p = self.program
@@ -163,24 +128,21 @@ class _Emitter:
         for k, b in enumerate(p.params):
             self.homes[b.name] = _Home(DRAM + k)
             self._check_buffer(b)
-        self._plan()
+        self.plan()
         if self.problems:
             return
-        try:
-            self._guarded(p.body)
-        except _TooLong:
-            self.problems.append(f"its conditions cut it into more than {MOST_PIECES} pieces")
+        self._stmt(p.body)
 
     # -- memory
     def _check_buffer(self, b: Buffer) -> None:
-        if b.dtype != dt.float32:
+        if b.dtype != dt.float32 and not (b.dtype.is_bool and b.scope in SCOPES):  # on the chip, a bool is 1 or 0
             self.problems.append(f"buffer '{b.name}' holds {b.dtype}, the npu computes in float32")
         if _elements(b) is None:
             self.problems.append(f"the size of buffer '{b.name}' is not known")
         if b.scope != "global" and b.scope not in SCOPES:
             self.problems.append(f"buffer '{b.name}' lies in '{b.scope}'; the npu has {', '.join(SCOPES)}")
 
-    def _plan(self) -> None:
+    def plan(self) -> None:
         """Which buffers get two places: all that are allocated in loops, less the largest ones until everything has room."""
         inside: dict[str, int] = {}
 
@@ -243,24 +205,15 @@ class _Emitter:
         self.homes[b.name] = _Home(m, base // 4, ring)
 
     # -- statements
-    def _guarded(self, s: Stmt) -> None:
-        """A statement; what no loop around can mend is noted, and the rest goes on."""
-        mark, loops, used, scratch = len(self.code), len(self.loops), dict(self.used), len(self.scratch)
-        try:
-            self._stmt(s)
-        except _Unfit as unfit:
-            del self.code[mark:], self.loops[loops:], self.scratch[scratch:]
-            self.used = used
-            if unfit.loops & {name for name, _ in self.loops}:
-                raise
-            if unfit.why not in self.problems:
-                self.problems.append(unfit.why)
+    def _problem(self, why: str) -> None:
+        if why not in self.problems:
+            self.problems.append(why)
 
     def _stmt(self, s: Stmt) -> None:
         match s:
             case Seq():
                 for c in s.stmts:
-                    self._guarded(c)
+                    self._stmt(c)
             case Allocate():
                 used = dict(self.used)
                 self._allocate(s.buffer)
@@ -270,452 +223,167 @@ class _Emitter:
                 self.known[s.var.name] = substitute(s.value, self.known)
                 self._stmt(s.body)
                 del self.known[s.var.name]
+            case For() | Evaluate():
+                self._nest(s)
             case If():
-                self._if(s)
+                self._problem(f"the npu does not branch: if {s.cond}")
             case Store():
-                self._store(_Nest({}, [], s))
-            case Evaluate():
-                self._call(s.call)
-            case For():
-                self._for(s)
+                self._problem(f"no instruction stores to '{s.buffer.name}': tensorize the loops around {s}")
             case _:
-                what = f"block '{s.name}'" if isinstance(s, Block) else type(s).__name__
-                raise _Unfit(f"the npu has no instruction for {what}")
+                self._problem(f"the npu has no instruction for {type(s).__name__}")
 
-    def _if(self, s: If) -> None:
-        cond = self._decided(substitute(s.cond, self.known), {})
-        if not isinstance(cond, Const):
-            nest = self._nest(s)
-            if nest is None:
-                raise _Unfit(f"the condition {cond} is decided by data, or by no loop alone", list(free_vars(cond)))
-            self._store(nest)
-        elif cond.value:
-            self._stmt(s.then)
-        elif s.orelse is not None:
-            self._stmt(s.orelse)
-
-    def _for(self, s: For) -> None:
-        nest = self._nest(s)
-        if nest is not None:
-            self._store(nest)
+    def _nest(self, s: Stmt) -> None:
+        """Loops that hold one call alone become part of its instruction, others are loops of the code."""
+        nest: list[tuple[str, int]] = []
+        inner = s
+        while isinstance(inner, For):
+            n = int_const(simplify(substitute(inner.extent, self.known)))
+            if n is None:
+                self._problem(f"loop '{inner.var.name}' runs {inner.extent} times, which is no constant")
+                return
+            nest.append((inner.var.name, n))
+            inner = inner.body
+        if isinstance(inner, Evaluate):
+            try:
+                self._call(inner.call, nest)
+            except _Unfit as unfit:
+                self._problem(str(unfit))
             return
-        trips = self._trips(s)
-        if trips == 1:
-            self._written_out(s, 1)
-            return
-        mark, used, scratch = len(self.code), dict(self.used), len(self.scratch)
-        try:
-            self.loops.append((s.var.name, trips))
-            self.code.append(Instruction("loop", (trips,)))
-            self._stmt(s.body)
-            self.code.append(Instruction("end"))
-            self.loops.pop()
-        except _Unfit as unfit:
-            if s.var.name not in unfit.loops or trips > MOST_UNROLLED:
-                raise
-            names = [n for n, _ in self.loops]
-            del self.code[mark:], self.scratch[scratch:], self.loops[names.index(s.var.name) :]
-            self.used = used
-            self._written_out(s, trips)
+        assert isinstance(s, For)
+        self.loops.append(nest[0])
+        self.code.append(Instruction("loop", (nest[0][1],)))
+        self._stmt(s.body)
+        self.code.append(Instruction("end"))
+        self.loops.pop()
 
-    def _written_out(self, s: For, trips: int) -> None:
-        scratch = len(self.scratch)
-        for k in range(trips):
-            if k:
-                del self.scratch[scratch:]  # of one iteration at a time
-            self.known[s.var.name] = const(k)
-            self._stmt(s.body)
-        self.known.pop(s.var.name, None)
+    # -- calls
+    def _call(self, call: IntrinsicCall, nest: Sequence[tuple[str, int]]) -> None:
+        name, args = call.name, list(call.args)
+        op = name.removesuffix(".first")
+        if name in GEMM or name == "fill_zero":
+            operands = self._operands(args, 1, nest)
+            rows = 1 if "1x8" in name else TILE
+            if name == "fill_zero":
+                self._emit("fill_zero", (TILE, TILE), [_tile(operands[0])], nest)
+            else:
+                a, b, c = map(_tile, operands)
+                self._emit(GEMM[name], (rows, TILE, TILE), [c, a, b], nest)
+        elif name in ("dma.load", "dma.store"):
+            source, target = self._operands(args[:-MAX_RANK], MAX_RANK, nest)
+            self._copy(name, target, source, self._lengths(args[-MAX_RANK:]), nest)
+        elif name in STARTS:
+            self._vector("vec.copy", [*self._operands(args[:-2], 2, nest), STARTS[name]], self._lengths(args[-2:]), nest)
+        elif op in STEPS or SAME.get(name, name).removeprefix("vec.") in VECTOR_OPS:
+            *sources, target = self._operands(args[:-2], 2, nest)
+            if name in STEPS:
+                sources.append(target)
+            op = STEPS[name] if name in STEPS else SAME.get(name, "vec.mul" if op == "vec.mac" else "vec.copy" if op in STEPS else name)
+            self._vector(op, [target, *sources], self._lengths(args[-2:]), nest)
+        else:
+            raise _Unfit(f"the npu has no instruction '{name}'")
 
-    def _trips(self, s: For) -> int:
-        n = int_const(simplify(substitute(s.extent, self.known), self._ranges({})))
+    def _lengths(self, args: Sequence[Expr]) -> list[int]:
+        return [self._constant(a, "a length") for a in args]
+
+    def _constant(self, e: Expr, what: str) -> int:
+        n = int_const(simplify(substitute(e, self.known)))
         if n is None:
-            raise _Unfit(f"loop '{s.var.name}' runs {s.extent} times, which is no constant", list(free_vars(s.extent)))
+            raise _Unfit(f"{what} is {e}, which is no constant")
         return n
 
-    def _nest(self, s: Stmt) -> _Nest | None:
-        """The loops down to one store, if there is nothing else in them."""
-        box: dict[str, tuple[int, int]] = {}
-        conditions: list[Expr] = []
-        lets: dict[str, Expr] = dict(self.known)
-        while True:
-            if isinstance(s, For):
-                n = int_const(simplify(substitute(s.extent, lets), self._ranges(box)))
-                if n is None:
-                    return None
-                box[s.var.name] = (0, n)
-                s = s.body
-            elif isinstance(s, Let):
-                lets[s.var.name] = substitute(s.value, lets)
-                s = s.body
-            elif isinstance(s, If) and s.orelse is None:
-                conditions.append(substitute(s.cond, lets))
-                s = s.then
-            elif isinstance(s, Store):
-                value = substitute(s.value, lets)
-                if s.predicate is not None:
-                    conditions.append(substitute(s.predicate, lets))
-                indices = tuple(substitute(i, lets) for i in s.indices)
-                return _Nest(box, conditions, Store(s.buffer, indices, value))
-            else:
-                return None
+    def _operands(self, args: Sequence[Expr], strides: int, nest: Sequence[tuple[str, int]]) -> list[_Operand | float]:
+        """What a call passes: numbers, and addresses with so many strides each."""
+        found: list[_Operand | float] = []
+        rest = list(args)
+        while rest:
+            at = rest.pop(0)
+            if isinstance(at, Const):
+                found.append(float(at.value))
+                continue
+            assert isinstance(at, Load)
+            steps = tuple(self._constant(rest.pop(0), f"a stride of '{at.buffer.name}'") for _ in range(strides))
+            found.append(self._operand(at, steps, nest))
+        return found
 
-    # -- conditions
-    def _ranges(self, box: Mapping[str, tuple[int, int]]) -> dict[str, Range]:
-        return {name: Range(0, n - 1) for name, n in self.loops} | {v: Range(lo, hi - 1) for v, (lo, hi) in box.items()}
-
-    def _decided(self, cond: Expr, box: Mapping[str, tuple[int, int]]) -> Expr:
-        return simplify(cond, self._ranges(box))
-
-    def _store(self, nest: _Nest) -> None:
-        """A nest, cut into boxes in which every condition on loops is decided."""
-        for n in _boxes(nest, self._ranges, {name for name, _ in self.loops}):
-            self._blocks(n)
-
-    def _blocks(self, nest: _Nest) -> None:
-        """A box, cut where i//8 or i%8 begins anew in addresses that are not affine otherwise."""
-        mark = len(self.code)
-        self.pieces += 1
-        if self.pieces > MOST_PIECES:
-            raise _TooLong
-        try:
-            self._box(nest)
-        except _Unfit as unfit:
-            del self.code[mark:]
-            s = nest.store
-            for e in (x for i in (*s.indices, s.value) for x in walk(i)):
-                if isinstance(e, (FloorDiv, FloorMod)) and isinstance(e.a, Var) and isinstance(e.b, Const) and e.a.name in unfit.loops & nest.box.keys():
-                    (lo, hi), size = nest.box[e.a.name], int(e.b.value)
-                    cut = (lo // size + 1) * size
-                    if cut < hi:
-                        for ends in ((lo, cut), (cut, hi)):
-                            self._blocks(replace(nest, box={**nest.box, e.a.name: ends}))
-                        return
-            raise
-
-    # -- one box
-    def _box(self, nest: _Nest) -> None:
-        box = {v: ends for v, ends in nest.box.items() if ends[1] - ends[0] > 1}
-        firsts: dict[str, Expr] = {v: const(lo) for v, (lo, hi) in nest.box.items() if hi - lo == 1}
-        store = nest.store
-        value = substitute(store.value, firsts)
-        target = self._access(store.buffer, tuple(substitute(i, firsts) for i in store.indices), box)
-        loads: dict[Expr, _Access] = {}
-        for e in walk(value):
-            if isinstance(e, Load):
-                if e.predicate is not None:
-                    raise _Unfit(f"the condition {e.predicate} of a load is decided by data")
-                loads[e] = self._access(e.buffer, e.indices, box)
-        outside = [e for e, a in loads.items() if a.home.memory >= DRAM]
-        if target.home.memory >= DRAM or outside:
-            if not isinstance(value, Load) or (target.home.memory >= DRAM) == bool(outside):
-                names = sorted({str(e) for e in outside} | ({f"{store.buffer}[…]"} if target.home.memory >= DRAM else set()))
-                raise _Unfit(f"a formula works on {', '.join(names)}, which lies in DRAM: cache_read or cache_write first")
-            self._copy(target, loads[value], box)
-        else:
-            self._vector(target, value, loads, box)
-
-    def _access(self, buffer: Buffer, indices: tuple[Expr, ...], box: Mapping[str, tuple[int, int]]) -> _Access:
-        names = [*box, *(n for n, _ in self.loops)]
-        (index,) = indices
-        for e in (index, simplify(index, self._ranges(box))):
-            parts = affine(e, names)
+    def _operand(self, at: Load, strides: tuple[int, ...], nest: Sequence[tuple[str, int]]) -> _Operand:
+        (index,) = (substitute(i, self.known) for i in at.indices)
+        loops = [*self.loops, *nest]
+        for e in (index, simplify(index, {v: Range(0, n - 1) for v, n in loops})):
+            parts = affine(e, [v for v, _ in loops])
             if parts is not None:
                 steps = {v: parts.coefficient(v) for v in parts.coefficients}
                 first = simplify(parts.rest)
                 if isinstance(first, Const) and None not in steps.values():
-                    return _Access(self.homes[buffer.name], {v: int(c or 0) for v, c in steps.items()}, int(first.value))
-        loaded = any(isinstance(e, Load) for e in walk(index))
-        why = "is decided by data" if loaded else "is no affine formula of loops"
-        raise _Unfit(f"the address {buffer}[{index}] {why}", [] if loaded else list(free_vars(index)))
+                    return _Operand(self.homes[at.buffer.name], {v: int(c or 0) for v, c in steps.items()}, int(first.value), strides)
+        raise _Unfit(f"the address {at.buffer.name}[{index}] is no affine formula of loops")
 
-    def _view(self, a: _Access, box: Mapping[str, tuple[int, int]], inner: Sequence[str], dims: Sequence[Sequence[tuple[str, int]]]) -> View:
-        """An access as an operand: `inner` are the nest's loops in the code, `dims` per dimension its stride, as a loop and a factor."""
-        base = a.home.base + a.first + sum(a.step(v) * lo for v, (lo, _) in box.items())
-        depths = {name: k for k, (name, _) in enumerate(self.loops)} | {v: len(self.loops) + k for k, v in enumerate(inner)}
-        terms = [Term(depths[v], c) for v, c in a.steps.items() if v in depths and c]
-        if a.home.ring is not None:
-            terms.append(Term(a.home.ring[0], a.home.ring[1], 2))
-        strides = tuple(sum(a.step(v) * f for v, f in d) for d in dims)
-        return View(a.home.memory, base, strides, tuple(sorted(terms, key=lambda t: t.loop)))
+    # -- instructions
+    def _emit(self, op: str, shape: tuple[int, ...], operands: Sequence[_Operand | float], nest: Sequence[tuple[str, int]]) -> None:
+        """An instruction in its loops as they are."""
+        axes = [_Axis(n, tuple(x.steps.get(v, 0) if isinstance(x, _Operand) else 0 for x in operands)) for v, n in nest if n > 1]
+        self._looped(op, shape, operands, axes, [() if isinstance(x, float) else x.strides for x in operands])
 
-    def _looped(self, loops: Sequence[tuple[str, int]], inside: Sequence[Instruction]) -> None:
-        self.code += [Instruction("loop", (n,)) for _, n in loops]
-        self.code += inside
-        self.code += [Instruction("end") for _ in loops]
+    def _looped(self, op: str, shape: tuple[int, ...], operands: Sequence[_Operand | float], axes: Sequence[_Axis], strides: Sequence[Sequence[int]]) -> None:
+        depth = len(self.loops)
+        views: list[View | float] = []
+        for k, x in enumerate(operands):
+            if isinstance(x, float):
+                views.append(x)
+                continue
+            terms = [Term(d, x.steps[v]) for d, (v, _) in enumerate(self.loops) if x.steps.get(v)]
+            terms += [Term(depth + d, a.moves[k]) for d, a in enumerate(axes) if a.moves[k]]
+            if x.home.ring is not None:
+                terms.append(Term(x.home.ring[0], x.home.ring[1], 2))
+            views.append(View(x.home.memory, x.home.base + x.first, tuple(strides[k]), tuple(sorted(terms, key=lambda t: t.loop))))
+        self.code += [Instruction("loop", (a.size,)) for a in axes]
+        self.code.append(Instruction(op, shape, tuple(views)))
+        self.code += [Instruction("end") for _ in axes]
 
-    def _copy(self, target: _Access, source: _Access, box: Mapping[str, tuple[int, int]]) -> None:
-        outside, inside = (target, source) if target.home.memory >= DRAM else (source, target)
-        order = sorted(box, key=lambda v: (-abs(outside.step(v)), -abs(inside.step(v))))
-        dims: list[tuple[int, str]] = []  # size, and the loop whose steps are the dimension's; neighbours that lie side by side are one
-        for v in order:
-            n = box[v][1] - box[v][0]
-            if dims:
-                m, w = dims[-1]
-                if all(a.step(w) == a.step(v) * n for a in (target, source)):
-                    dims[-1] = (m * n, v)
-                    continue
-            dims.append((n, v))
-        outer, inner = dims[:-MAX_RANK], dims[-MAX_RANK:]
-        if any(n != box[v][1] - box[v][0] for n, v in outer):  # merged loops cannot be addressed as loops: leave them as they are
-            merged = {v for n, v in outer if n != box[v][1] - box[v][0]}
-            raise _Unfit(f"a copy has too many dimensions: {', '.join(sorted(merged))}")
-        shape = tuple(n for n, _ in inner) or (1,)
-        loops = [v for _, v in outer]
-        strides = [[(v, 1)] for _, v in inner] or [[]]
-        views = tuple(self._view(a, box, loops, strides) for a in (target, source))
-        self._looped([(v, n) for n, v in outer], [Instruction("dma.load" if target is inside else "dma.store", shape, views)])
+    def _axes(self, operands: Sequence[_Operand | float], lengths: Sequence[int], nest: Sequence[tuple[str, int]]) -> list[_Axis]:
+        """The loops of a nest and the dimensions of its instruction, outermost first, without those of one step."""
+        loops = [_Axis(n, tuple(x.steps.get(v, 0) if isinstance(x, _Operand) else 0 for x in operands)) for v, n in nest]
+        dims = [_Axis(n, tuple(x.strides[d] if isinstance(x, _Operand) else 0 for x in operands)) for d, n in enumerate(lengths)]
+        return [a for a in (*loops, *dims) if a.size > 1]
 
-    # -- vectors
-    def _vector(self, target: _Access, value: Expr, loads: Mapping[Expr, _Access], box: dict[str, tuple[int, int]]) -> None:
-        same = [a for a in loads.values() if a.home == target.home]
-        if any((a.steps, a.first) != (target.steps, target.first) for a in same):
-            raise _Unfit("a vector would overwrite what it reads elsewhere")
-        everything = [target, *loads.values()]
-        size = {v: hi - lo for v, (lo, hi) in box.items()}
-        # A vector writes every element once: loops that come back to an element are around it, in their order.
-        moving: list[str] = []
+    def _copy(self, op: str, target: _Operand | float, source: _Operand | float, lengths: Sequence[int], nest: Sequence[tuple[str, int]]) -> None:
+        """A copy, the elements in the order of DRAM; what lies side by side on both sides is one dimension."""
+        outside = 0 if op == "dma.store" else 1
+        axes: list[_Axis] = []
+        for a in sorted(self._axes([target, source], lengths, nest), key=lambda a: (-abs(a.moves[outside]), -abs(a.moves[1 - outside]))):
+            last = axes[-1] if axes else None
+            if last is not None and all(m == n * a.size for m, n in zip(last.moves, a.moves)):
+                axes[-1] = _Axis(last.size * a.size, a.moves)
+            else:
+                axes.append(a)
+        outer, inner = axes[:-MAX_RANK], axes[-MAX_RANK:] or [_Axis(1, (0, 0))]
+        strides = [[a.moves[k] for a in inner] for k in range(2)]
+        self._looped(op, tuple(a.size for a in inner), [target, source], outer, strides)
+
+    def _vector(self, op: str, operands: Sequence[_Operand | float], lengths: Sequence[int], nest: Sequence[tuple[str, int]]) -> None:
+        """A vector instruction. Loops that come back to an element stay around it, in their order; of the others as many as it has room for are in it."""
+        axes = self._axes(operands, lengths, nest)
+        order: list[int] = []
         reach = 0
-        for v in sorted((v for v in box if target.step(v)), key=lambda v: abs(target.step(v))):
-            if abs(target.step(v)) > reach:
-                moving.append(v)
-                reach += abs(target.step(v)) * (size[v] - 1)
-        still = [v for v in box if v not in moving]
-        if not same and any(size[v] > 1 for v in still):
-            raise _Unfit("a loop stores to one element again and again")
-        columns: list[str] = moving[:1]
-        # Neighbouring loops that every operand walks through in one stride are one dimension.
-        count = size[columns[0]] if columns else 1
-        for v in moving[1:]:
-            if count * size[v] <= VECTOR and all(a.step(v) == a.step(columns[0]) * count for a in everything):
-                columns.append(v)
-                count *= size[v]
-            else:
-                break
-        if columns and count > VECTOR:
-            v, lo, hi = columns[0], *box[columns[0]]
-            part = max((d for d in range(1, VECTOR + 1) if (hi - lo) % d == 0), default=1)
-            if part * 2 > VECTOR:
-                self._strips(target, value, loads, box, v, part)
-            else:
-                for a, b in ((lo, lo + VECTOR), (lo + VECTOR, hi)):
-                    self._vector(target, value, loads, {**box, v: (a, b)})
-            return
-        rest = [v for v in moving if v not in columns]
-        rows = next((v for v in rest if size[v] * count <= VECTOR and size[v] <= ROWS), None)
-        if rows is None and rest and count * 2 <= VECTOR:
-            v, lo, hi = rest[0], *box[rest[0]]
-            most = min(ROWS, VECTOR // count)
-            part = max(d for d in range(1, most + 1) if (hi - lo) % d == 0)
-            if part * 2 > most:
-                self._strips(target, value, loads, box, v, part)
-                return
-            cut = lo + (hi - lo) // most * most
-            for a, b in ((lo, cut), (cut, hi)):
-                self._vector(target, value, loads, {**box, v: (a, b)})
-            return
-        outer = [*still, *(v for v in reversed(rest) if v != rows)]
-        dims: list[list[tuple[str, int]]] = [[(rows, 1)] if rows else [], [(columns[0], 1)] if columns else []]
-        shape = (size[rows] if rows else 1, count)
-        views = {e: self._view(a, box, outer, dims) for e, a in loads.items()}
-        code = _Formula(shape, views).run(value, self._view(target, box, outer, dims))
-        self._looped([(v, size[v]) for v in outer], code)
+        for k in sorted((k for k, a in enumerate(axes) if a.moves[0]), key=lambda k: abs(axes[k].moves[0])):
+            if abs(axes[k].moves[0]) > reach:
+                order.append(k)
+                reach += abs(axes[k].moves[0]) * (axes[k].size - 1)
+        moving, still = [axes[k] for k in order], [a for k, a in enumerate(axes) if k not in order]
+        columns = moving.pop(0) if moving and moving[0].size <= VECTOR else _Axis(1, (0,) * len(operands))
+        while moving and columns.size * moving[0].size <= VECTOR and all(m == n * columns.size for m, n in zip(moving[0].moves, columns.moves)):
+            columns = _Axis(columns.size * moving.pop(0).size, columns.moves)
+        rows = next((a for a in moving if a.size <= ROWS and a.size * columns.size <= VECTOR), _Axis(1, (0,) * len(operands)))
+        outer = [*still, *(a for a in reversed(moving) if a is not rows)]
+        strides = [(rows.moves[k], columns.moves[k]) for k in range(len(operands))]
+        self._looped(op, (rows.size, columns.size), operands, outer, strides)
 
-    def _strips(self, target: _Access, value: Expr, loads: Mapping[Expr, _Access], box: dict[str, tuple[int, int]], v: str, part: int) -> None:
-        """The loop `v` in pieces of `part`."""
-        lo, hi = box[v]
-        strip = f"{v} strip"
 
-        def cut(a: _Access) -> _Access:
-            return replace(a, steps={**a.steps, strip: a.step(v) * part}, first=a.first) if a.step(v) else a
-
-        inner = {w: ends for w, ends in box.items() if w != v} | {v: (lo, lo + part)}
-        self._vector(cut(target), value, {e: cut(a) for e, a in loads.items()}, {strip: (0, (hi - lo) // part), **inner})
-
-    # -- calls
-    def _call(self, call: IntrinsicCall) -> None:
-        if call.name not in CALLS:
-            raise _Unfit(f"the npu has no instruction '{call.name}'")
-        operands: list[View] = []
-        args = list(call.args)
-        while args:
-            at, pitch = args.pop(0), args.pop(0)
-            assert isinstance(at, Load)
-            a = self._access(at.buffer, tuple(substitute(i, self.known) for i in at.indices), {})
-            stride = int_const(simplify(substitute(pitch, self.known)))
-            if stride is None:
-                raise _Unfit(f"the rows of '{at.buffer}' lie {pitch} elements apart, which is no constant", list(free_vars(pitch)))
-            view = self._view(a, {}, (), ())
-            operands.append(replace(view, strides=(stride, 1)))
-        rows = 1 if "1x8" in call.name else TILE
-        if call.name == "fill_zero":
-            self.code.append(Instruction("fill_zero", (TILE, TILE), tuple(operands)))
-        else:
-            op = "fuse_gemm8x8_add" if call.name.startswith("fuse") else "gemm8x8"
-            self.code.append(Instruction(op, (rows, TILE, TILE), (operands[2], operands[0], operands[1])))
+def _tile(x: _Operand | float) -> _Operand:
+    """An operand of the matrix unit: rows so many elements apart, elements side by side."""
+    assert isinstance(x, _Operand)
+    return _Operand(x.home, x.steps, x.first, (*x.strides, 1))
 
 
 def _room(b: Buffer) -> int:
     """Bytes that a buffer takes on the chip."""
     return -(-4 * (_elements(b) or 0) // ALIGN) * ALIGN
-
-
-# -- conditions -----------------------------------------------------------------------------------------------------------
-
-
-def _boxes(nest: _Nest, ranges: Callable[[Mapping[str, tuple[int, int]]], dict[str, Range]], outer: set[str]) -> Iterator[_Nest]:
-    """A nest in pieces in which the conditions on its loops are decided; those with nothing to do are left out."""
-    known = ranges(nest.box)
-    conditions = [simplify(c, known) for c in nest.conditions]
-    if any(isinstance(c, Const) and not c.value for c in conditions):
-        return
-    conditions = [c for c in conditions if not isinstance(c, Const)]
-    value = _resolved(nest.store.value, known)
-    asked = [*conditions, *(c for e in walk(value) for c in _asked(e))]
-    open_ = next((a for c in asked for a in _atoms(c)), None)
-    if open_ is None:
-        if conditions:
-            raise _Unfit(f"the condition {conditions[0]} is decided by data")
-        yield _Nest(nest.box, [], replace(nest.store, value=value))
-        return
-    inside = [v for v in free_vars(open_) if v in nest.box and nest.box[v][1] - nest.box[v][0] > 1]
-    around = [v for v in free_vars(open_) if v in outer]
-    if around or not inside:
-        raise _Unfit(f"the condition {open_} is decided by loops outside, or not at all", around)
-    v = min(inside, key=lambda w: nest.box[w][1] - nest.box[w][0])
-    lo, hi = nest.box[v]
-    at = lo + 1
-    if len(inside) == 1:
-        holds = np.broadcast_to(evaluate(open_, {**{w: np.int64(a) for w, (a, _) in nest.box.items()}, v: np.arange(lo, hi)}), (hi - lo,))
-        changes = np.flatnonzero(holds[1:] != holds[:-1])
-        if not changes.size:  # decided after all
-
-            def rule(e: Expr, atom: Expr = open_, known: bool = bool(holds[0])) -> Expr | None:
-                return Const(known, dt.bool_) if e == atom else None
-
-            again = [transform(c, rule) for c in conditions]
-            yield from _boxes(_Nest(nest.box, again, replace(nest.store, value=transform(value, rule))), ranges, outer)
-            return
-        at = lo + 1 + int(changes[0])
-    for ends in ((lo, at), (at, hi)):
-        yield from _boxes(_Nest({**nest.box, v: ends}, conditions, replace(nest.store, value=value)), ranges, outer)
-
-
-def _asked(e: Expr) -> list[Expr]:
-    if isinstance(e, Select):
-        return [e.cond]
-    return [e.predicate] if isinstance(e, Load) and e.predicate is not None else []
-
-
-def _atoms(cond: Expr) -> Iterator[Expr]:
-    """The comparisons in a condition that no data decides."""
-    if isinstance(cond, (And, Or)):
-        yield from _atoms(cond.a)
-        yield from _atoms(cond.b)
-    elif isinstance(cond, Not):
-        yield from _atoms(cond.a)
-    elif not isinstance(cond, Const) and not any(isinstance(e, Load) for e in walk(cond)):
-        yield cond
-
-
-def _resolved(value: Expr, known: Mapping[str, Range]) -> Expr:
-    """A value without the branches that are certain not to be taken."""
-
-    def rule(e: Expr) -> Expr | None:
-        if isinstance(e, Select):
-            cond = simplify(e.cond, known)
-            return (e.a if cond.value else e.b) if isinstance(cond, Const) else Select(cond, e.a, e.b)
-        if isinstance(e, Load) and e.predicate is not None:
-            cond = simplify(e.predicate, known)
-            if isinstance(cond, Const):
-                return Load(e.buffer, e.indices) if cond.value else Const(0.0, e.dtype)
-        return None
-
-    return transform(value, rule)
-
-
-# -- formulas -------------------------------------------------------------------------------------------------------------
-
-
-class _Formula:
-    """A formula on vectors of one shape, operation by operation; what occurs twice is computed once."""
-
-    def __init__(self, shape: tuple[int, int], views: Mapping[Expr, View]) -> None:
-        self.shape, self.views = shape, views
-        self.code: list[Instruction] = []
-        self.slots: list[int] = list(range(8))
-        self.held: dict[Expr, tuple[View, int]] = {}
-        self.uses: dict[Expr, int] = {}
-
-    def run(self, value: Expr, target: View) -> list[Instruction]:
-        seen: set[Expr] = set()
-        stack = [value]
-        while stack:
-            e = stack.pop()
-            for c in self._parts(e)[1]:
-                self.uses[c] = self.uses.get(c, 0) + 1
-                if c not in seen:
-                    seen.add(c)
-                    stack.append(c)
-        self._compute(value, target)
-        return self.code
-
-    def _parts(self, e: Expr) -> tuple[str, tuple[Expr, ...]]:
-        """The operation of a formula and what it works on; "" for one that is there."""
-        if e in self.views or isinstance(e, Const):
-            return "", ()
-        if isinstance(e, Select):
-            if isinstance(e.cond, Lt) and (e.cond.a, e.cond.b) == (e.b, e.a):
-                return "max", (e.b, e.a)
-            if isinstance(e.cond, Lt) and (e.cond.a, e.cond.b) == (e.a, e.b):
-                return "min", (e.a, e.b)
-            return "select", (e.cond, e.a, e.b)
-        if isinstance(e, Add) and e.dtype.is_float:
-            for product, other in ((e.a, e.b), (e.b, e.a)):
-                if isinstance(product, Mul):
-                    return "fma", (product.a, product.b, other)
-        if type(e) in _BINARY:
-            return _BINARY[type(e)], (e.a, e.b)  # type: ignore[attr-defined]
-        if isinstance(e, Ne):
-            return "not", (Eq(e.a, e.b),)
-        if isinstance(e, Not):
-            return "not", (e.a,)
-        if isinstance(e, Call) and e.name in NpuCodegen.functions:
-            return e.name, e.args
-        if isinstance(e, Cast) and e.dtype == dt.float32 and e.value.dtype in (dt.bool_, dt.float32):
-            return "copy", (e.value,)
-        what = f"the variable '{e.name}' as a number" if isinstance(e, Var) else f"{type(e).__name__} of {e.dtype}: {e}"
-        raise _Unfit(f"the vector unit has no {what}", list(free_vars(e)))
-
-    def _compute(self, e: Expr, target: View | None) -> View | float:
-        if isinstance(e, Const):
-            operand: View | float = float(e.value)
-        elif e in self.views:
-            operand = self.views[e]
-        elif e in self.held:
-            operand = self.held[e][0]
-        else:
-            name, parts = self._parts(e)
-            if any(p.dtype not in (dt.float32, dt.bool_) for p in (e, *parts)):
-                raise _Unfit(f"the vector unit computes in float32, not {e}")
-            sources = tuple(self._compute(p, None) for p in parts)
-            for p in parts:
-                self._release(p)
-            if target is None:
-                if not self.slots:
-                    raise _Unfit(f"a formula needs more than 8 results in between: {e}")
-                slot = self.slots.pop(0)
-                result = View(SCOPES["npu.vectors"], slot * VECTOR, (self.shape[1], 1))
-                self.held[e] = (result, slot)
-            else:
-                result = target
-            self.code.append(Instruction(f"vec.{name}", self.shape, (result, *sources)))
-            return result
-        if target is not None:
-            self.code.append(Instruction("vec.copy", self.shape, (target, operand)))
-        return operand
-
-    def _release(self, e: Expr) -> None:
-        self.uses[e] -= 1
-        if self.uses[e] == 0 and e in self.held:
-            self.slots.append(self.held.pop(e)[1])

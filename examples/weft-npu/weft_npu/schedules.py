@@ -19,6 +19,7 @@ from weft.loop.pipeline import lower_program
 from weft.machine import Machine
 from weft.scheduling import Decline, Offer, Rule, Schedule
 from weft_npu.codegen import NpuCodegen
+from weft_npu.instructions import instructions
 from weft_npu.intrinsics import A_SCOPE, B_SCOPE, C_SCOPE, INTRINSICS
 from weft_npu.isa import MEMORIES, TILE
 from weft_npu.simulator import DMA_BYTES, DMA_START, GEMM_CYCLES
@@ -62,11 +63,14 @@ class NpuRule(Rule):
         return Decline("code", "; ".join(lacks[:3])) if lacks else Offer(1.0)
 
 
+def codegen(machine: Machine) -> NpuCodegen:
+    return NpuCodegen(memories(machine), "double_buffer" in machine.features)
+
+
 def lacking(program: Program, machine: Machine) -> list[str]:
     """What the code generator lacks for a scheduled program."""
-    codegen = NpuCodegen(memories(machine), "double_buffer" in machine.features)
     try:
-        return codegen.check(lower_program(program, codegen.functions))
+        return codegen(machine).check(lower_program(program, NpuCodegen.functions))
     except WeftError as error:
         return [error.what]
 
@@ -128,6 +132,7 @@ class Vector(NpuRule):
                 s.compute_inline(name)
         for name in s.blocks():
             self.alone(s, name)
+        instructions(s)
 
     def alone(self, s: Schedule, name: str) -> None:
         """Schedules one block; what it reads and writes beyond is in DRAM."""
@@ -156,7 +161,7 @@ class Vector(NpuRule):
             s.program = before
             del s.trace.steps[steps:]
             self._piecewise(s, name, limit)
-            why = [line for line in lacking(s.program, s.machine) if "bytes of scope" in line]
+            why = codegen(s.machine).overflows(s.program)
             if not why:
                 return
         raise ScheduleError(f"block '{name}' does not fit into the npu's memories", why=why[0])
@@ -184,11 +189,6 @@ class Vector(NpuRule):
             if part > 1:
                 last, first = s.split(outer[-1], [None, part])
                 outer, inner = [*outer[:-1], last], [first, *inner]
-        if moves and len(inner) > 1:
-            # A condition on the innermost loop would cut it in every iteration of those around: it goes outside of them.
-            asked = {v for e in walk(_store(b).value) if isinstance(e, Select) for v in free_vars(e.cond)}
-            if any(i.var.name in asked and inner[-1] in free_vars(x) for i, x in zip(b.iters, b.bindings)):
-                inner = [inner[-1], *inner[:-1]]
         order = [*outer, *reduced, *inner]
         if order and order != s.loops(name):
             s.reorder(*order)
@@ -315,6 +315,7 @@ class Gemm(NpuRule):
         _inline(s, names[:at])
         _inline(s, names[at + 1 : -1] if at < len(names) - 1 else [])
         self.product(s, main, names[-1] if at < len(names) - 1 else None)
+        instructions(s)
 
     def product(self, s: Schedule, main: str, last: str | None) -> None:
         """Schedules the block `main`, and with it `last`, which follows it on the result."""
@@ -499,6 +500,7 @@ class Separate(NpuRule):
                     schedule.program = before
                     del schedule.trace.steps[steps:]
             vector.alone(schedule, name)
+        instructions(schedule)
 
 
 def _blocks(program: Program) -> Iterator[Block]:

@@ -18,13 +18,16 @@ from weft.scheduling.primitives.decompose_reduction import decompose_reduction
 from weft.scheduling.primitives.fuse import fuse
 from weft.scheduling.primitives.pad_loop import pad_loop
 from weft.scheduling.primitives.parallel import parallel
+from weft.scheduling.primitives.partition import partition
 from weft.scheduling.primitives.prefetch import prefetch
 from weft.scheduling.primitives.reorder import reorder
 from weft.scheduling.primitives.reverse_compute_at import reverse_compute_at
 from weft.scheduling.primitives.reverse_compute_inline import reverse_compute_inline
 from weft.scheduling.primitives.rfactor import rfactor
 from weft.scheduling.primitives.set_scope import set_scope
+from weft.scheduling.primitives.specialize import specialize
 from weft.scheduling.primitives.split import split
+from weft.scheduling.primitives.stage import stage
 from weft.scheduling.primitives.swing import swing
 from weft.scheduling.primitives.tensorize import ANNOTATION, tensorize
 from weft.scheduling.primitives.unroll import unroll
@@ -36,9 +39,10 @@ Primitive: TypeAlias = Callable[..., tuple[Program, Any]]
 PRIMITIVES: dict[str, Primitive] = {
     f.__name__: f
     for f in (
-        split, pad_loop, fuse, reorder, unroll, vectorize, parallel, bind, annotate,
+        split, partition, pad_loop, fuse, reorder, unroll, vectorize, parallel, bind, annotate,
         compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
-        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, prefetch, swing, tensorize,
+        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, prefetch, swing,
+        specialize, stage, tensorize,
     )
 }  # fmt: skip
 

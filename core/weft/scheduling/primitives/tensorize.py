@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from textwrap import wrap
@@ -77,7 +77,7 @@ class _Tile:
 
 @dataclass(frozen=True)
 class _Match:
-    views: tuple[OperandView, ...]
+    views: tuple[OperandView | Const, ...]
     regions: tuple[Region, ...]  # of what the placeholders read
     written: Region
 
@@ -106,7 +106,8 @@ class _Tensorize:
 
     def fail(self, why: str, hint: str | None = None) -> NoReturn:
         left = ["the program", *_wrapped(print_stmt(self.path[-1], {self.name: "here"}))]
-        right = ["the meaning", *_wrapped(print_program(self.intrinsic.program()))]
+        meant = self.intrinsic.at(dict.fromkeys(self.intrinsic.lengths, 1))
+        right = ["the meaning", *_wrapped(print_program(meant.program()))]
         width = max(map(len, left))
         where = "\n".join(f"{a:<{width}} | {b}".rstrip() for a, b in zip_longest(left, right, fillvalue=""))
         what = f"tensorize may not put '{self.intrinsic.name}' in the place of '{self.name}' in program '{self.tree.program.name}'"
@@ -127,6 +128,9 @@ class _Tensorize:
             self.fail(f"the body of block '{b.name}' is not one store")
         self.store: Store = b.body
         self.tiles = self.ways()
+        if self.intrinsic.lengths:
+            self.tiles = self.tiles[:1]
+            self.intrinsic = self.fitted(self.tiles[0])
         reads, body, init, written = self.forms()
         return self.tree.replace(self.path, self.opaque(reads, body, init, written, predicate))
 
@@ -178,6 +182,27 @@ class _Tensorize:
                 result.append(_Tile(merged, variables))  # type: ignore[arg-type]
         return result
 
+    def fitted(self, tile: _Tile) -> Intrinsic:
+        """The intrinsic with the extents of the tile's loops for lengths: the innermost loop is the last axis of its kind, what is left over is 1."""
+        extents: dict[Var, int | Var] = dict(zip(self.intrinsic.source.axes, self.intrinsic.source.shape))  # type: ignore[arg-type]
+        kinds = dict.fromkeys(extents, "spatial")
+        for a in self.intrinsic.reduction.axes if self.intrinsic.reduction is not None else ():
+            extents[a.var], kinds[a.var] = a.extent, "reduce"  # type: ignore[assignment]
+        sizes = dict.fromkeys(self.intrinsic.lengths, 1)
+        for kind in ("spatial", "reduce"):
+            loops = [n for n, k in tile.variables.values() if k == kind]
+            for n in (n for v, n in extents.items() if kinds[v] == kind and isinstance(n, int) and n > 1):
+                if n in loops:
+                    loops.remove(n)
+            lengths = [n.name for v, n in extents.items() if kinds[v] == kind and isinstance(n, Var)]
+            if len(loops) > len(lengths):
+                self.fail(f"the tile runs over {tile}, the instruction has {len(lengths)} {kind} length(s)", "name an inner loop")
+            sizes.update(zip(lengths[len(lengths) - len(loops) :], loops))
+        broken = self.intrinsic.broken(sizes)
+        if broken is not None:
+            self.fail(f"its lengths would be {', '.join(f'{v} = {n}' for v, n in sizes.items())}: {broken} does not hold", "split the loops")
+        return self.intrinsic.at(sizes)
+
     # -- which code
     def forms(self) -> tuple[tuple[Region, ...], Stmt, Stmt | None, Region]:
         """What is read, the body, the init, what is written."""
@@ -204,7 +229,7 @@ class _Tensorize:
         why = "its sum goes on outside the tile"
         return held, self.code("update", why, *m.views), self.code("reset", why, m.views[-1]), m.written
 
-    def code(self, form: Form, why: str, *views: OperandView) -> Stmt:
+    def code(self, form: Form, why: str, *views: OperandView | Const) -> Stmt:
         if self.intrinsic.code(form) is None:
             self.fail(f"'{self.intrinsic.name}' has no code to {form} the result, and block '{self.block.name}' needs it: {why}")
         return self.intrinsic.emit(form, *views)
@@ -226,6 +251,7 @@ class _Tensorize:
         ones = {v: const(0) for v, n, _ in axes if n == 1}
         pattern = simplify(substitute(pattern, ones), ranges({v: const(n) for v, n, _ in axes}))
         axes = [a for a in axes if a[0] not in ones]
+        numbers = {id(t) for o, t in zip(self.intrinsic.operands, self.intrinsic.tensors) if o.number}
         best = _No(0, f"the formula of block '{self.block.name}' is not that of the meaning")
         for tile in self.tiles:
             known = {**self.outer, **{v: const(n) for v, (n, _) in tile.variables.items()}}
@@ -234,7 +260,7 @@ class _Tensorize:
                 return clean(substitute(e, tile.values), known)
 
             value, place = inside(self.store.value), tuple(inside(i) for i in self.store.indices)
-            for pairs in _unify(pattern, value):
+            for pairs in _unify(pattern, value, (), numbers):
                 try:
                     assignments = list(_assign(axes, tile.variables))
                     if not assignments:
@@ -310,12 +336,14 @@ def _leaves(e: Expr) -> Iterator[Expr]:
         stack.extend(n.children())
 
 
-def _unify(p: Expr, e: Expr, pairs: tuple[Pair, ...] = ()) -> Iterator[tuple[Pair, ...]]:
-    """Every way in which the formula `e` is `p` with elements of buffers in the place of reads, and indices in the place of axes."""
+def _unify(p: Expr, e: Expr, pairs: tuple[Pair, ...], numbers: Container[int]) -> Iterator[tuple[Pair, ...]]:
+    """Every way in which the formula `e` is `p` with elements of buffers (constants, of tensors in `numbers`) in the place of reads, and indices in the
+    place of axes.
+    """
     if p.dtype != e.dtype:
         return
     if isinstance(p, Read):
-        if isinstance(e, Load) and e.predicate is None:
+        if (isinstance(e, Load) and e.predicate is None) or (isinstance(e, Const) and id(p.tensor) in numbers):
             yield (*pairs, (p, e))
     elif isinstance(p, Var):
         yield (*pairs, (p, e))
@@ -327,7 +355,7 @@ def _unify(p: Expr, e: Expr, pairs: tuple[Pair, ...] = ()) -> Iterator[tuple[Pai
         for order in [e.children(), e.children()[::-1]] if swaps else [e.children()]:
             found = iter([pairs])
             for a, b in zip(p.children(), order):
-                found = iter([more for known in found for more in _unify(a, b, known)])
+                found = iter([more for known in found for more in _unify(a, b, known, numbers)])
             yield from found
 
 
@@ -383,18 +411,19 @@ class _Place:
             if isinstance(p, Var) and poly(e) != poly(Var(self.names.get(p.name, p.name), dt.int64)):
                 raise _No(2, f"the value uses {e} where the meaning has '{p.name}'")
         for p, e in pairs:
-            if isinstance(p, Read) and p.tensor is x.held and (e.buffer, e.indices) != (result, place):  # type: ignore[attr-defined]
+            if isinstance(p, Read) and p.tensor is x.held and not (isinstance(e, Load) and (e.buffer, e.indices) == (result, place)):
                 raise _No(2, f"the sum does not go on from what it stores to: it reads {e}")
         own = Read(x.meaning, x.source.axes)
-        accesses: list[list[tuple[Read, Load]]] = [[(p, e) for p, e in pairs if isinstance(p, Read) and p.tensor is t] for t in x.tensors[:-1]]  # type: ignore[misc]
+        accesses: list[list[tuple[Read, Load | Const]]] = [[(p, e) for p, e in pairs if isinstance(p, Read) and p.tensor is t] for t in x.tensors[:-1]]  # type: ignore[misc]
         accesses.append([(own, Load(result, place))])
-        views, regions = [], []
+        views: list[OperandView | Const] = []
+        regions: list[list[Region]] = []
         for k, found in enumerate(accesses):
             if start and k < len(accesses) - 1:
                 continue
             views.append(self.view(k, found))
-            regions.append([self.region(load) for _, load in found])
-        if any(v.buffer.name == result.name for v in views[:-1]):
+            regions.append([self.region(e) for _, e in found if isinstance(e, Load)])
+        if any(isinstance(v, OperandView) and v.buffer.name == result.name for v in views[:-1]):
             raise _No(3, f"it reads and writes '{result.name}', which the code would overwrite while it reads", "cache_read or cache_write first")
         moving = {v: const(n) for v, (n, _) in self.tile.variables.items()}
         if not Access(result, place, True, None).fills(moving):
@@ -407,12 +436,18 @@ class _Place:
         if box != number(steps):
             raise _No(3, f"steps of the tile store to the same element of '{result.name}'")
         for k, view in zip(range(len(accesses) - len(views), len(accesses)), views):
-            self.check(k, view)
+            if isinstance(view, OperandView):
+                self.check(k, view)
         return _Match(tuple(views), tuple(r for rs in regions[:-1] for r in rs), regions[-1][0])
 
-    def view(self, k: int, found: Sequence[tuple[Read, Load]]) -> OperandView:
+    def view(self, k: int, found: Sequence[tuple[Read, Load | Const]]) -> OperandView | Const:
         operand, tensor = self.intrinsic.operands[k], self.intrinsic.tensors[k]
-        places = [self.place(operand, tensor.rank, read, load) for read, load in found]
+        numbers = [e for _, e in found if isinstance(e, Const)]
+        if numbers:
+            if any(e != numbers[0] for _, e in found):
+                raise _No(2, f"what stands for operand '{operand.name}' is not one number")
+            return numbers[0]
+        places = [self.place(operand, tensor.rank, read, load) for read, load in found if isinstance(load, Load)]
         buffer, indices, steps = places[0]
         if any(p != places[0] for p in places):
             raise _No(2, f"what stands for operand '{operand.name}' is not one tile of one buffer")
@@ -474,9 +509,10 @@ class _Place:
     def check(self, k: int, view: OperandView) -> None:
         """The preconditions of operand number `k`."""
         operand, tensor, b = view.operand, self.intrinsic.tensors[k], view.buffer
-        if operand.scope is not None and b.scope != operand.scope:
-            hint = f"cache_read it into '{operand.scope}'" if k < len(self.intrinsic.operands) - 1 else f"cache_write or set_scope to '{operand.scope}'"
-            raise _No(5, f"operand '{operand.name}' must lie in scope '{operand.scope}', '{b.name}' lies in '{b.scope}'", hint)
+        if operand.scopes and b.scope not in operand.scopes:
+            wanted = " or ".join(f"'{s}'" for s in operand.scopes)
+            hint = f"cache_read it into {wanted}" if k < len(self.intrinsic.operands) - 1 else f"cache_write or set_scope to {wanted}"
+            raise _No(5, f"operand '{operand.name}' must lie in scope {wanted}, '{b.name}' lies in '{b.scope}'", hint)
         asked = operand.strides or self.intrinsic.dense(k)
         for d, (want, have) in enumerate(zip(asked, view.strides)):
             stride = poly(clean(have, self.known))
