@@ -7,8 +7,9 @@ import functools
 import importlib.metadata as metadata
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tests.mixed import board
 from weft.errors import FrontendError, PluginError, TargetError, WeftError
 from weft.graph.evaluate import evaluate
 from weft.hooks import Frontend, Specifications, StageReport, hookimpl
+from weft.passes.place import Refuse, Take
 from weft.pipeline import find_frontend, load, resolve_target, resolve_targets, target_kinds
 from weft.plugins import PluginHost, device_kinds, engine_kinds, host, operator_classes
 
@@ -515,6 +517,13 @@ def test_a_plugin_that_raises_in_any_hook_harms_nobody_else(
         ("check", "to compile kernel"),
         ("compile", "to compile kernel"),
         ("image", "to make one section of its kernels"),
+        ("resolve", "to resolve the target 'board -ops=Relu'"),
+        ("fingerprint", "to resolve the target 'board -ops=Relu'"),
+        ("machine", "to describe its machine"),
+        ("codegen", "to make its code generator"),
+        ("device", "to name its device"),
+        ("transfer", "to say what copies take"),
+        ("describe", "to describe itself"),
     ],
 )
 def test_what_a_plugin_contributed_and_fails_is_named(place: str, doing: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -524,17 +533,104 @@ def test_what_a_plugin_contributed_and_fails_is_named(place: str, doing: str, mo
     def fails(*arguments: object) -> None:
         raise ZeroDivisionError("no")
 
-    owner = {"offer": board.Anything, "apply": board.Anything, "image": board.Board}.get(place, board.Text)
+    owner = next(c for c in (board.Text, board.Anything, board.Board) if hasattr(c, place))
     monkeypatch.setattr(owner, place, fails)
-    everything = PluginHost()
-    everything.register(board, "board")
-    for module in ("mixed", "compilation", "pipeline", "plugins"):  # the last: what is imported meanwhile keeps what it finds there
-        monkeypatch.setattr(f"weft.{module}.host", lambda: everything)
+    with_board(monkeypatch)
     with pytest.raises(PluginError) as caught:
         weft.compile(mlp(), "board -ops=Relu, llvm", cache=False)
     assert str(caught.value).startswith(f"plugin 'board' (registered by hand) failed {doing}")
     assert "why: ZeroDivisionError: no" in str(caught.value)
     assert weft.compile(mlp(), cache=False).manifest.steps, "others go on"
+
+
+def with_board(monkeypatch: pytest.MonkeyPatch) -> PluginHost:
+    everything = PluginHost()
+    everything.register(board, "board")
+    for module in ("mixed", "compilation", "pipeline", "plugins"):  # the last: what is imported meanwhile keeps what it finds there
+        monkeypatch.setattr(f"weft.{module}.host", lambda: everything)
+    return everything
+
+
+@pytest.mark.parametrize(
+    ("place", "given", "said"),
+    [
+        ("resolve", None, "failed to resolve the target 'board'\n  why: TypeError: it gave None and the fingerprint "),
+        ("fingerprint", 7, "failed to resolve the target 'board'\n  why: TypeError: it gave Target("),
+        ("machine", "fast", "failed to describe its machine\n  why: TypeError: machine gave 'fast', which is no Machine"),
+        ("device", None, "failed to name its device\n  why: TypeError: device gave None, which is no str"),
+        ("transfer", 1e-6, "failed to say what copies take\n  why: TypeError: transfer gave 1e-06, which is no Transfer"),
+    ],
+)
+def test_what_a_target_says_of_itself_has_its_type(place: str, given: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import weft
+    from weft.testing.models import mlp
+
+    def answer(self: object, target: object) -> object:
+        return given
+
+    answer.__name__ = place
+    monkeypatch.setattr(board.Board, place, answer)
+    with_board(monkeypatch)
+    with pytest.raises(PluginError) as caught:
+        weft.compile(mlp(), "board, llvm", cache=False)
+    assert str(caught.value).startswith(f"plugin 'board' (registered by hand) {said}")
+
+
+def test_the_hosts_names_are_no_devices(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    import weft
+    from weft.testing.models import mlp
+
+    monkeypatch.setattr(board.Board, "device", lambda self, target: "host")
+    with_board(monkeypatch)
+    with pytest.raises(PluginError, match="the target 'board' names 'host' as its device, which is the host's memory in plans\n  hint: name it otherwise"):
+        weft.compile(mlp(), "board, llvm", cache=False)
+    for name in ("cpu", "host"):
+        site.install(name, DEVICE.replace("{missing}", "lambda: None"))
+    everything = site.host()
+    assert everything.items("devices") == []
+    said = [str(error) for _, _, error in everything.failures]
+    assert said == [f"gave the device '{n}', which is the host's own name: call it otherwise (in a list of 2)" for n in ("cpu", "host")]
+
+
+def offering(offer: Callable[[Any], object]) -> object:
+    class Offering:
+        @hookimpl
+        def offload(self, graph: Any, target: Any) -> Any:
+            return offer(graph) if target.kind == "board" else None
+
+    return Offering()
+
+
+@pytest.mark.parametrize(
+    ("offer", "said"),
+    [
+        (lambda g: [Take(())], "it takes no nodes (a Take of none)"),
+        (lambda g: [Take((g.nodes[0],), -1.0)], "it takes %dense0 = MatMul(dtype=none)(%x, %dense0.weight) in -1.0 seconds"),
+        (lambda g: [Take((g.nodes[0],), float("nan"))], "it takes %dense0 = MatMul(dtype=none)(%x, %dense0.weight) in nan seconds"),
+        (lambda g: [Refuse(mlp_node(), "no", "no")], "it speaks of %dense1.bias_add = Add()(%dense1, %dense1.bias), which is no node of the graph: offer the nodes"),
+    ],
+)
+def test_offers_that_cannot_be_weighed(offer: Callable[[Any], object], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import weft
+    from weft.testing.models import mlp
+
+    everything = with_board(monkeypatch)
+    everything.register(offering(offer), "stranger")
+    executable = weft.compile(mlp(), "board -ops=Relu, llvm", cache=False)  # asked as if the stranger were not there
+    assert "device" in {s.kind for s in executable.manifest.steps}
+    ((plugin, hook, error),) = everything.failures
+    assert (plugin.name, hook) == ("stranger", "offload") and str(error).startswith(said)
+    monkeypatch.setattr(board, "offload", hookimpl(lambda graph, target: offer(graph) if target.kind == "board" else None, specname="offload"), raising=False)
+    with_board(monkeypatch)
+    with pytest.raises(PluginError) as caught:
+        weft.compile(mlp(), "board -ops=Relu, llvm", cache=False)
+    assert str(caught.value).startswith(f"plugin 'board' (registered by hand) failed in hook 'offload'\n  why: {said}")
+
+
+def mlp_node() -> Any:
+    from weft.testing.models import mlp
+
+    return mlp().nodes[-1]
 
 
 @pytest.mark.parametrize("hook", ["graph_passes", "loop_passes"])

@@ -107,10 +107,10 @@ class Compilation:
 
     def _run(self, graph: Graph) -> Executable:
         segment = self.segment(graph)
-        spec, kind = segment.assembly.spec, self.target.kind
+        spec = segment.assembly.spec
         return Executable.build(
             name=graph.name,
-            target=kind.describe(self.target.target),
+            target=self.target.description,
             inputs=[tensor_info(t.name, t.dtype, t.dims) for t in spec.inputs],
             outputs=[tensor_info(t.name, t.dtype, t.dims) for t in spec.outputs],
             code=segment.sections,
@@ -168,7 +168,7 @@ class Compilation:
     # -- kernels
     def compile_kernels(self, graph: Graph) -> dict[int, KernelUse]:
         """Compiles every distinct group once; id(node) → its kernel."""
-        codegen = self.target.kind.codegen(self.target.target)
+        codegen = self.target.codegen()
         store = KernelCache(self.target.fingerprint, enabled=self.cache)
         by_text: dict[str, str] = {}
         by_key: dict[str, Kernel] = {}

@@ -124,10 +124,11 @@ def link_kernel(s: KernelSchedule) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
         CodegenError: the program uses what the target lacks.
     """
     target = s.target
-    codegen = target.kind.codegen(target.target)
+    codegen = target.codegen()
     lowered = lower_program(s.program, codegen.functions)
     require(codegen, lowered, str(target.target))
-    code = codegen.compile(lowered)
+    with target.blame(f"to compile kernel '{lowered.name}'"):
+        code = codegen.compile(lowered)
     program = s.program
     symbols: dict[str, sg.Symbol] = {}
     for i, b in enumerate(program.inputs):
@@ -153,7 +154,8 @@ def link_kernel(s: KernelSchedule) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
     spec = sg.SegmentSpec(
         program.name, tuple(map(tensor, program.inputs)), tuple(map(tensor, program.outputs)), 0, tuple(symbols.values()), tuple(buffers), tuple(items), offset
     )
-    return spec, target.kind.link(target.target, spec, {code.name: code})
+    with target.blame("to link its kernel"):
+        return spec, target.kind.link(target.target, spec, {code.name: code})
 
 
 def build(s: KernelSchedule) -> Kernel:
@@ -171,7 +173,7 @@ def build(s: KernelSchedule) -> Kernel:
     return Kernel(
         Executable.build(
             name=spec.name,
-            target=target.kind.describe(target.target),
+            target=target.description,
             inputs=[info(t) for t in spec.inputs],
             outputs=[info(t) for t in spec.outputs],
             code=sections,

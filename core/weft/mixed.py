@@ -33,7 +33,6 @@ from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.formulas import formula
 from weft.runtime.plan import HOST, Condition, Copy, DataSymbol, DeviceCall, Launch, Place, Step
 from weft.scheduling.rule import select_rule
-from weft.target import CPU
 
 if TYPE_CHECKING:
     from weft.machine import Machine
@@ -78,7 +77,7 @@ class MixedCompilation:
         graph = run_passes(graph, Capabilities(claims=claims), shared, check=False, only=SHARED)
         graph = _own_results(graph)
         kinds = [t.target.kind for t in self.targets]
-        native = [t.kind.device(t.target) == CPU for t in self.targets]
+        native = [t.native for t in self.targets]
         if any(native[:-1]):
             name = kinds[native.index(True)]
             order = ", ".join([*(k for k in kinds if k != name), name])
@@ -86,7 +85,7 @@ class MixedCompilation:
         with self._stage("offload", graph.name):
             offers = {t.target.kind: self.offers(graph, t) for t, on_host in zip(self.targets, native) if not on_host}
         names = kinds if native[-1] else [*kinds, HOST]
-        transfers = {t.target.kind: t.kind.transfer(t.target) for t in self.targets}
+        transfers = {t.target.kind: t.transfer for t in self.targets}
         if self.strict or not self.by_cost or not native[-1]:  # the host is no alternative, however much faster it were
             offers = {t: [replace(o, cost=0.0) if isinstance(o, Take) else o for o in made] for t, made in offers.items()}
             transfers = {}
@@ -100,11 +99,19 @@ class MixedCompilation:
 
     def offers(self, graph: Graph, target: ResolvedTarget) -> Offers:
         """What a target takes of a graph: as its plugin says, or as its schedule rules do."""
-        answers = target.plugins.call("offload", required=target.owner, graph=graph, target=target.target)
-        if answers:
-            return [offer for answer in answers for offer in answer.value]
-        known: dict[str, Take | tuple[str, str]] = {}
         found: list[Take | Refuse] = []
+        answers = target.plugins.call("offload", required=target.owner, graph=graph, target=target.target)
+        for said in answers:
+            wrong = _wrong_offer(graph, said.value)
+            if wrong is None:
+                found += said.value
+                continue
+            target.plugins.failed(said.plugin, "offload", PluginError(wrong))
+            if said.plugin.name == target.owner:
+                raise PluginError(f"{said.plugin} failed in hook 'offload'", why=wrong)
+        if found or any(said.plugin.name == target.owner for said in answers):
+            return found
+        known: dict[str, Take | tuple[str, str]] = {}
         for node in graph.nodes:
             body = alone(node)
             text = kernel_text(body)
@@ -150,6 +157,21 @@ class MixedCompilation:
         record = Compilation(self.targets[-1], on_stage=self.on_stage)
         with record.stage(name, subject):
             yield
+
+
+def _wrong_offer(graph: Graph, offers: Offers) -> str | None:
+    """What is wrong with a plugin's offers for a graph, as a sentence; None if they may be weighed."""
+    known = {id(n) for n in graph.nodes}
+    for offer in offers:
+        nodes = offer.nodes if isinstance(offer, Take) else (offer.node,)
+        if not nodes:
+            return "it takes no nodes (a Take of none)"
+        foreign = [n for n in nodes if id(n) not in known]
+        if foreign:
+            return f"it speaks of {foreign[0]!r}, which is no node of the graph: offer the nodes that it was given"
+        if isinstance(offer, Take) and not 0 <= offer.cost < float("inf"):  # false of nan too
+            return f"it takes {offer.nodes[0]!r} in {offer.cost} seconds"
+    return None
 
 
 def alone(node: Node) -> Graph:
@@ -246,13 +268,12 @@ class _Plan:
         extra = [p for p in self.compilation.extra if p.after and p.after not in SHARED]
         one = Compilation(target, extra, self.compilation.on_stage, self.compilation.cache)
         self.compilation.regions.append(one)
-        device = target.kind.device(target.target)
-        place = HOST if device == CPU else device
+        place = HOST if target.native else target.device
         inputs, outputs = [v.name for v in node.inputs if v is not None], [v.name for v in node.outputs]
-        for name in inputs:
-            self.bring(name, place)
         section = f"{region.target}{number}"
-        if device == CPU:
+        if target.native:
+            for name in inputs:
+                self.bring(name, HOST)
             segment = one.segment(region.body)
             self.code[section] = segment.sections["main"]
             if "pool" in segment.sections:
@@ -261,7 +282,10 @@ class _Plan:
             self.steps.append(segment.step(section, inputs, outputs, f"{section}."))
             self.arenas.append(str(segment.assembly.spec.arena_bytes))
         else:
-            self.steps.append(self._device(one, region.body, device, section, inputs, outputs))
+            call = self._device(one, region.body, target.device, section, inputs, outputs)
+            for name in call.inputs:
+                self.bring(name, place)
+            self.steps.append(call)
         self.there.update({name: [place] for name in outputs})
 
     def bring(self, name: str, place: str) -> None:
@@ -310,7 +334,9 @@ class _Plan:
             with one.target.blame("to make one section of its kernels"):
                 self.code[section] = one.target.kind.image(one.target.target, codes)
         conditions = tuple(Condition(str(_text(a.holds)), a.what, a.hint, tuple(_text(x) for x in a.args)) for a in assumed)
-        return DeviceCall(device, section, tuple(inputs), tuple(outputs), tuple(places), tuple(launches), conditions, _text(memory.arena_bytes))
+        read = {p.name for p in places if p.where == "value"}
+        wanted = tuple(n for n in inputs if n in read)  # not those that only tell sizes: the plan knows sizes
+        return DeviceCall(device, section, wanted, tuple(outputs), tuple(places), tuple(launches), conditions, _text(memory.arena_bytes))
 
     def build(self, graph: Graph) -> Executable:
         targets = self.compilation.targets
@@ -322,7 +348,7 @@ class _Plan:
         between = [v for v in graph.values() if v.name not in known]
         return Executable.build(
             name=graph.name,
-            target=", ".join(t.kind.describe(t.target) for t in targets),
+            target=", ".join(t.description for t in targets),
             inputs=[tensor_info(v.name, v.dtype, v.shape) for v in graph.inputs],
             outputs=[tensor_info(v.name, v.dtype, v.shape) for v in graph.outputs],
             values=[tensor_info(v.name, v.dtype, v.shape) for v in between],

@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft import settings
 from weft.errors import ArchiveError, FrontendError, GraphError, InputError, PluginError, TargetError, nearest
@@ -34,19 +34,22 @@ from weft.options import make_options, parse_options, print_options
 from weft.plugins import KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, host
 from weft.runtime.cache import Cache
 from weft.runtime.executable import Executable
+from weft.runtime.plan import HOST
 from weft.target import CPU, Target, TargetKind, parse_targets
 
 # What a compilation needs beyond this is imported when there is one: a model from the cache starts without the compiler.
 if TYPE_CHECKING:
+    from weft.codegen.base import Codegen
     from weft.graph.nodes import Graph
     from weft.loop.pipeline import LoopPass
-    from weft.machine import Machine
+    from weft.machine import Machine, Transfer
     from weft.passes.capabilities import Capabilities
     from weft.passes.pipeline import GraphPass
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
 
 OnStage = Callable[[StageReport], None]
+T = TypeVar("T")
 
 
 # -- targets ----------------------------------------------------------------------------------------------------------
@@ -65,8 +68,39 @@ class ResolvedTarget:
 
     @cached_property
     def machine(self) -> Machine:
-        with self.blame("to describe its machine"):
-            return self.kind.machine(self.target)
+        from weft.machine import Machine
+
+        return self._asked(self.kind.machine, "to describe its machine", Machine)
+
+    @cached_property
+    def device(self) -> str:
+        """The name of the device that runs its code."""
+        name = self._asked(self.kind.device, "to name its device", str)
+        if name == HOST:
+            raise PluginError(f"the target '{self.target.kind}' names '{HOST}' as its device, which is the host's memory in plans", hint="name it otherwise")
+        return name
+
+    @property
+    def native(self) -> bool:
+        """Whether the host's own processor runs its code."""
+        return self.device == CPU
+
+    @property
+    def transfer(self) -> Transfer:
+        """What copies to its device and back take."""
+        from weft.machine import Transfer
+
+        return self._asked(self.kind.transfer, "to say what copies take", Transfer)
+
+    @property
+    def description(self) -> str:
+        """For people: what tells it from others."""
+        return self._asked(self.kind.describe, "to describe itself", str)
+
+    def codegen(self) -> Codegen:
+        """A code generator of its own."""
+        with self.blame("to make its code generator"):
+            return self.kind.codegen(self.target)
 
     @cached_property
     def capabilities(self) -> Capabilities:
@@ -109,6 +143,14 @@ class ResolvedTarget:
     def _passes(self, hook: str, what: str) -> list[Any]:
         found = self.plugins.items(hook, required=self.owner, target=self.target)
         return [replace(c.value, function=self.plugins.blamed(c, c.value.function, f"in its {what} pass '{c.value.name}'")) for c in found]
+
+    def _asked(self, method: Callable[[Target], Any], doing: str, kind: type[T]) -> T:
+        """What a method of the target's kind says of the target: an error of its plugin if it fails, or gives something else."""
+        with self.blame(doing):
+            found = method(self.target)
+            if not isinstance(found, kind):
+                raise TypeError(f"{method.__name__} gave {found!r}, which is no {kind.__name__}")
+            return found
 
     def blame(self, doing: str) -> AbstractContextManager[None]:
         """What the target's plugin contributed is at work: `PluginHost.blame`."""
@@ -163,6 +205,8 @@ def _resolved(given: Target, offer: Contribution, plugins: PluginHost) -> Resolv
     with plugins.blame(offer.plugin.name, f"to resolve the target '{given}'"):
         target = kind.resolve(given)
         fingerprint = kind.fingerprint(target)
+        if not isinstance(target, Target) or not isinstance(fingerprint, str):
+            raise TypeError(f"it gave {target!r} and the fingerprint {fingerprint!r}")
     threads = getattr(given.options, "threads", None)
     return ResolvedTarget(target, kind, fingerprint, threads, plugins, offer.plugin.name)
 
@@ -392,7 +436,7 @@ def load_cached(path: Path) -> Executable | None:
 
 def mixed(targets: Sequence[ResolvedTarget]) -> bool:
     """Whether a compilation for these targets makes more than one native segment."""
-    return len(targets) > 1 or targets[0].kind.device(targets[0].target) != CPU
+    return len(targets) > 1 or not targets[0].native
 
 
 def model_key(model: Any, target: Sequence[ResolvedTarget], input_shapes: Mapping[str, Sequence[int]] | None, frontend: str | None) -> str | None:

@@ -92,6 +92,22 @@ def test_a_symbolic_batch() -> None:
         agrees(graph, exe, rows)
 
 
+def test_an_input_that_only_tells_a_size_is_not_copied() -> None:
+    from weft.ops.movement import BroadcastTo
+
+    g = GraphBuilder("sized")
+    x, picture = g.input("x", tensor_type("float32", (1, 3))), g.input("picture", tensor_type("float32", (Var("n"), 1000)))
+    wide = g.add(BroadcastTo((Var("n"), 3)), x)
+    g.output(g.add(Relu(), wide), "y")
+    g.output(g.add(Relu(), picture), "z")
+    exe = weft.compile(g.build(), "board -ops=BroadcastTo, llvm", cache=False)
+    assert "picture>board" not in kinds(exe) and "x>board" in kinds(exe)
+    a = np.array([[1, -2, 3]], np.float32)
+    for n in (2, 0, 5):
+        got = exe.run({"x": a, "picture": np.ones((n, 1000), np.float32)})["y"]
+        np.testing.assert_array_equal(got, np.broadcast_to(np.maximum(a, 0), (n, 3)))
+
+
 def test_copies_that_cost_more_than_they_bring_are_not_made() -> None:
     # The rules of the board say no cost, so each of its nodes is free: only the copies count, against nothing.
     exe = weft.compile(model(), "board -ops=Relu -latency=100, llvm", cache=False)

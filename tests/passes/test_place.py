@@ -6,6 +6,7 @@ import itertools
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,13 +36,13 @@ def graphs(draw: st.DrawFn, most: int = 9) -> Graph:
 
 
 def total(graph: Graph, there: set[int], offers: dict[int, float], here: dict[int, float], copy: float) -> float:
-    """What a placement costs: node by node, and each pair of value and user (or output) that lie apart."""
+    """What a placement costs: node by node, and one copy of each value that is read, or wanted as a result, where it is not made."""
     cost = sum(offers[k] if k in there else here[k] for k in range(len(graph.nodes)))
-    at = {id(o): k in there for k, n in enumerate(graph.nodes) for o in n.outputs}
-    for k, n in enumerate(graph.nodes):
-        for v in {id(v): v for v in n.inputs if v is not None}.values():
-            cost += copy * (at.get(id(v), False) != (k in there))
-    return cost + copy * sum(at.get(id(v), False) for v in {id(v): v for v in graph.outputs}.values())
+    for value in graph.values():
+        made = any(value in n.outputs for k, n in enumerate(graph.nodes) if k in there)
+        read = {k in there for k, n in enumerate(graph.nodes) if value in n.inputs} | ({False} if value in graph.outputs else set())
+        cost += copy * ((not made) in read)
+    return cost
 
 
 @settings(max_examples=60, deadline=None)
@@ -97,6 +98,50 @@ def test_a_pattern_goes_as_a_whole() -> None:
     for cost, wanted in ((0.3, ["host"] * 4), (0.7, ["host", "npu", "npu", "host"])):
         placed = place(graph, ["npu", "host"], {"npu": [pair], "host": [Take((n,), cost) for n in nodes]}, {})
         assert [p.target for p in placed.nodes] == wanted
+
+
+def test_a_pattern_of_one_target_binds_no_other() -> None:
+    graph, nodes = chain()
+    offers: dict[str, Offers] = {"pairs": [Take((nodes[1], nodes[2]), 9.0)], "single": [Take((nodes[1],), 0.0)], "host": [Take((n,), 1.0) for n in nodes]}
+    placed = place(graph, ["pairs", "single", "host"], offers, {})
+    assert [p.target for p in placed.nodes] == ["host", "single", "host", "host"]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_patterns_that_overlap_go_as_one(order: tuple[int, int]) -> None:
+    graph, nodes = chain()
+    pairs = [Take((nodes[1], nodes[2]), 0.0), Take((nodes[2], nodes[3]), 0.0)]
+    first = [Take((nodes[2],), 0.0)]
+    offers: dict[str, Offers] = {"first": first, "npu": [pairs[k] for k in order], "host": [Take((n,), 1.0) for n in nodes]}
+    assert [p.target for p in place(graph, ["npu", "host"], offers, {}).nodes] == ["host", "npu", "npu", "npu"]
+    # Of what goes as a whole one is gone: the rest stays.
+    assert [p.target for p in place(graph, ["first", "npu", "host"], offers, {}).nodes] == ["host", "host", "first", "host"]
+
+
+def test_a_pattern_is_in_one_region() -> None:
+    g = GraphBuilder("fork")
+    x = g.input("x", tensor_type("float32", (3,)))
+    start = g.add(Relu(), x)
+    first = g.add(Negative(), x)
+    between = g.add(Negative(), start)  # stays on the host, after the first node of the device
+    g.output(g.add(Add(), first, between))
+    graph = g.build()
+    nodes = graph.nodes
+    offers: Offers = [Take((nodes[0],)), Take((nodes[1], nodes[3]))]
+    placed = place(graph, ["npu", "host"], {"npu": offers}, {})
+    assert [(n.op.target, len(n.op.body.nodes)) for n in placed.graph.nodes if isinstance(n.op, Region)] == [("npu", 1), ("host", 1), ("npu", 2)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(), st.data())
+def test_patterns_of_any_shape_leave_an_order_that_runs(graph: Graph, data: st.DataObject) -> None:
+    takes = st.lists(st.sets(st.integers(0, len(graph.nodes) - 1), min_size=1), max_size=3)
+    offers: dict[str, Offers] = {t: [Take(tuple(graph.nodes[k] for k in sorted(nodes))) for nodes in data.draw(takes)] for t in ("a", "b")}
+    placed = place(graph, ["a", "b", "host"], offers, {})
+    verify(placed.graph)
+    x = [np.linspace(-1, 1, 3, dtype=np.float32) * (k + 1) for k in range(len(graph.inputs))]
+    for got, wanted in zip(evaluate(placed.graph, x), evaluate(graph, x), strict=True):
+        np.testing.assert_array_equal(got, wanted)
 
 
 def test_reasons_are_kept() -> None:

@@ -128,10 +128,9 @@ def _ordered(what: str, names: Sequence[str], own: Sequence[Contribution]) -> It
 
 
 def _offload(t: ResolvedTarget) -> list[Choice]:
-    from weft.target import CPU
 
     what = "offers of nodes"
-    if t.kind.device(t.target) == CPU:
+    if t.native:
         return [Choice(what, "everything", _owner(t), "a host's CPU takes what others leave")]
     names = sorted(i.plugin_name for i in t.plugins.manager.hook.offload.get_hookimpls())
     own = [p for p in t.plugins.plugins if p.name in names]
@@ -164,18 +163,16 @@ def _intrinsics(t: ResolvedTarget) -> list[Choice]:
 
 
 def _code(t: ResolvedTarget) -> list[Choice]:
-    with t.blame("to make its code generator"):
-        codegen = t.kind.codegen(t.target)
+    codegen = t.codegen()
     name = f"{type(codegen).__module__}.{type(codegen).__qualname__}"
     return [Choice("code generator", name, _owner(t), f"the target's own; {len(codegen.functions)} functions need no expansion")]
 
 
 def _device(t: ResolvedTarget) -> list[Choice]:
     from weft.plugins import device_kinds
-    from weft.target import CPU
 
-    name = t.kind.device(t.target)
-    if name == CPU:
+    name = t.device
+    if t.native:
         return [Choice("device", name, CORE, "the host's own processor")]
     owners = [c.plugin for c in t.plugins.items("devices") if c.value.name == name]
     kind = device_kinds(t.plugins).get(name)

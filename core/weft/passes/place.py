@@ -1,8 +1,9 @@
 """place: which target computes each node, and the regions that come of it.
 
-Targets make offers: to take nodes at a cost, or why not. All nodes begin on the host. Target by target, in order of preference, those move for which costs and
-copies between memories sum up to the least: a minimum cut (Stone, "Multiprocessor scheduling with the aid of network flow algorithms", 1977), so for one
-target beside the host nothing is better. Nodes of one target that can run without waiting for another's in between form a region.
+Targets make offers: to take nodes at a cost, or why not. All nodes begin on the host. Target by target, in order of preference, those move for which costs
+and copies between memories, one of a value to each memory, sum up to the least: a minimum cut (Stone, "Multiprocessor scheduling with the aid of network flow
+algorithms", 1977), so for one target beside the host nothing is better. Nodes of one target that can run without waiting for another's in between form a
+region.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ TYPICAL = 128
 
 @dataclass(frozen=True)
 class Take:
-    """A target offers to compute these nodes together, in `cost` seconds."""
+    """A target offers to compute these nodes together, in `cost` seconds; those that it offers to take alone as well need not go together.
+
+    Of several offers for a node the first says what it costs.
+    """
 
     nodes: tuple[Node, ...]
     cost: float = 0.0
@@ -79,8 +83,9 @@ def place(graph: Graph, targets: Sequence[str], offers: Mapping[str, Offers], tr
         offers: of each target, the last's only for its costs.
         transfers: of each target but the last.
     """
-    labels, refused = _label(graph, targets, offers, transfers)
-    regions = _regions(graph, [targets[k] for k in labels])
+    together = [_together(graph, offers.get(t, ())) for t in targets]
+    labels, refused = _label(graph, targets, offers, transfers, together)
+    regions = _regions(graph, [targets[k] for k in labels], [together[label][k] for k, label in enumerate(labels)])
     reasons = [{t: why for t, why in refused.get(id(n), {}).items() if t in targets[:k]} for n, k in zip(graph.nodes, labels)]
     nodes = tuple(Placed(n, targets[k], why) for n, k, why in zip(graph.nodes, labels, reasons))
     return Placement(_cut_out(graph, regions), nodes)
@@ -89,25 +94,39 @@ def place(graph: Graph, targets: Sequence[str], offers: Mapping[str, Offers], tr
 # -- which target -----------------------------------------------------------------------------------------------------
 
 
+def _together(graph: Graph, offers: Offers) -> list[int]:
+    """Per node the number of one that stands for all that a target takes with it only."""
+    number = {id(n): k for k, n in enumerate(graph.nodes)}
+    root = list(range(len(graph.nodes)))
+
+    def find(k: int) -> int:
+        while root[k] != k:
+            root[k] = k = root[root[k]]
+        return k
+
+    alone = {id(o.nodes[0]) for o in offers if isinstance(o, Take) and len(o.nodes) == 1}
+    for offer in offers:
+        if isinstance(offer, Take) and not alone.issuperset(map(id, offer.nodes)):
+            for n in offer.nodes:
+                root[find(number[id(n)])] = find(number[id(offer.nodes[0])])
+    return [find(k) for k in range(len(root))]
+
+
 def _label(
-    graph: Graph, targets: Sequence[str], offers: Mapping[str, Offers], transfers: Mapping[str, Transfer]
+    graph: Graph, targets: Sequence[str], offers: Mapping[str, Offers], transfers: Mapping[str, Transfer], together: Sequence[Sequence[int]]
 ) -> tuple[list[int], dict[int, dict[str, tuple[str, str]]]]:
     """Per node the number of its target, and who refused it."""
     number = {id(n): k for k, n in enumerate(graph.nodes)}
     host = len(targets) - 1
     refused: dict[int, dict[str, tuple[str, str]]] = {}
     costs: list[dict[int, float]] = [{} for _ in targets]
-    unit = list(range(len(graph.nodes)))  # nodes that a target takes together only go together
     for t, target in enumerate(targets):
-        alone = {id(o.nodes[0]) for o in offers.get(target, ()) if isinstance(o, Take) and len(o.nodes) == 1}
         for offer in offers.get(target, ()):
             if isinstance(offer, Refuse):
                 refused.setdefault(id(offer.node), {})[target] = (offer.code, offer.reason)
                 continue
             for n in offer.nodes:
                 costs[t].setdefault(number[id(n)], offer.cost / len(offer.nodes))
-                if not alone.issuperset(map(id, offer.nodes)):
-                    unit[number[id(n)]] = unit[number[id(offer.nodes[0])]]
     for k in range(len(graph.nodes)):
         costs[host].setdefault(k, 0.0)
     pinned = {id(s.value.producer) for s in graph.symbols.values() if s.value.producer is not None}
@@ -128,7 +147,7 @@ def _label(
                 refused.setdefault(id(n), {}).setdefault(targets[t], ("no_offer", "it made no offer"))
     labels = [host] * len(graph.nodes)
     for t in range(host):
-        labels = _move(graph, number, labels, t, costs, unit, [transfers.get(x, Transfer()) for x in targets])
+        labels = _move(graph, number, labels, t, costs, together[t], [transfers.get(x, Transfer()) for x in targets])
     for k, n in enumerate(graph.nodes):
         for t in range(labels[k]):
             refused.setdefault(id(n), {}).setdefault(targets[t], ("cost", "with the copies it would take longer there"))
@@ -141,49 +160,39 @@ def _move(
     labels: list[int],
     t: int,
     costs: Sequence[Mapping[int, float]],
-    unit: Sequence[int],
+    together: Sequence[int],
     transfers: Sequence[Transfer],
 ) -> list[int]:
     """The labels after the best set of the host's nodes has moved to target `t`."""
     host = len(transfers) - 1
-
-    def copying(a: int, b: int, size: float) -> float:
-        return 0.0 if a == b else sum(transfers[x].seconds(size) for x in (a, b) if x != host)
-
     count = len(graph.nodes)
     stays, moves = count, count + 1
     cut = _Cut(count + 2)
     free = [label == host for label in labels]
     for k in range(count):
-        if free[k]:
-            cut.edge(unit[k], moves, costs[host][k])
-            cut.edge(stays, unit[k], costs[t].get(k, math.inf))
-
-    def between(k: int, other: int, size: float) -> None:
-        """A copy between node `k` and what lies on target `other` for good."""
-        cut.edge(unit[k], moves, copying(host, other, size))
-        cut.edge(stays, unit[k], copying(t, other, size))
-
+        cut.edge(stays, together[k], costs[t].get(k, math.inf) if free[k] else math.inf)
+        cut.edge(together[k], moves, costs[host][k] if free[k] else 0.0)
+    # A value is copied once, however many read it there, and between two devices by way of the host.
     users = graph.users()
     results = {id(v) for v in graph.outputs}
     for value in graph.values():
         if value.constant is not None or not isinstance(value.type, TensorType):
             continue
-        size = bytes_of(value.type)
+        copy = transfers[t].seconds(bytes_of(value.type))
         source = None if value.producer is None else number[id(value.producer)]
-        for user in sorted({number[id(n)] for n, _ in users.get(id(value), ())}):
-            if source is None or not free[source]:
-                if free[user]:
-                    between(user, host if source is None else labels[source], size)
-            elif not free[user]:
-                between(source, labels[user], size)
-            else:
-                cut.edge(unit[source], unit[user], copying(host, t, size))
-                cut.edge(unit[user], unit[source], copying(host, t, size))
-        if id(value) in results and source is not None and free[source]:
-            between(source, host, size)
+        readers = {number[id(n)] for n, _ in users.get(id(value), ())}
+        near = sorted({together[k] for k in readers if free[k]})
+        if source is None or not free[source]:
+            cut.either(stays, near, copy)
+            continue
+        at = together[source]
+        cut.either(at, near, copy)
+        if id(value) in results or not all(free[k] for k in readers):
+            cut.edge(stays, at, copy)
+        else:
+            cut.either(near, at, copy)
     staying = cut.side(stays, moves)
-    return [t if free[k] and unit[k] not in staying else labels[k] for k in range(count)]
+    return [t if free[k] and together[k] not in staying else labels[k] for k in range(count)]
 
 
 class _Cut:
@@ -201,6 +210,21 @@ class _Cut:
             self.edges[start].append(len(self.to))
             self.to.append(end)
             self.room.append(room)
+
+    def either(self, a: int | Sequence[int], b: int | Sequence[int], capacity: float) -> None:
+        """Edges from one to several, or from several to one, that cost `capacity` once, however many of them are cut."""
+        starts, ends = ([x] if isinstance(x, int) else x for x in (a, b))
+        pairs = [(x, y) for x in starts for y in ends if x != y]
+        if len(pairs) < 2 or capacity <= 0:
+            for x, y in pairs:
+                self.edge(x, y, capacity)
+            return
+        between = len(self.edges)
+        self.edges.append([])
+        for x in {x for x, _ in pairs}:
+            self.edge(x, between, capacity if len(starts) == 1 else math.inf)
+        for y in {y for _, y in pairs}:
+            self.edge(between, y, capacity if len(ends) == 1 else math.inf)
 
     def side(self, source: int, sink: int) -> set[int]:
         """The nodes on the source's side of the minimum cut, as few as there can be."""
@@ -264,19 +288,50 @@ class _Part:
     nodes: list[Node] = field(default_factory=list)
 
 
-def _regions(graph: Graph, targets: Sequence[str]) -> list[_Part]:
-    """Nodes of one target and level, in order of level. A node's level is one more than that of what it needs from another target."""
-    levels: dict[int, int] = {}
-    where = {id(n): t for n, t in zip(graph.nodes, targets)}
-    parts: dict[tuple[int, str], _Part] = {}
-    for node, target in zip(graph.nodes, targets):
-        needs = [v.producer for v in node.inputs if v is not None and v.producer is not None]
+def _regions(graph: Graph, targets: Sequence[str], together: Sequence[int]) -> list[_Part]:
+    """Nodes of one target and level, in order of level. What goes `together` has one level, unless something else has to come in between."""
+    number = {id(n): k for k, n in enumerate(graph.nodes)}
+    needs: list[set[int]] = []
+    for node in graph.nodes:
+        given = [v.producer for v in node.inputs if v is not None]
         sizes = {n for v in node.outputs for n in type_symbols(v.type)} | set(attribute_symbols(node.op))
-        needs += [p for n in sizes if n in graph.symbols and (p := graph.symbols[n].value.producer) is not None]
-        level = max((levels[id(p)] + (where[id(p)] != target) for p in needs), default=0)
-        levels[id(node)] = level
-        parts.setdefault((level, target), _Part(target)).nodes.append(node)
+        given += [graph.symbols[n].value.producer for n in sizes if n in graph.symbols]
+        needs.append({number[id(p)] for p in given if p is not None})
+    group = list(together)
+    while True:
+        levels = _levels(needs, targets, group)
+        apart = [k for k in range(len(group)) if group[k] not in levels]
+        if not apart:
+            break
+        for k in apart:  # they wait for each other: each by itself
+            group[k] = k
+    parts: dict[tuple[int, str], _Part] = {}
+    for k, node in enumerate(graph.nodes):
+        key = levels[group[k]], targets[k]
+        parts.setdefault(key, _Part(targets[k])).nodes.append(node)
     return [parts[key] for key in sorted(parts, key=lambda k: k[0])]
+
+
+def _levels(needs: Sequence[set[int]], targets: Sequence[str], group: Sequence[int]) -> dict[int, int]:
+    """Group → level: that of what it needs, or one more if another target computes that. Groups that wait for each other have none."""
+    wants: dict[int, set[int]] = {g: set() for g in group}
+    for k, found in enumerate(needs):
+        wants[group[k]].update(group[p] for p in found if group[p] != group[k])
+    users: dict[int, list[int]] = {}
+    for g, found in wants.items():
+        for p in found:
+            users.setdefault(p, []).append(g)
+    levels: dict[int, int] = {}
+    left = {g: len(found) for g, found in wants.items()}
+    ready = deque(g for g, count in left.items() if not count)
+    while ready:
+        g = ready.popleft()
+        levels[g] = max((levels[p] + (targets[p] != targets[g]) for p in wants[g]), default=0)
+        for user in users.get(g, ()):
+            left[user] -= 1
+            if not left[user]:
+                ready.append(user)
+    return levels
 
 
 def _cut_out(graph: Graph, parts: Sequence[_Part]) -> Graph:
