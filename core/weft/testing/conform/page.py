@@ -10,16 +10,16 @@ from weft.testing.conform.report import LEVELS, OUTCOMES, Report, Result
 
 STYLE = """
 :root { color-scheme: light; --line: #d8dee4; --faint: #57606a; --good: #1a7f37; --bad: #b42318 }
-body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1100px; padding: 0 1em; color: #1f2328; background: #fff }
+body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1280px; padding: 0 1em; color: #1f2328; background: #fff }
 h1 { font-size: 1.35em; margin: 0 0 .2em } h2 { font-size: 1.1em; margin: 1.8em 0 .4em } p { margin: .3em 0 }
-.verdict { border-left: 6px solid var(--good); background: #eefbf1; padding: .7em 1em } .verdict.failed { border-color: var(--bad); background: #fdf0ee }
-.verdict.none { border-color: #8b949e; background: #f6f8fa } .verdict b { font-size: 1.15em }
+.box { border-left: 6px solid #8b949e; background: #f6f8fa; padding: .7em 1em } .box b { font-size: 1.15em }
+.box.is-passed { border-color: var(--good); background: #eefbf1 } .box.is-failed { border-color: var(--bad); background: #fdf0ee }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th { text-align: left; border-bottom: 2px solid #8b949e; padding: 4px 14px 4px 0; vertical-align: bottom; font-weight: 600 }
 td { border-bottom: 1px solid var(--line); padding: 3px 14px 3px 0; vertical-align: top }
 .number { text-align: right } .faint { color: var(--faint) }
 .claims td.all { background: #dafbe1; color: var(--good) } .claims td.part { background: #fff8c5; color: #6b4f00 } .claims td.no { color: var(--faint) }
-.claims th, .claims td { padding: 3px 8px } .claims td + td, .claims th + th { text-align: center; border-left: 1px solid var(--line) }
+.claims { width: 100%; font-size: 12px } .claims th, .claims td { padding: 2px 7px; overflow-wrap: normal } .claims td + td, .claims th + th { text-align: center; border-left: 1px solid var(--line) }
 .claims tr > :last-child { text-align: left }
 pre { font: 12px/1.4 ui-monospace, monospace; background: #f6f8fa; padding: .6em; white-space: pre-wrap; margin: .3em 0 1em; overflow-wrap: anywhere }
 .passed { color: var(--good) } .failed { color: var(--bad); font-weight: 600 } .declined, .skipped, .none { color: var(--faint) }
@@ -37,7 +37,7 @@ def page(report: Report) -> str:
     lines = ["<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">', '<meta name="viewport" content="width=device-width">']
     lines += [f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>", "</head>", "<body>", f"<h1>{escape(title)}</h1>"]
     state = "passed" if report.passed else "failed" if report.failed else "none"
-    lines.append(f'<div class="verdict {state}"><b class="{state}" id="verdict">{escape(report.verdict)}</b><p>{escape("; ".join(facts))}</p></div>')
+    lines.append(f'<div class="box is-{state}"><b class="{state}" id="verdict">{escape(report.verdict)}</b><p>{escape("; ".join(facts))}</p></div>')
     lines += [*_failures(report), "<h2>Levels</h2>"]
     lines += _table("levels", ["level", "name", "what is looked at", "state", *OUTCOMES, "seconds"], _levels(report))
     if report.shares:
@@ -96,11 +96,11 @@ def _claims(report: Report) -> Iterable[Sequence[str]]:
             style = "" if not done + left else "no" if not done else "part" if left else "all"
             text = "" if not done + left else "–" if not done else f"{done} of {done + left}" if left else str(done)
             cells.append(f'<td class="{style}">{text}</td>')
-        yield [_cell(op), *cells, f'<td class="faint">{_reasons(report.reasons(op))}</td>']
+        yield [_cell(op), *cells, f'<td class="faint">{_reasons(op, report.reasons(op))}</td>']
 
 
-def _reasons(found: Counter[str], most: int = 2) -> str:
-    shown = [escape(f"{count} × {text}") for text, count in found.most_common(most)]
+def _reasons(op: str, found: Counter[str], most: int = 2) -> str:
+    shown = [escape(f"{count} × {text.removeprefix(f'{op}: ')}") for text, count in found.most_common(most)]
     return "<br>".join([*shown, *([f"{len(found) - most} other reasons"] if len(found) > most else [])])
 
 
