@@ -19,7 +19,8 @@ th { text-align: left; border-bottom: 2px solid #8b949e; padding: 4px 14px 4px 0
 td { border-bottom: 1px solid var(--line); padding: 3px 14px 3px 0; vertical-align: top }
 .number { text-align: right } .faint { color: var(--faint) }
 .claims td.all { background: #dafbe1; color: var(--good) } .claims td.part { background: #fff8c5; color: #6b4f00 } .claims td.no { color: var(--faint) }
-.claims { width: 100%; font-size: 12px } .claims th, .claims td { padding: 2px 7px; overflow-wrap: normal } .claims td + td, .claims th + th { text-align: center; border-left: 1px solid var(--line) }
+.claims { width: 100%; font-size: 12px } .claims th, .claims td { padding: 2px 7px; overflow-wrap: normal }
+.claims td + td, .claims th + th { text-align: center; border-left: 1px solid var(--line) }
 .claims tr > :last-child { text-align: left }
 pre { font: 12px/1.4 ui-monospace, monospace; background: #f6f8fa; padding: .6em; white-space: pre-wrap; margin: .3em 0 1em; overflow-wrap: anywhere }
 .passed { color: var(--good) } .failed { color: var(--bad); font-weight: 600 } .declined, .skipped, .none { color: var(--faint) }
