@@ -607,7 +607,7 @@ def offering(offer: Callable[[Any], object]) -> object:
         (lambda g: [Take(())], "it takes no nodes (a Take of none)"),
         (lambda g: [Take((g.nodes[0],), -1.0)], "it takes %dense0 = MatMul(dtype=none)(%x, %dense0.weight) in -1.0 seconds"),
         (lambda g: [Take((g.nodes[0],), float("nan"))], "it takes %dense0 = MatMul(dtype=none)(%x, %dense0.weight) in nan seconds"),
-        (lambda g: [Refuse(mlp_node(), "no", "no")], "it speaks of %dense1.bias_add = Add()(%dense1, %dense1.bias), which is no node of the graph: offer the nodes"),
+        (lambda g: [Refuse(mlp_node(), "no", "no")], "it speaks of %dense1.bias_add = Add()(%dense1, %dense1.bias), which is no node of the graph"),
     ],
 )
 def test_offers_that_cannot_be_weighed(offer: Callable[[Any], object], said: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ def _calls(profiled: Profiled, inputs: Mapping[str, Array], times: Array) -> tup
     compilation = profiled.compilation
     assert compilation.assembly is not None
     target = compilation.target
-    functions = target.kind.codegen(target.target).functions
+    functions = target.codegen().functions
     sizes = input_sizes(profiled.executable, inputs)
     works: dict[str, Work | None] = {}
     rules: dict[str, str] = {}
