@@ -117,6 +117,21 @@ def test_reverse_compute_at_covers_the_tail() -> None:
     same(p, s.program, {"m": 7})
 
 
+def test_tiles_end_with_the_part_that_they_lie_in() -> None:
+    p = parse_program("""program p(x: float32[20]) -> (z: float32[20]) { allocate a: float32[20] allocate y: float32[20]
+      for i in 20 { block A(v: 20 = i) { a[v] = x[v] + 1.0f32 } }
+      for j in 20 { block B(w: 20 = j) { y[w] = a[w] * 2.0f32 } }
+      for k in 20 { block C(u: 20 = k) { z[u] = y[u] - 3.0f32 } } }""")
+    tiles = [("split", "j", [2, None]), ("split", "j_1", [None, 4])]
+    s = sched(p, *tiles, ("compute_at", "A", "j_1_0"), ("reverse_compute_at", "C", "j_1_0"))
+    assert "block A(v: 20 = j_0*10 + j_1_0*4 + i) where j_1_0*4 + i < 10 {" in str(s)
+    assert "block C(u: 20 = j_0*10 + j_1_0*4 + k) where j_1_0*4 + k < 10 {" in str(s)
+    same(p, sched(s.program, ("parallel", "j_0")).program)
+    beyond = parse_program(str(s).replace("j_1_0*4 + k < 10", "j_0*10 + j_1_0*4 + k < 20"))
+    with pytest.raises(ScheduleError, match="two iterations may touch the same element of buffer 'y'"):
+        sched(beyond, ("parallel", "j_0"))
+
+
 CELL = """program cell(x: float32[3, 2, 7], w: float32[2, 7, 7]) -> (y: float32[3, 7]) {
   allocate h: float32[7]
   allocate g: float32[2, 7]

@@ -91,7 +91,7 @@ def carried(tree: Tree, loop: str, step: str, ignore_scopes: Iterable[str] = ())
 
 def disjoint(uses: list[Access], loop: For, inner: dict[str, Expr]) -> bool:
     """Whether different iterations of `loop` touch different elements by these accesses."""
-    box = union_box([u.box(inner) for u in uses])
+    box = union_box([u.held_box(inner) for u in uses])
     digits = _digits(box, loop)
     if not digits:
         return False

@@ -334,15 +334,20 @@ def hull(intervals: Sequence[Interval]) -> Interval | None:
 # -- proof ------------------------------------------------------------------------------------------------------------
 
 
-def slack(condition: Expr) -> list[Poly] | None:
-    """Polynomials that are all ≥ 0 exactly where the condition holds; None if it is no comparison of integers."""
+def slack(condition: Expr, partly: bool = False) -> list[Poly] | None:
+    """Polynomials that are all ≥ 0 exactly where the condition holds; None if it is no comparison of integers.
+
+    `partly`: those of its parts that are comparisons of integers, which follow from it.
+    """
     if isinstance(condition, (Lt, Le)) and condition.a.dtype.is_integer:
         return [(poly(condition.b) - poly(condition.a)).plus(-1 if isinstance(condition, Lt) else 0)]
     if isinstance(condition, Eq) and condition.a.dtype.is_integer:
         d = poly(condition.a) - poly(condition.b)
         return [d, d.scale(-1)]
     if isinstance(condition, And):
-        a, b = slack(condition.a), slack(condition.b)
+        a, b = slack(condition.a, partly), slack(condition.b, partly)
+        if partly:
+            return (a or []) + (b or [])
         return None if a is None or b is None else a + b
     return None
 
@@ -388,6 +393,26 @@ class Access:
                 ends = None if last is None else (ends[0], last[1])
             result.append(ends)
         return result
+
+    def held_box(self, moving: Mapping[str, Expr]) -> list[Interval | None]:
+        """As `box`, but no further than the block's predicate lets it: what is really touched."""
+        result = self.box(moving)
+        for k, limits in enumerate(self.limits(moving)):
+            for most in limits:
+                ends = result[k]
+                if ends is not None and at_least_zero(ends[1] - most):
+                    result[k] = (ends[0], most)
+        return result
+
+    def limits(self, moving: Mapping[str, Expr]) -> list[list[Poly]]:
+        """Per dimension, indices that the block's predicate lets none exceed while the `moving` loops run."""
+        everything = {**moving, **dict(self.inner)}
+
+        def moves(p: Poly) -> bool:
+            return any(_moves(a, everything) for m in p.terms for a in m)
+
+        facts = [] if self.block is None or self.extents is not None else [f for f in slack(self.block.predicate, partly=True) or [] if moves(f)]
+        return [[p + f for f in facts if not moves(p + f)] for p in map(poly, self.indices)]
 
     def fills(self, moving: Mapping[str, Expr]) -> bool:
         """Whether the access touches every element of its box (but where a predicate holds it back), as far as provable."""

@@ -11,7 +11,7 @@ from weft.expr.nodes import Const, Expr, Var, all_of, const, free_vars, le, lt, 
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
 from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, If, Load, Seq, Stmt, Store, int_const, map_stmt_exprs, stmt_children, with_stmt_children
-from weft.scheduling.region import Interval, block_accesses, certain, greatest, interval, loops_under, poly, within
+from weft.scheduling.region import Access, Interval, Poly, block_accesses, certain, greatest, interval, loops_under, poly, within
 from weft.scheduling.tree import Path, Tree, blocks_in, conjuncts, nest, with_conditions
 
 
@@ -62,14 +62,17 @@ def own_predicate(block: Block) -> list[Expr]:
     return [c for c in conjuncts(block.predicate) if not certain(c, {}, known)]
 
 
-def renest(tree: Tree, block: Block, boxes: Mapping[str, Interval], outer: Mapping[str, Expr], facts: Iterable[Expr]) -> Stmt:
-    """The block under fresh loops of its own: an iterator runs over its box, or over all of its extent if it has none.
+def renest(
+    tree: Tree, block: Block, boxes: Mapping[str, Interval], outer: Mapping[str, Expr], facts: Iterable[Expr], limits: Mapping[str, list[Poly]] | None = None
+) -> Stmt:
+    """The block under fresh loops of its own: an iterator runs over its box, or over all of its extent if it has none, but not beyond its limits.
 
     An iterator that had a loop to itself keeps that loop's name.
     """
     loops: list[For] = []
     bindings: list[Expr] = []
     checks: list[tuple[Expr, Expr]] = []
+    beyond: list[Expr] = []
     inside = dict(outer)
     for it, old in zip(block.iters, block.bindings):
         box = boxes.get(it.var.name)
@@ -88,9 +91,12 @@ def renest(tree: Tree, block: Block, boxes: Mapping[str, Interval], outer: Mappi
             inside[name] = extent
             bindings.append(clean(start + v, inside))
         checks.append((bindings[-1], it.extent))
+        held = [m for m in (limits or {}).get(it.var.name, []) if m.plus(1) != poly(it.extent)]
+        beyond += [le((poly(bindings[-1]) - m).expr(), const(0)) for m in held]
     facts = list(facts)
-    wanted = [c for b, extent in checks for c in (le(const(0), b), lt(b, extent))]
-    predicate = all_of(c for c in wanted if not certain(c, inside, facts))
+    beyond = [c for c in (clean(c, inside) for c in beyond) if not certain(c, inside, facts)]
+    wanted = [c for b, extent in checks for c in (le(const(0), b), lt(b, extent)) if not certain(c, inside, [*facts, *beyond])]
+    predicate = all_of([*wanted, *beyond])
     return nest(loops, replace(block, bindings=tuple(bindings), predicate=predicate))
 
 
@@ -119,6 +125,19 @@ def iter_boxes(block: Block, buffer: str, box: Sequence[Interval | None], write:
         if len(found) > len(best):
             best = found
     return best
+
+
+def iter_limits(block: Block, buffer: str, uses: Sequence[Access], moving: Mapping[str, Expr], write: bool) -> dict[str, list[Poly]]:
+    """What iterators of `block` need not exceed, because no predicate of the `uses` of a buffer lets them touch more."""
+    result: dict[str, list[Poly]] = {}
+    first, *others = [a.limits(moving) for a in uses]
+    for k, found in enumerate(first):
+        for most in found:
+            if all(most in other[k] for other in others):
+                alone = [(most, most) if d == k else None for d in range(len(first))]
+                for v, (limit, _) in iter_boxes(block, buffer, alone, write).items():
+                    result.setdefault(v, []).append(limit)
+    return result
 
 
 def rewrite_loops(body: Stmt, values: Mapping[str, Expr], loops: Mapping[str, Expr]) -> Stmt:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from weft.loop.nodes import For, Program, Seq, seq
 from weft.scheduling.dependence import child_index, out_of_scope, readers, reads, writers, writes
 from weft.scheduling.loop_kinds import still_independent
-from weft.scheduling.region import Interval, accesses, hull, loops_under, union_box
-from weft.scheduling.rewrite import conditions, domain, entangled, free_names, iter_boxes, moved_outgrows, own_predicate, renest
+from weft.scheduling.region import Interval, Poly, accesses, hull, loops_under, union_box
+from weft.scheduling.rewrite import conditions, domain, entangled, free_names, iter_boxes, iter_limits, moved_outgrows, own_predicate, renest
 from weft.scheduling.tree import Tree, blocks_in
 
 
@@ -67,9 +67,12 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
     moving = loops_under(f.body, outer)
     boxes: dict[str, Interval] = {}
     unknown: set[str] = set()
+    limits: dict[str, list[Poly]] = {}
     for name in produced:
         uses = [a for a in accesses(f.body, name) if not a.write]
         if uses:
+            if len(produced) == 1:
+                limits = iter_limits(b, name, uses, moving, write=True)
             for v, box in iter_boxes(b, name, union_box([a.box(moving) for a in uses]), write=True).items():
                 both = hull([boxes[v], box]) if v in boxes else box
                 if both is None:
@@ -77,7 +80,7 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
                 else:
                     boxes[v] = both
     free_names(tree, path)
-    new = renest(tree, b, {v: box for v, box in boxes.items() if v not in unknown}, outer, conditions(target[:-1], f))
+    new = renest(tree, b, {v: box for v, box in boxes.items() if v not in unknown}, outer, conditions(target[:-1], f), limits)
     grown = moved_outgrows(path, b, target, new)
     if grown is not None:
         why = f"'{block}' would run over more of '{grown}' than one iteration's own buffers hold"

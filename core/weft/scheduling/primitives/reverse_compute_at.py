@@ -7,8 +7,8 @@ from weft.loop.nodes import For, Program
 from weft.scheduling.dependence import out_of_scope, readers, reads, writers, writes
 from weft.scheduling.loop_kinds import still_independent
 from weft.scheduling.primitives.compute_at import put
-from weft.scheduling.region import Interval, accesses, at_least_zero, block_accesses, interval, loops_under, poly, union_box, within
-from weft.scheduling.rewrite import conditions, domain, entangled, free_names, iter_boxes, moved_outgrows, own_predicate, renest
+from weft.scheduling.region import Interval, Poly, accesses, at_least_zero, block_accesses, interval, loops_under, poly, union_box, within
+from weft.scheduling.rewrite import conditions, domain, entangled, free_names, iter_boxes, iter_limits, moved_outgrows, own_predicate, renest
 from weft.scheduling.tree import Tree, blocks_in
 
 
@@ -79,16 +79,19 @@ def reverse_compute_at(program: Program, block: str, loop: str) -> tuple[Program
         raise tree.error(step, f"'{block}' updates a buffer in place, so it may run only once per element", (block,))
     moving = loops_under(f.body, around)
     written: dict[str, list[Interval | None]] = {}
+    limits: dict[str, list[Poly]] = {}
     for name in sorted(needs & {w for s in inside for w in writes(tree.block(s, step))}):
         uses = [a for a in accesses(f.body, name) if a.write]
         if not any(a.fills(moving) for a in uses):
             why = f"one iteration of '{loop}' does not complete a box of '{name}', only scattered elements"
             raise tree.error(step, why, {loop: "wanted here"}, "choose an outer loop, or reorder the producer's loops")
         written[name] = union_box([a.box(moving) for a in uses if a.fills(moving)])
+        for v, most in iter_limits(b, name, uses, moving, write=False).items():
+            limits.setdefault(v, []).extend(most)
     boxes = max((iter_boxes(b, name, box, write=False) for name, box in written.items()), key=len)
     boxes |= {name: (poly(binding), poly(binding)) for name, binding in steps.items()}  # the same step as its producers
     free_names(tree, path)
-    new = renest(tree, b, boxes, around, conditions(target[:-1], f))
+    new = renest(tree, b, boxes, around, conditions(target[:-1], f), limits)
     moved = blocks_in(new)[0]
     inner = loops_under(new, around)
     for it, binding in zip(moved.iters, moved.bindings):

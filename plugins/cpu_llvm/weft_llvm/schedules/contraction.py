@@ -23,6 +23,8 @@ from weft_llvm.schedules.elementwise import schedule_elementwise
 from weft_llvm.schedules.prefetch import prefetch_panels, prefetch_rows, prefetch_tiles
 from weft_llvm.schedules.tiles import Tile, choose_tile, rows_inside
 
+MOST_PARTS = 8
+"""Parts that rows are cut into for the sake of their last tiles, at most."""
 MOST_COLUMNS = 8
 """Vectors side by side in a tile, at most."""
 PANEL_VECTORS = 2
@@ -332,8 +334,18 @@ def schedule_tile(
             for c in range(1, MOST_COLUMNS // inside + 1)
             if c <= column_extent and (column_extent % c == 0 or (column_extent > rare * c and not grouped_columns))
         ]
+        borders = bool(view.conditions) or len(reduce) > 2
         tile = _choose(
-            s, row_extent, candidates, column_extent * inside, machine, dtype, depth, spare, bool(view.conditions) or len(reduce) > 2
+            s,
+            row_extent,
+            candidates,
+            column_extent * inside,
+            machine,
+            dtype,
+            depth,
+            spare,
+            borders,
+            most_parts=1 if borders or grouped else MOST_PARTS,
         )
         panels = max(1, tile.columns // inside)
         if roles.column is not None and panels > 1:
@@ -356,6 +368,9 @@ def schedule_tile(
         vector_outer, vector_loop = s.split(vector_loop, [None, tile.columns * lanes])
         outer.append(vector_outer)
     if row_loop is not None:
+        if tile.parts > 1:
+            part_of_rows, row_loop = s.split(row_loop, [tile.parts, None])
+            outer.append(part_of_rows)
         row_outer, row_inner = s.split(row_loop, [None, tile.rows])
         outer.append(row_outer)
         tile_order.append(row_inner)
@@ -505,10 +520,15 @@ def _choose(
     spare: int = 0,
     taps: bool = False,
     whole: bool = False,
+    most_parts: int = 1,
 ) -> Tile:
-    tile = choose_tile(rows, candidates, vectors, machine, dtype, depth=depth, spare=spare, taps=taps, whole=whole)
-    heights = list(range(1, machine.vector_registers))
-    return Tile(int(s.choose("tile_rows", heights, tile.rows)), int(s.choose("tile_columns", candidates, tile.columns)))
+    tile = choose_tile(rows, candidates, vectors, machine, dtype, depth=depth, spare=spare, taps=taps, whole=whole, most_parts=most_parts)
+    heights, parts = list(range(1, machine.vector_registers)), [n for n in range(1, most_parts + 1) if rows is not None and rows % n == 0]
+    return Tile(
+        int(s.choose("tile_rows", heights, tile.rows)),
+        int(s.choose("tile_columns", candidates, tile.columns)),
+        int(s.choose("row_parts", parts, tile.parts)) if len(parts) > 1 else 1,
+    )
 
 
 def _reduction_order(view: access.LoopView) -> list[str]:

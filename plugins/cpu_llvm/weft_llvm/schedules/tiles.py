@@ -21,14 +21,17 @@ STEP_OVERHEAD = 0.5
 CACHE_BYTES_PER_CYCLE = (64.0, 28.0, 22.0)
 """What one core takes from the first, second and third cache."""
 MEMORY_BYTES_PER_CYCLE = 6.0
+UNHIDDEN = 0.1
+"""The part of the time in which vectors come from a cache beyond the first that adds to the rest."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """`rows` broadcast operands by `columns` vectors."""
+    """`rows` broadcast operands by `columns` vectors; the rows are taken in `parts` of equal length, each of which ends with a tile of its own."""
 
     rows: int
     columns: int
+    parts: int = 1
 
 
 def step_cycles(tile: Tile, machine: Machine, dtype: DType, bytes_per_cycle: float | None = None) -> float:
@@ -37,7 +40,8 @@ def step_cycles(tile: Tile, machine: Machine, dtype: DType, bytes_per_cycle: flo
     fma_per_cycle = max(0.5, machine.flops(dtype) / (2 * lanes))
     accumulators = tile.rows * tile.columns
     streamed = 0.0 if bytes_per_cycle is None else tile.columns * machine.vector_bits / 8 / bytes_per_cycle
-    return max(accumulators / fma_per_cycle, tile.columns * LOAD_CYCLES + tile.rows * BROADCAST_CYCLES, float(FMA_LATENCY), streamed)
+    busy = max(accumulators / fma_per_cycle, tile.columns * LOAD_CYCLES + tile.rows * BROADCAST_CYCLES, float(FMA_LATENCY), streamed)
+    return busy + UNHIDDEN * min(busy, streamed)
 
 
 def held(tile: Tile, machine: Machine) -> int:
@@ -81,6 +85,7 @@ def choose_tile(
     spare: int = 0,
     taps: bool = False,
     whole: bool = False,
+    most_parts: int = 1,
 ) -> Tile:
     """The cheapest tile.
 
@@ -93,6 +98,7 @@ def choose_tile(
         taps: the body holds several steps, among which the compiler holds a vector more where vectors come one after another.
         depth: steps of the reduction; None: the vectors are taken to come from the first cache.
         whole: tiles must divide the rows, behind which others go on.
+        most_parts: into how many parts the rows may be cut, so that no last tile is too low to keep the multipliers busy.
     """
     best: tuple[float, int, Tile] | None = None
     vector_bytes = machine.vector_bits // 8
@@ -104,20 +110,31 @@ def choose_tile(
             tile = Tile(r, c)
             if not fits(tile, machine, 0 if r * c == 1 else spare + (taps and rows_inside(tile))) or (rows is not None and (r > rows or (whole and rows % r))):
                 continue
-            total = 0.0
-            for count_c, c_part in ((vectors // c, c), (1 if vectors % c else 0, vectors % c)):
-                if not count_c:
+            for parts in range(1, most_parts + 1):
+                if rows is not None and (rows % parts or (parts > 1 and rows // parts < r)):
                     continue
-                part = Tile(r, c_part)
-                if rows is None:
-                    total += count_c * (step_cycles(part, machine, dtype, again) + step_overhead) / r
-                    continue
-                total += count_c * (step_cycles(part, machine, dtype, first) + step_overhead)
-                total += count_c * (rows // r - 1) * (step_cycles(part, machine, dtype, again) + step_overhead)
-                if rows % r:
-                    total += count_c * (step_cycles(Tile(rows % r, c_part), machine, dtype, again) + step_overhead)
-            key = (total, -r * c, tile)
-            if best is None or key[:2] < best[:2]:
-                best = key
+                total = tiles_cycles(None if rows is None else rows // parts, tile, vectors, parts, machine, dtype, first, again, step_overhead)
+                key = (total, -r * c, Tile(r, c, parts))
+                if best is None or key[:2] < best[:2]:
+                    best = key
     assert best is not None
     return best[2]
+
+
+def tiles_cycles(
+    rows: int | None, tile: Tile, vectors: int, parts: int, machine: Machine, dtype: DType, first: float | None, again: float | None, overhead: float
+) -> float:
+    """Cycles of a reduction step of all tiles, `parts` times `rows` rows (None: of one row); see choose_tile."""
+    total = 0.0
+    for count, columns in ((vectors // tile.columns, tile.columns), (1 if vectors % tile.columns else 0, vectors % tile.columns)):
+        if not count:
+            continue
+        full = Tile(tile.rows, columns)
+        if rows is None:
+            total += count * (step_cycles(full, machine, dtype, again) + overhead) / tile.rows
+            continue
+        repeated = step_cycles(full, machine, dtype, again) + overhead
+        total += count * (step_cycles(full, machine, dtype, first) + overhead + (parts * (rows // tile.rows) - 1) * repeated)
+        if rows % tile.rows:
+            total += count * parts * (step_cycles(Tile(rows % tile.rows, columns), machine, dtype, again) + overhead)
+    return total
