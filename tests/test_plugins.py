@@ -18,9 +18,13 @@ from tests.mixed import board
 from weft.errors import FrontendError, PluginError, TargetError, WeftError
 from weft.graph.evaluate import evaluate
 from weft.hooks import Frontend, Specifications, StageReport, hookimpl
+from weft.loop.nodes import Program
+from weft.machine import Machine
 from weft.passes.place import Refuse, Take
 from weft.pipeline import find_frontend, load, resolve_target, resolve_targets, target_kinds
 from weft.plugins import PluginHost, device_kinds, engine_kinds, host, operator_classes
+from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.schedule import Schedule
 
 ROOT = Path(__file__).parents[1]
 HOOKS = [n for n in vars(Specifications) if not n.startswith("_")]
@@ -651,6 +655,80 @@ def test_a_pass_of_a_plugin_that_fails_is_named(hook: str, monkeypatch: pytest.M
     what = hook.split("_")[0]
     with pytest.raises(PluginError, match=rf"plugin 'passes' \(.*\) failed in its {what} pass 'mine'\n  why: AttributeError: "):
         weft.compile(mlp(), cache=False)
+
+
+# -- memories ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_program_needs_of_a_memory_at_once() -> None:
+    from weft.loop.parser import parse_program
+    from weft.machine import Machine, Scope
+    from weft.scheduling.scopes import overflow
+
+    program = parse_program("""
+    program p(x: float32[64], n: float32[m]) -> (y: float32[64]) dims(m) {
+      allocate a: float32[64] in `chip`
+      for i in 64 { a[i] = x[i] }
+      for i in 2 {
+        allocate b: int8[100] in `chip`
+        b[0] = 1i8
+      }
+      for i in 2 {
+        allocate c: float32[m] in `chip`
+        allocate r: float32[1000] in register
+        allocate d: float64[20] in `chip`
+        d[0] = 1.0f64
+      }
+      for i in 64 { y[i] = a[i] }
+    }
+    """)
+
+    def said(**scopes: int | None) -> str | None:
+        return overflow(program, Machine("m", 128, 8, scopes={n: Scope(n, size, 32) for n, size in scopes.items()}))
+
+    # 256 for a; beside it 128 for b, or 160 for d and an unknown c, which only a run could count.
+    assert said(chip=415) == "wants 416 bytes of scope 'chip', there are 415"
+    assert said(chip=416) is said(chip=None) is said(other=1) is said(register=1) is None
+
+
+class Greedy(Rule):
+    name, priority = "greedy", 10
+
+    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
+        return Offer(1.0)
+
+    def apply(self, schedule: Schedule) -> None:
+        schedule.cache_write(schedule.blocks()[0], "board.chip")
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_memory_that_a_schedule_overflows(others: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next rule has its turn; if there is none, the error names rule, memory and distribution. Other targets are as they were."""
+    from weft.compilation import Compilation
+    from weft.machine import Scope
+    from weft.pipeline import resolve_target
+    from weft.testing.models import mlp
+
+    monkeypatch.setattr(board.Board, "machine", lambda self, target: Machine("board", 128, 16, scopes={"board.chip": Scope("board.chip", 100)}))
+    rules = [Greedy(), *([board.Anything(["MatMul", "Add", "Relu"])] if others else [])]
+    monkeypatch.setattr(board, "schedules", hookimpl(lambda target: rules if target.kind == "board" else [], specname="schedules"))
+    with_board(monkeypatch)
+    import weft
+
+    if others:
+        compilation = Compilation(resolve_target("board"), cache=False)
+        kernel = next(iter(compilation.compile_kernels(compilation.optimize(mlp(batch=2)))), None)
+        assert kernel is not None
+        assert {k.rule for k in compilation.kernels.values()} == {"anything"}
+        said = [text for k in compilation.kernels.values() for name, text in k.declines if name == "greedy"]
+        assert said[0] == "failed: it wants 768 bytes of scope 'board.chip', there are 100"
+        return
+    with pytest.raises(WeftError) as caught:
+        weft.compile(mlp(batch=2), "board", cache=False)
+    text = str(caught.value)
+    assert "no schedule rule takes program" in text
+    assert "  why: greedy: failed: it wants 768 bytes of scope 'board.chip', there are 100\n  hint: the rules are those of plugin 'board'" in text
+    assert weft.compile(mlp(batch=2), "llvm", cache=False).manifest.steps
 
 
 def test_registering_by_hand_and_taking_it_back() -> None:

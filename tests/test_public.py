@@ -109,7 +109,8 @@ def test_bytes_and_objects_that_no_frontend_takes() -> None:
 
 
 def test_an_unknown_frontend() -> None:
-    assert message("FrontendError", "model.onnx", frontend="onx").startswith("no frontend 'onx'\n  hint: installed: ")
+    assert message("FrontendError", "model.onnx", frontend="onx") == "no frontend 'onx'\n  hint: did you mean 'onnx'?"
+    assert message("FrontendError", "model.onnx", frontend="qqqq").startswith("no frontend 'qqqq'\n  hint: installed: ")
 
 
 @pytest.mark.parametrize(

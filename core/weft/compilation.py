@@ -33,6 +33,7 @@ from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.plan import Native, TensorInfo
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
+from weft.scheduling.scopes import overflow
 from weft.weights import Weights, let_go
 
 if TYPE_CHECKING:
@@ -229,17 +230,29 @@ class Compilation:
         named = Program(kernel.name, kernel.naive.inputs, kernel.naive.outputs, kernel.naive.dims, kernel.naive.body, kernel.naive.aliases)
         rules = list(self.target.rules)
         declines: list[tuple[str, str]] = []
+        failed: list[str] = []
         with self.stage("schedule", kernel.name, lambda: schedule.program), self.target.blame(f"to schedule kernel '{kernel.name}'"):
             while True:
-                rule, declined = select_rule(rules, named, self.target.machine)
+                try:
+                    rule, declined = select_rule(rules, named, self.target.machine)
+                except ScheduleError as error:
+                    if failed:
+                        error.why = "; ".join([*failed, *([error.why] if rules and error.why else [])])
+                        error.hint = f"the rules are those of {self.target.plugin}"
+                    raise
                 schedule = Schedule(named, self.target.machine, intrinsics=self.target.intrinsics)
                 declines += [(name, f"{d.code}: {d.reason}") for name, d in declined if (name, f"{d.code}: {d.reason}") not in declines]
                 try:
                     rule.apply(schedule)
-                    break
+                    wrong = overflow(schedule.program, self.target.machine)
+                    if wrong is None:
+                        break
+                    raise ScheduleError(f"it {wrong}")
                 except ScheduleError as error:
                     # A rule that offered and then met a step that may not act leaves the program to the next; the record says so.
-                    declines.append((rule.name, f"failed: {error.what}" + (f" ({error.why})" if error.why else "")))
+                    text = f"failed: {error.what}" + (f" ({error.why})" if error.why else "")
+                    declines.append((rule.name, text))
+                    failed.append(f"{rule.name}: {text}")
                     rules.remove(rule)
         kernel.rule, kernel.trace, kernel.scheduled = rule.name, schedule.trace, schedule.program
         kernel.declines = tuple(declines)

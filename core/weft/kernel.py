@@ -13,7 +13,7 @@ from typing import Any
 from weft import dtypes as dt
 from weft.codegen import segment as sg
 from weft.codegen.base import THREADS, require
-from weft.errors import InputError, TensorError
+from weft.errors import InputError, ScheduleError, TensorError
 from weft.expr.nodes import Expr, Var, add, const, free_vars, wrap
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_tensors
@@ -23,6 +23,7 @@ from weft.runtime.executable import Executable
 from weft.runtime.plan import Native, TensorInfo
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
+from weft.scheduling.scopes import overflow
 from weft.tensor.language import Placeholder, Scan, Tensor
 
 
@@ -122,8 +123,12 @@ def link_kernel(s: KernelSchedule) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
 
     Raises:
         CodegenError: the program uses what the target lacks.
+        ScheduleError: it needs more of a memory than there is.
     """
     target = s.target
+    wrong = overflow(s.program, target.machine)
+    if wrong is not None:
+        raise ScheduleError(f"the schedule of '{s.program.name}' {wrong}", where=str(target.target))
     codegen = target.codegen()
     lowered = lower_program(s.program, codegen.functions)
     require(codegen, lowered, str(target.target))

@@ -72,6 +72,11 @@ class ResolvedTarget:
 
         return self._asked(self.kind.machine, "to describe its machine", Machine)
 
+    @property
+    def plugin(self) -> str:
+        """The plugin of the kind and its distribution, for people."""
+        return next((str(p) for p in self.plugins.plugins if p.name == self.owner), self.owner)
+
     @cached_property
     def device(self) -> str:
         """The name of the device that runs its code."""
