@@ -84,6 +84,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.lower.lower": ("lower_group", "lower_tensors"),
         # code and what runs it
         "weft.codegen.base": EVERYTHING,
+        "weft.codegen.c_family": EVERYTHING,
         "weft.codegen.segment": EVERYTHING,
         "weft.runtime": EVERYTHING,
         "weft.runtime.abi": EVERYTHING,

@@ -38,6 +38,12 @@ def test_kernel_stages_print_programs_that_parse(weft: Weft, recipe: Path, stage
     assert parse_program(result.out).name.startswith("matmul_add_relu_")
 
 
+def test_the_source_of_a_kernel_prints(weft: Weft, recipe: Path) -> None:
+    out = weft("inspect", recipe, "--stage", "source", "--kernel", "relu").out
+    assert "define i32 @\"matmul_add_relu_" in out  # LLVM's
+    assert " source " in weft("inspect", recipe).out
+
+
 def test_a_schedule_shows_its_rule_and_steps(weft: Weft, recipe: Path) -> None:
     out = weft("inspect", recipe, "-s", "schedule", "-k", "relu").out
     assert out.startswith("# rule: contraction\n# declined: ")

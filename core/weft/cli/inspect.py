@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from weft.runtime.plan import Manifest
 
 ARCHIVE_STAGES = ("manifest", "sections", "plan")
+SOURCE = "source"
+"""The stage behind all loop passes, of targets whose code is made from text."""
 
 
 def inspect(
@@ -80,6 +82,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     Raises:
         InputError: no such stage or kernel.
     """
+    from weft.codegen.base import SourceCodegen
     from weft.compilation import Compilation
     from weft.loop.pipeline import STAGES
     from weft.passes.pipeline import stage_names
@@ -90,7 +93,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     found = Inspection(compilation, graph)
     loop_stages = [s.name for s in STAGES]
     plugin_passes = [p.name for p in resolved.graph_passes()]
-    known = ["load", *stage_names(), *plugin_passes, "lower_group", "schedule", *loop_stages, "plan"]
+    known = ["load", *stage_names(), *plugin_passes, "lower_group", "schedule", *loop_stages, SOURCE, "plan"]
     if stage is not None and stage not in known:
         raise unknown("stage", stage, known)
     if stage == "load":
@@ -108,7 +111,9 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     if stage is not None:
         kernels = select_kernels(kernels, kernel)
     texts = []
-    codegen = resolved.kind.codegen(resolved.target) if stage in loop_stages else None
+    codegen = resolved.codegen() if stage in (*loop_stages, SOURCE) else None
+    if stage == SOURCE and not isinstance(codegen, SourceCodegen):
+        raise InputError(f"target '{resolved.target.kind}' shows no source", why="it makes code from no text", hint=f"the stage before is '{loop_stages[-1]}'")
     for k in kernels:
         if stage == "lower_group":
             texts.append(str(k.naive))
@@ -123,7 +128,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
             program = step.run(program, codegen.functions)
             if step.name == stage:
                 break
-        texts.append(str(program))
+        texts.append(codegen.source(program) if stage == SOURCE and isinstance(codegen, SourceCodegen) else str(program))
     found.text = "\n\n".join(t.rstrip() for t in texts)
     return found
 
@@ -191,6 +196,7 @@ def plan_text(plan: MemoryPlan) -> str:
 def _print_summary(found: Inspection) -> None:
     from weft.cli.terminal import brief, print_table
     from weft.cli.terminal import seconds as shown
+    from weft.codegen.base import SourceCodegen
     from weft.loop.pipeline import STAGES
     from weft.passes.pipeline import STAGES as GRAPH_STAGES
 
@@ -204,6 +210,8 @@ def _print_summary(found: Inspection) -> None:
     rows.append(("lower_group", per_kernel, spent.get("lower_group", ""), "naive programs"))
     rows.append(("schedule", per_kernel, spent.get("schedule", ""), "same meaning, by the target's best rule"))
     rows += [(s.name, "", "", s.after) for s in STAGES]
+    if isinstance(compilation.target.codegen(), SourceCodegen):
+        rows.append((SOURCE, "", "", "what the target makes code from"))
     rows.append(("plan", f"{len(plan.offsets)} values", "", f"an arena of {plan.arena_bytes} bytes"))
     print_table(f"{found.graph.name} for {brief(str(compilation.target.target))}", ["stage", "size", "time", "after it"], rows, right=(2,))
     kernels = [

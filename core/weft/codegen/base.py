@@ -52,6 +52,15 @@ class Codegen(Protocol):
         ...
 
 
+@runtime_checkable
+class SourceCodegen(Protocol):
+    """A Codegen whose code is made from text, which `weft inspect --stage source` shows."""
+
+    def source(self, program: Program) -> str:
+        """The text that `compile` makes code from."""
+        ...
+
+
 def require(codegen: Codegen, program: Program, target: str) -> None:
     """Raises CodegenError naming everything that `program` uses and the target lacks."""
     lacks = codegen.check(program)

@@ -51,6 +51,9 @@ class LlvmCodegen:
         # An emitter holds the state of one emission; several threads may share this object.
         return Emitter(self.isa, self._intrinsics).emit(program, checked=self._sound is program)
 
+    def source(self, program: Program) -> str:
+        return self.emit(program).ir
+
     def assembly(self, program: Program) -> str:
         from weft_llvm.toolchain import compile_assembly
 

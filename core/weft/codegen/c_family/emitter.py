@@ -1,0 +1,613 @@
+"""Lowered Programs → text in a language of C's family, one `emit_<Node>` method per statement; formulas are in `formulas`.
+
+    helpers, as far as they are used
+    head of the kernel
+      its buffers and dims
+      // buffers that the loops below compute
+      statements
+
+Loops, variables and buffers keep the names that they have in the Program, where those are identifiers. The same Program always gives the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from weft import dtypes as dt
+from weft.codegen.c_family.dialect import Dialect
+from weft.codegen.c_family.formulas import Formulas
+from weft.codegen.c_family.language import identifier
+from weft.errors import CodegenError
+from weft.expr import nodes as ex
+from weft.expr.nodes import Expr
+from weft.expr.ranges import Range
+from weft.loop import nodes as lp
+from weft.loop.nodes import Buffer, Load, Program, Stmt
+
+VERSION = 1
+"""Goes into cache keys: raise it when other text comes out for the same Program."""
+
+_ALWAYS = frozenset({"isnan", "isinf"})  # of functions: comparisons, where the language has no words for them
+_OF_INTEGERS = frozenset({"abs", "popcount", "floor", "ceil", "trunc", "round", "isnan", "isinf"})
+_INDENT = "  "
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A kernel as text.
+
+    Args:
+        name: the Program's.
+        symbol: what the kernel is called in the text.
+        source: the text.
+        scratch: sizes in bytes of the buffers behind the outputs, over the Program's dims.
+        grid: loop kind ("blockIdx.x", "threadIdx.x" …) → how many are to be launched, over the Program's dims.
+    """
+
+    name: str
+    symbol: str
+    source: str
+    scratch: tuple[Expr, ...] = ()
+    grid: tuple[tuple[str, Expr], ...] = ()
+
+
+class Emitter:
+    """Emits one Program after another in one dialect."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The functions of `weft.expr.functions` that need no expansion."""
+        known = {"sqrt", "floor", "ceil", "trunc", "round", "abs", "copysign", "fma", "isnan", "isinf", "popcount"}
+        extra = set(self.dialect.functions) - {"fmod"}
+        return frozenset((known & (extra | _ALWAYS | {"popcount"})) | extra)
+
+    # -- what is lacking
+
+    def check(self, program: Program) -> list[str]:
+        """What `program` uses and the dialect lacks, a line each."""
+        d, functions = self.dialect, self.functions
+        language = Formulas(d).language
+        lacks: dict[str, None] = {}
+        seen: set[Expr] = set()
+
+        def visit(e: Expr) -> None:
+            if e in seen:
+                return
+            seen.add(e)
+            if not language.has(e.dtype) and e.dtype != dt.handle:
+                lacks[f"dtype {e.dtype.scalar}"] = None
+            if isinstance(e, ex.Call):
+                of = e.args[0].dtype.scalar
+                if e.name not in functions:
+                    lacks[f"function {e.name}"] = None
+                elif not of.is_float and not (e.name in _OF_INTEGERS and of.kind != "complex"):
+                    lacks[f"function {e.name} of {of}"] = None
+            elif isinstance(e, lp.IntrinsicCall):
+                if not (d.barrier if e.name == "barrier" else e.name in d.intrinsics):
+                    lacks[f"intrinsic {e.name}"] = None
+                elif e.dtype.lanes > 1 or any(a.dtype.lanes > 1 for a in e.args):
+                    lacks[f"intrinsic {e.name} of vectors"] = None
+            elif isinstance(e, (ex.FloorMod, ex.TruncMod)) and e.dtype.is_float and "fmod" not in d.functions:
+                lacks["remainders of floats"] = None
+            elif isinstance(e, ex.Bitcast) and e.dtype.lanes != e.value.dtype.lanes:
+                lacks[f"bitcast of {e.value.dtype} to {e.dtype}"] = None
+            elif not hasattr(Formulas, "emit_" + type(e).__name__):
+                lacks[f"formula {type(e).__name__}"] = None
+            for c in e.children():
+                visit(c)
+
+        for b in program.params:
+            if not language.has(b.dtype):
+                lacks[f"dtype {b.dtype.scalar}"] = None
+        for s in lp.walk_stmts(program.body):
+            match s:
+                case lp.Block():
+                    lacks[f"block {s.name}"] = None
+                    continue
+                case lp.For() if s.kind not in ("serial", *(("parallel",) if d.serial else ()), *d.indices):
+                    lacks[f"{s.kind} loop {s.var.name}"] = None
+                case lp.Allocate():
+                    if s.buffer.scope != "global" and s.buffer.scope not in d.scopes:
+                        lacks[f"scope {s.buffer.scope} of buffer {s.buffer.name}"] = None
+                    if not language.has(s.buffer.dtype):
+                        lacks[f"dtype {s.buffer.dtype.scalar}"] = None
+                case lp.AtomicUpdate() if not d.serial and f"{s.op} {s.buffer.dtype.scalar}" not in d.atomics:
+                    lacks[f"atomic {s.op} of {s.buffer.dtype.scalar}"] = None
+            for e in lp.stmt_exprs(s):
+                visit(e)
+        return list(lacks)
+
+    # -- program
+
+    def emit(self, program: Program) -> Emitted:
+        """Raises CodegenError for what `check` lists, and for buffers whose size is not known before the kernel starts."""
+        lacks = self.check(program)
+        if lacks:
+            raise CodegenError(f"'{self.dialect.name}' cannot express kernel '{program.name}'", where="\n".join(lacks), hint="run the loop passes first")
+        return _Kernel(self.dialect, program).emit()
+
+
+class _Kernel:
+    """One emission."""
+
+    def __init__(self, dialect: Dialect, program: Program) -> None:
+        self.dialect, self.program = dialect, program
+        self.formulas = Formulas(dialect)
+        self.formulas.suppose_extents([*program.params, *(s.buffer for s in lp.walk_stmts(program.body) if isinstance(s, lp.Allocate))])
+        self.symbol = identifier(program.name, dialect.words)
+        self.formulas.declare(" kernel", self.symbol)
+        self.lines: list[str] = []
+        self.top: list[str] = []  # declarations that all threads of a group see
+        self.depth = 1
+        self.scratch: list[tuple[Buffer, Expr]] = []
+        self.grid: dict[str, Expr] = {}
+        self.used: set[str] = set()
+        self._stack = 0
+        self._lane = ""  # what counts lanes, in every loop over them
+
+    def emit(self) -> Emitted:
+        p, f = self.program, self.formulas
+        used = self.used = _used(p)
+        buffers = [(b, "const " if i < len(p.inputs) else "") for i, b in enumerate(p.params)]
+        for b, _ in buffers:
+            f.declare(b.name)
+        for v in p.dims:
+            f.declare(v.name)
+        self._place_scratch(p.body, {})
+        buffers += [(b, "") for b, _ in self.scratch]
+        names = {b.name: f.name_of(b.name) for b in p.params}
+        names |= {b.name: f.declare(b.name) for b, _ in self.scratch}
+        for s in lp.walk_stmts(p.body):
+            if isinstance(s, lp.For) and s.kind in self.dialect.indices:
+                self._launch(s)
+        self._nests(p.body)
+
+        parameters, entries = [], []
+        for i, (b, const) in enumerate(buffers):
+            fields = {"const": const, "type": f.language.memory_type(b.dtype), "name": names[b.name], "index": i}
+            if b.dtype.kind == "complex":
+                f.definitions.complex(b.dtype)
+            if self.dialect.buffer:
+                parameters.append(self.dialect.buffer.format(**fields))
+            elif b.name in used:
+                entries.append(self.dialect.buffer_entry.format(**fields))
+        for i, v in enumerate(p.dims):
+            fields = {"type": f.language.type(v.dtype), "name": f.name_of(v.name), "index": i + (len(buffers) if self.dialect.buffer else 0)}
+            if self.dialect.size:
+                parameters.append(self.dialect.size.format(**fields))
+            elif v.name in used:
+                entries.append(self.dialect.size_entry.format(**fields))
+        head = self.dialect.kernel.format(name=self.symbol, parameters=", ".join([*parameters, *self.dialect.more_parameters]))
+        text = [f"// {p.name}", *self.dialect.header, ""]
+        for helper in f.definitions.texts():
+            text += [helper, ""]
+        text += [head + " {", *(_INDENT + e for e in (*entries, *self.top)), *self.lines]
+        text += [_INDENT + self.dialect.end] if self.dialect.end else []
+        return Emitted(p.name, self.symbol, "\n".join([*text, "}"]) + "\n", tuple(n for _, n in self.scratch), tuple(self.grid.items()))
+
+    # -- where buffers are
+
+    def _place_scratch(self, stmt: Stmt, lets: Mapping[str, Expr]) -> None:
+        """Collects the buffers that are parameters behind the outputs."""
+        if isinstance(stmt, lp.Allocate):
+            size = byte_size(stmt.buffer)
+            if not self._inside(stmt.buffer, size):
+                size = ex.substitute(size, lets)
+                known = {d.name for d in self.program.dims}
+                unknown = [n for n in ex.free_vars(size) if n not in known]
+                if unknown or ex.has(size, Load):
+                    raise CodegenError(
+                        f"the size of buffer '{stmt.buffer.name}' is not known before kernel '{self.program.name}' starts",
+                        where=f"allocate {stmt.buffer.name}: {size} bytes",
+                        why=f"it depends on '{unknown[0]}', which is no dimension of the kernel" if unknown else "it depends on a loaded value",
+                        hint="allocate the upper bound",
+                    )
+                self.scratch.append((stmt.buffer, ex.mul(ex.floordiv(ex.add(size, 63), 64), 64)))
+        if isinstance(stmt, lp.Let):
+            lets = {**lets, stmt.var.name: ex.substitute(stmt.value, lets)}
+        for child in lp.stmt_children(stmt):
+            self._place_scratch(child, lets)
+
+    def _inside(self, b: Buffer, size: Expr) -> bool:
+        """Whether a buffer is declared inside the kernel."""
+        if b.scope == "global":
+            return False
+        constant = isinstance(size, ex.Const)
+        if b.scope in self.dialect.shared_scopes or not self.dialect.serial:
+            if not constant:
+                raise CodegenError(
+                    f"buffer '{b.name}' of kernel '{self.program.name}' is in scope {b.scope}, but its size is not constant",
+                    where=f"allocate {b.name}: {size} bytes", why=f"'{self.dialect.name}' declares such buffers inside the kernel",
+                    hint="compact it to what one iteration of the loops around it uses",
+                )  # fmt: skip
+            return True
+        if constant and self._stack + int(size.value) <= self.dialect.stack_bytes:  # type: ignore[attr-defined]
+            self._stack += int(size.value)  # type: ignore[attr-defined]
+            return True
+        return False
+
+    def _launch(self, s: lp.For) -> None:
+        """Of loops that run on the same index the longest is what is launched."""
+        known = {d.name for d in self.program.dims}
+        if ex.free_vars(s.extent).keys() - known or ex.has(s.extent, Load):
+            raise CodegenError(
+                f"the extent of loop '{s.var.name}' is not known before kernel '{self.program.name}' starts",
+                where=f"for {s.var.name} in {s.extent} {s.kind}", hint="its extent may depend on the kernel's dims only",
+            )  # fmt: skip
+        before = self.grid.get(s.kind)
+        self.grid[s.kind] = s.extent if before is None or before == s.extent else ex.maximum(before, s.extent)
+
+    # -- text
+
+    def line(self, text: str) -> None:
+        self.lines.append(_INDENT * self.depth + text)
+
+    @contextmanager
+    def braces(self, head: str) -> Iterator[None]:
+        self.line(head + " {")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.line("}")
+
+    def _begin(self, *roots: Expr) -> None:
+        self.formulas.begin(*roots)
+
+    def _flush(self) -> None:
+        """Constants that formulas want in front of them."""
+        for text in self.formulas.lines:
+            self.line(text)
+        self.formulas.lines = []
+
+    # -- statements
+
+    def _nests(self, s: Stmt) -> None:
+        """The outermost statements, each with the names of what it computes."""
+        if isinstance(s, lp.Seq):
+            for child in s.stmts:
+                self._nests(child)
+        elif isinstance(s, (lp.Allocate, lp.Let)):
+            self._open(s)
+            self._nests(s.body)
+        else:
+            stored = dict.fromkeys(x.buffer.name for x in lp.walk_stmts(s) if isinstance(x, (lp.Store, lp.AtomicUpdate)))
+            if stored:
+                self.line(f"// {', '.join(stored)}")
+            self.stmt(s)
+
+    def stmt(self, s: Stmt) -> None:
+        getattr(self, "emit_" + type(s).__name__)(s)
+
+    def emit_Seq(self, s: lp.Seq) -> None:
+        for child in s.stmts:
+            self.stmt(child)
+
+    def _open(self, s: lp.Allocate | lp.Let) -> None:
+        if isinstance(s, lp.Let):
+            self._let(s)
+        else:
+            self._allocate(s.buffer)
+
+    def emit_Let(self, s: lp.Let) -> None:
+        self._open(s)
+        self.stmt(s.body)
+
+    emit_Allocate = emit_Let
+
+    def _let(self, s: lp.Let) -> None:
+        f = self.formulas
+        if s.var.name not in self.used:
+            return
+        self._begin(s.value)
+        if s.var.dtype.is_integer and s.var.dtype.lanes == 1:
+            f.ranges[s.var.name] = f.range(s.value)
+        lanes = s.var.dtype.lanes
+        if lanes == 1:
+            value = f.value(s.value)
+            self._flush()
+            self.line(f"const {f.language.type(s.var.dtype)} {f.declare(s.var.name)} = {value.text};")
+            return
+        name = f.declare(s.var.name)
+        self.line(f"{f.language.type(s.var.dtype)} {name}[{lanes}];")
+        self._fill(name, s.value, lanes)
+
+    def _allocate(self, b: Buffer) -> None:
+        f = self.formulas
+        if any(b is x or b == x for x, _ in self.scratch):
+            return
+        name = f.declare(b.name)
+        if b.dtype.kind == "complex":
+            f.definitions.complex(b.dtype)
+        elements = max(1, int(byte_size(b).value) // b.dtype.scalar.bytes)  # type: ignore[attr-defined]
+        text = self.dialect.scopes[b.scope].format(type=f.language.memory_type(b.dtype), name=name, size=elements)
+        if b.scope in self.dialect.shared_scopes:
+            self.top.append(text)
+        else:
+            self.line(text)
+
+    def emit_For(self, s: lp.For) -> None:
+        f = self.formulas
+        self._begin(s.extent)
+        extent = f.value(s.extent, index=True)
+        self._flush()
+        reach = f.range(s.extent)
+        f.ranges[s.var.name] = Range(0, (1 << 47) if reach.hi is None else max(0, reach.hi - 1))
+        t = f.language.type(s.var.dtype)
+        if s.kind in self.dialect.indices:
+            name = f.declare(s.var.name)
+            self.line(f"const {t} {name} = ({t}){self.dialect.indices[s.kind]};")
+            if self.grid[s.kind] == s.extent:
+                self.stmt(s.body)
+                return
+            with self.braces(f"if ({name} < {extent.at(3)})"):
+                self.stmt(s.body)
+            return
+        end = extent.at(3)
+        if ex.has(s.extent, Load) or len(end) > 32:  # evaluated once
+            end = f.fresh("end")
+            self.line(f"const {t} {end} = {extent.text};")
+        name = f.declare(s.var.name)
+        with self.braces(f"for ({t} {name} = 0; {name} < {end}; ++{name})"):
+            self.stmt(s.body)
+
+    def emit_While(self, s: lp.While) -> None:
+        f = self.formulas
+        self._begin(s.cond)
+        cond = f.value(s.cond)
+        if not f.lines:
+            with self.braces(f"while ({cond.text})"):
+                self.stmt(s.body)
+            return
+        with self.braces("for (;;)"):
+            self._flush()
+            self.line(f"if (!({cond.text})) break;")
+            self.stmt(s.body)
+
+    def emit_If(self, s: lp.If) -> None:
+        self._begin(s.cond)
+        cond = self.formulas.value(s.cond)
+        self._flush()
+        with self.braces(f"if ({cond.text})"):
+            self.stmt(s.then)
+        if s.orelse is not None:
+            self.lines.pop()
+            with self.braces("} else"):
+                self.stmt(s.orelse)
+
+    def emit_Evaluate(self, s: lp.Evaluate) -> None:
+        if s.call.name == "barrier":
+            self.line(self.dialect.barrier)
+            return
+        self._begin(s.call)
+        text = self.formulas.value(s.call).text
+        self._flush()
+        if text:
+            self.line(text if text.endswith(";") else text + ";")
+
+    # -- stores
+
+    def emit_Store(self, s: lp.Store) -> None:
+        lanes = _lanes(s.indices, s.value)
+        if lanes == 1:
+            self._begin(*lp.stmt_exprs(s))
+            self._store(s)
+            return
+        # All lanes are read before any is written.
+        value = s.value
+        if self._copied(s):
+            return
+        if _reads(s.buffer, s.indices, [value, *([] if s.predicate is None else [s.predicate])], self.program):
+            value = self._kept(value, lanes)
+            if s.predicate is not None and s.predicate.dtype.lanes > 1:
+                s = lp.Store(s.buffer, s.indices, value, self._kept(s.predicate, lanes))
+            else:
+                s = lp.Store(s.buffer, s.indices, value, s.predicate)
+        if s.predicate is not None and s.predicate.dtype.lanes == 1:
+            self._begin(s.predicate)
+            cond = self.formulas.value(s.predicate)
+            self._flush()
+            with self.braces(f"if ({cond.text})"):
+                self._lanes(lanes, lp.Store(s.buffer, s.indices, s.value))
+            return
+        self._lanes(lanes, s)
+
+    def _lanes(self, lanes: int, s: lp.Store | lp.AtomicUpdate) -> None:
+        with self._each_lane(lanes):
+            self._begin(*lp.stmt_exprs(s))
+            if isinstance(s, lp.Store):
+                self._store(s)
+            else:
+                self._update(s)
+
+    @contextmanager
+    def _each_lane(self, lanes: int) -> Iterator[None]:
+        f = self.formulas
+        t = f.language.type(dt.int64)
+        self._lane = f.lane = self._lane or f.fresh("lane")
+        with self.braces(f"for ({t} {f.lane} = 0; {f.lane} < {lanes}; ++{f.lane})"):
+            yield
+        f.lane = None
+
+    def _kept(self, value: Expr, lanes: int) -> Expr:
+        """The lanes of a value, computed now."""
+        f = self.formulas
+        name = f.fresh("lanes")
+        var = ex.Var(f" {name}", value.dtype.with_lanes(lanes))
+        f.names[var.name] = name
+        self.line(f"{f.language.type(value.dtype)} {name}[{lanes}];")
+        self._fill(name, value, lanes)
+        return var
+
+    def _fill(self, name: str, value: Expr, lanes: int) -> None:
+        """The array `name` becomes the lanes of `value`; moved as one vector where the language can."""
+        if isinstance(value, Load) and value.predicate is None:
+            source = self._vector_address(value.buffer, value.indices)
+            if source is not None:
+                self._copy(value.dtype, (f"&{name}[0]", "local"), source)
+                return
+        f = self.formulas
+        with self._each_lane(lanes):
+            self._begin(value)
+            text = f.value(value).text
+            self._flush()
+            self.line(f"{name}[{f.lane}] = {text};")
+
+    def _copied(self, s: lp.Store) -> bool:
+        """Whether the store was one move of a whole vector."""
+        if s.predicate is not None or f"{s.value.dtype}" not in self.dialect.vectors:
+            return False
+        to = self._vector_address(s.buffer, s.indices)
+        if to is None:
+            return False
+        kept = self._kept(s.value, s.value.dtype.lanes)
+        assert isinstance(kept, ex.Var)
+        self._copy(s.value.dtype, to, (f"&{self.formulas.names[kept.name]}[0]", "local"))
+        return True
+
+    def _copy(self, d: dt.DType, to: tuple[str, str], source: tuple[str, str]) -> None:
+        spaces = self.dialect.spaces
+        self._flush()
+        self.line(
+            self.dialect.vector_copy.format(
+                type=self.dialect.vectors[str(d)], to=to[0], to_space=spaces.get(to[1], ""), source=source[0], source_space=spaces.get(source[1], "")
+            )
+        )
+
+    def _vector_address(self, b: Buffer, indices: tuple[Expr, ...]) -> tuple[str, str] | None:
+        """Where neighbouring, aligned elements begin, and their scope, if the language moves so many at once."""
+        if len(indices) != 1 or not isinstance(indices[0], ex.Ramp):
+            return None
+        ramp = indices[0]
+        if f"{b.dtype.scalar.with_lanes(ramp.lanes)}" not in self.dialect.vectors or lp.int_const(ramp.stride) != 1:
+            return None
+        if b.align % (ramp.lanes * b.dtype.scalar.bytes) or not _divisible(ramp.base, ramp.lanes):
+            return None
+        self._begin(ramp.base)
+        address = f"&{self.formulas.name_of(b.name)}[{self.formulas.value(ramp.base, True).text}]"
+        return address, b.scope
+
+    def _store(self, s: lp.Store) -> None:
+        """Of one lane."""
+        f = self.formulas
+        if s.predicate is not None:
+            cond = f.value(s.predicate)
+            self._flush()
+            with self.braces(f"if ({cond.text})"):
+                self._assign(s)
+            return
+        self._assign(s)
+
+    def _assign(self, s: lp.Store) -> None:
+        f = self.formulas
+        to = f.element(s.buffer, s.indices)
+        value = f.value(s.value)
+        self._flush()
+        self.line(f"{to} = {value.text};")
+
+    def emit_AtomicUpdate(self, s: lp.AtomicUpdate) -> None:
+        lanes = _lanes(s.indices, s.value)
+        if lanes == 1:
+            self._begin(*lp.stmt_exprs(s))
+            self._update(s)
+            return
+        if any(isinstance(n, Load) and n.buffer.name == s.buffer.name for n in ex.walk(s.value)):
+            s = lp.AtomicUpdate(s.buffer, s.indices, s.op, self._kept(s.value, lanes))
+        self._lanes(lanes, s)
+
+    def _update(self, s: lp.AtomicUpdate) -> None:
+        """Of one lane."""
+        f = self.formulas
+        template = self.dialect.atomics.get(f"{s.op} {s.buffer.dtype.scalar}")
+        if template is not None:
+            index = f.element(s.buffer, s.indices).partition("[")[2][:-1]
+            text = f.value(s.value).text
+            self._flush()
+            self.line(template.format(buffer=f.name_of(s.buffer.name), index=index, value=text))
+            return
+        at = tuple(ex.Broadcast(i, s.value.dtype.lanes) if i.dtype.lanes < s.value.dtype.lanes else i for i in s.indices)
+        value = s.value if s.value.dtype.lanes == Load(s.buffer, at).dtype.lanes else ex.Broadcast(s.value, Load(s.buffer, at).dtype.lanes)
+        operation = {"add": ex.Add, "min": ex.Min, "max": ex.Max}[s.op]
+        self._assign(lp.Store(s.buffer, at, operation(Load(s.buffer, at), value)))
+
+
+def byte_size(b: Buffer) -> Expr:
+    size: Expr = lp.int64(b.dtype.scalar.bytes)
+    for d in b.shape:
+        size = ex.mul(size, d)
+    return size
+
+
+def _lanes(indices: tuple[Expr, ...], value: Expr) -> int:
+    return max([i.dtype.lanes for i in indices] + [value.dtype.lanes])
+
+
+def _reads(b: Buffer, indices: tuple[Expr, ...], values: list[Expr], program: Program) -> bool:
+    """Whether lanes of `values` may read what another lane has written to `b`."""
+    names = {b.name}
+    for o, i in program.aliases:
+        pair = {program.outputs[o].name, program.inputs[i].name}
+        names |= pair if b.name in pair else set()
+    apart = len(indices) == 1 and isinstance(indices[0], ex.Ramp) and lp.int_const(indices[0].stride) not in (None, 0)
+    loads = [n for v in (*values, *indices) for n in ex.walk(v) if isinstance(n, Load) and n.buffer.name in names]
+    return any(not (apart and n.indices == indices) for n in loads)
+
+
+def _divisible(e: Expr, by: int) -> bool:
+    """Whether a formula is certainly a multiple."""
+    match e:
+        case ex.Const():
+            return int(e.value) % by == 0
+        case ex.Add() | ex.Sub():
+            return _divisible(e.a, by) and _divisible(e.b, by)
+        case ex.Mul():
+            return _divisible(e.a, by) or _divisible(e.b, by)
+    return False
+
+
+def _used(program: Program) -> set[str]:
+    """Names of buffers, dims and variables that the text needs: a Let that nothing uses is left out, and what only it uses."""
+    lets: dict[str, set[str]] = {}
+    found: set[str] = set()
+    for s in lp.walk_stmts(program.body):
+        if isinstance(s, lp.Allocate):
+            continue  # its size is for the caller
+        if isinstance(s, lp.Let):
+            effects = ex.has(s.value, lp.IntrinsicCall)
+            lets[s.var.name] = _names([s.value])
+            found |= {s.var.name} if effects else set()
+            continue
+        exprs = list(lp.stmt_exprs(s))
+        if isinstance(s, (lp.Store, lp.AtomicUpdate)):
+            found.add(s.buffer.name)
+            exprs += s.buffer.shape[1:]
+        found |= _names(exprs)
+    pending = [name for name in found if name in lets]
+    while pending:
+        new = lets.pop(pending.pop(), set()) - found
+        found |= new
+        pending += [name for name in new if name in lets]
+    return found
+
+
+def _names(exprs: list[Expr]) -> set[str]:
+    """Variables and buffers in formulas; each formula is visited once."""
+    found: set[str] = set()
+    seen: set[Expr] = set()
+    stack = list(exprs)
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        stack += e.children()
+        if isinstance(e, ex.Var):
+            found.add(e.name)
+        elif isinstance(e, Load):
+            found.add(e.buffer.name)
+            stack += e.buffer.shape[1:]
+    return found

@@ -1,0 +1,26 @@
+"""Portable C99 as a dialect of the C family: everything that C itself leaves to nobody is in `weft.codegen.c_family`."""
+
+from __future__ import annotations
+
+from weft.codegen.c_family import Dialect
+from weft.expr.functions import FUNCTIONS
+
+C = Dialect(
+    name="c",
+    header=("#include <math.h>", "#include <stdbool.h>", "#include <stdint.h>", "#include <string.h>"),
+    types={
+        "bool": "bool", "int8": "int8_t", "int16": "int16_t", "int32": "int32_t", "int64": "int64_t",
+        "uint8": "uint8_t", "uint16": "uint16_t", "uint32": "uint32_t", "uint64": "uint64_t", "float32": "float", "float64": "double",
+    },
+    kernel="int32_t {name}(void *ctx, void *const *buffers, const int64_t *dims)",
+    buffer_entry="{const}{type} *const {name} = ({const}{type} *)buffers[{index}];",
+    size_entry="const {type} {name} = ({type})dims[{index}];",
+    end="return (void)ctx, (void)buffers, (void)dims, 0;",
+    serial=True,
+    functions={
+        "sqrt": "sqrt{f}({0})", "floor": "floor{f}({0})", "ceil": "ceil{f}({0})", "trunc": "trunc{f}({0})", "round": "rint{f}({0})",
+        "abs": "fabs{f}({0})", "copysign": "copysign{f}({0}, {1})", "fma": "fma{f}({0}, {1}, {2})", "fmod": "fmod{f}({0}, {1})",
+    },
+    intrinsics={"prefetch": ""},
+    reserved=frozenset({"run", "main", *FUNCTIONS}),
+)  # fmt: skip

@@ -1,0 +1,295 @@
+"""A segment as C: `int32_t run(context *ctx, const tensor *const *in, tensor *const *out)`, one statement after another.
+
+Whatever fails writes a code and its arguments into the context and returns the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.codegen.base import THREADS
+from weft.codegen.c_family import Formulas, identifier
+from weft.codegen.segment import (
+    AllocateOutput,
+    BindData,
+    BindSymbol,
+    Check,
+    Constant,
+    Data,
+    Input,
+    InputDim,
+    Item,
+    KernelCall,
+    Output,
+    SegmentSpec,
+    Stamp,
+)  # fmt: skip
+from weft.errors import CodegenError
+from weft.expr import nodes as ex
+from weft.expr.ranges import Range
+from weft.runtime.abi import ERROR_ARGS, ErrorCode, dlpack_type
+from weft_c.dialect import C
+
+# The structures of weft.runtime.abi, which never move, and what every segment does with them.
+_HEAD = f"""
+typedef struct context {{
+  int64_t version;
+  char *arena;
+  int64_t arena_bytes;
+  void *const *constants;
+  void *parallel_for;
+  void *(*allocate_arena)(struct context *ctx, int64_t bytes);
+  int32_t (*allocate_output)(struct context *ctx, int64_t index, int64_t rank, const int64_t *shape);
+  void *imports, *pool;
+  int64_t threads, error_code, error_args[{ERROR_ARGS}];
+  void *host;
+}} context;
+
+typedef struct {{
+  char *data;
+  int32_t device_type, device_id, ndim;
+  uint8_t code, bits;
+  uint16_t lanes;
+  const int64_t *shape, *strides;
+  uint64_t byte_offset;
+}} tensor;
+
+static inline int32_t fail(context *ctx, int32_t code, int count, const int64_t *args) {{
+  ctx->error_code = code;
+  for (int k = 0; k < count; ++k) ctx->error_args[k] = args[k];
+  return code;
+}}
+
+static inline int32_t failed_kernel(context *ctx, int64_t item, int32_t status) {{
+  if (ctx->error_code == 0) {{
+    const int64_t args[2] = {{item, status}};
+    fail(ctx, {int(ErrorCode.KERNEL)}, 2, args);
+  }}
+  return status;
+}}
+
+static inline bool is(const tensor *t, int32_t rank, uint8_t code, uint8_t bits) {{
+  return t->ndim == rank && t->code == code && t->bits == bits && t->lanes == 1;
+}}
+
+static inline bool reserve(context *ctx, int64_t bytes) {{
+  return ctx->arena_bytes >= bytes || ctx->allocate_arena(ctx, bytes) != NULL;
+}}
+"""
+_CLOCK = """
+static inline int64_t ticks(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  return (int64_t)__builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+  int64_t now;
+  __asm__ volatile("mrs %0, cntvct_el0" : "=r"(now));
+  return now;
+#else
+#error "there is no clock to read on this processor"
+#endif
+}
+"""
+_NAMES = ("ctx", "in", "out", "context", "tensor", "fail", "failed_kernel", "is", "reserve", "ticks", "buffers", "dims", "run")
+
+
+def emit_segment(spec: SegmentSpec) -> str:
+    """C text of the segment; kernels are declared, not defined.
+
+    Raises:
+        CodegenError: for a spec that uses a symbol, buffer or output before it exists, or a formula that has no integer form.
+    """
+    return _Emitter(spec).emit()
+
+
+class _Emitter:
+    def __init__(self, spec: SegmentSpec) -> None:
+        self.spec = spec
+        self.formulas = Formulas(C)
+        self.lines: list[str] = []
+        self.bound = {THREADS.name}
+        self.sources = {s.name: s.source for s in spec.symbols}
+        self.allocated: set[int] = set()
+        self.pending = [(i, axis, d) for i, t in enumerate(spec.inputs) for axis, d in enumerate(t.dims)]
+        for name in (*_NAMES, *(identifier(k) for k in spec.kernels())):
+            self.formulas.declare(f" {name}", name)
+
+    # -- text
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def fail_unless(self, cond: str, code: int, args: Sequence[str]) -> None:
+        if len(args) > ERROR_ARGS:
+            raise CodegenError(f"a check has {len(args)} arguments, at most {ERROR_ARGS} fit", where=self.spec.name)
+        given = f"(const int64_t[]){{{', '.join(args)}}}" if args else "NULL"
+        self.line(f"if (!({cond})) return fail(ctx, {int(code)}, {len(args)}, {given});")
+
+    def formula(self, e: ex.Expr) -> str:
+        """`e` here. Raises CodegenError if a symbol in it is not bound."""
+        for name in ex.free_vars(e):
+            if name not in self.bound:
+                known = ", ".join(sorted(self.bound - {THREADS.name})) or "none"
+                raise CodegenError(f"symbol '{name}' is used before it is bound", where=self.spec.name, hint=f"bound so far: {known}")
+        if any(not (n.dtype.is_integer or n.dtype.is_bool) or n.dtype.lanes != 1 for n in ex.walk(e)):
+            raise CodegenError(f"a segment cannot compute '{e}'", where=self.spec.name, why="shape formulas are integers", hint="compute it in a kernel")
+        f = self.formulas
+        f.begin(e)
+        value = f.value(e)
+        for text in f.lines:
+            self.line(text)
+        f.lines = []
+        return value.at(3)
+
+    def bind(self, name: str, text: str, range_: Range) -> None:
+        """A new symbol."""
+        self.formulas.ranges[name] = range_
+        self.line(f"const int64_t {self.formulas.declare(name)} = {text};")
+        self.bound.add(name)
+
+    def known(self, e: ex.Expr) -> bool:
+        return ex.free_vars(e).keys() <= self.bound
+
+    # -- inputs
+
+    def bind_inputs(self) -> None:
+        for i, t in enumerate(self.spec.inputs):
+            code, bits = dlpack_type(t.dtype)
+            kind = f"in[{i}]->code | in[{i}]->bits << 8 | in[{i}]->lanes << 16"
+            self.fail_unless(f"is(in[{i}], {len(t.dims)}, {code}, {bits})", ErrorCode.INPUT_TYPE, (str(i), f"in[{i}]->ndim", kind))
+        for symbol in self.spec.symbols:
+            if isinstance(symbol.source, InputDim):
+                self.bind(symbol.name, f"in[{symbol.source.input}]->shape[{symbol.source.axis}]", Range(0, 1 << 47))
+        self.check_dims()
+        later = {i.symbol for i in self.spec.items if isinstance(i, BindData)}
+        for symbol in self.spec.symbols:
+            if isinstance(symbol.source, Data) and symbol.name not in later:
+                if not 0 <= symbol.source.buffer < len(self.spec.buffers) or not isinstance(self.spec.buffers[symbol.source.buffer], (Input, Constant)):
+                    raise CodegenError(
+                        f"data symbol '{symbol.name}' of segment '{self.spec.name}' is never bound", hint="put a BindData after the kernel that computes it"
+                    )
+                self.bind_data(symbol.name)
+        self.check_dims()
+
+    def bind_data(self, name: str) -> None:
+        source = self.sources.get(name)
+        if not isinstance(source, Data):
+            raise CodegenError(f"'{name}' is no data symbol of segment '{self.spec.name}'")
+        if not (source.dtype.is_bool or (source.dtype.is_integer and source.dtype.bits >= 8)):
+            raise CodegenError(f"data symbol '{name}' has dtype {source.dtype}", where=self.spec.name, hint="convert it to int64 in a kernel")
+        ref = self.spec.buffers[source.buffer] if 0 <= source.buffer < len(self.spec.buffers) else None
+        if isinstance(ref, Input):
+            # Reading beyond a tensor that the caller made too small must be an error, not a wild read.
+            self.check_dims()
+            count = " * ".join(f"in[{ref.index}]->shape[{axis}]" for axis in range(len(self.spec.inputs[ref.index].dims))) or "1"
+            self.fail_unless(f"{count} > {source.index}", ErrorCode.DATA_SIZE, (str(ref.index), str(source.index), count))
+        kind = self.formulas.language.memory_type(source.dtype)
+        self.bind(name, f"(({kind} *)({self.pointer(source.buffer)}))[{source.index}]", Range())
+
+    def check_dims(self) -> None:
+        """Compares every input dimension whose formula has become known."""
+        waiting = []
+        for index, axis, expected in self.pending:
+            if not self.known(expected):
+                waiting.append((index, axis, expected))
+                continue
+            got = f"in[{index}]->shape[{axis}]"
+            if isinstance(expected, ex.Var) and self.sources.get(expected.name) == InputDim(index, axis):
+                continue
+            want = self.formula(expected)
+            self.fail_unless(f"{want} == {got}", ErrorCode.INPUT_SIZE, (str(index), str(axis), want, got))
+        self.pending = waiting
+
+    # -- buffers
+
+    def pointer(self, index: int) -> str:
+        if not 0 <= index < len(self.spec.buffers):
+            raise CodegenError(f"segment '{self.spec.name}' has no buffer {index}", why=f"its table has {len(self.spec.buffers)}")
+        ref = self.spec.buffers[index]
+        if isinstance(ref, Input):
+            return f"in[{ref.index}]->data + in[{ref.index}]->byte_offset"
+        if isinstance(ref, Output):
+            if ref.index not in self.allocated:
+                raise CodegenError(f"output {ref.index} of segment '{self.spec.name}' is used before it is allocated", hint="put its AllocateOutput first")
+            return f"out[{ref.index}]->data + out[{ref.index}]->byte_offset"
+        if isinstance(ref, Constant):
+            if not 0 <= ref.index < self.spec.constants:
+                raise CodegenError(f"segment '{self.spec.name}' has no constant {ref.index}", why=f"it has {self.spec.constants}")
+            return f"ctx->constants[{ref.index}]"
+        if isinstance(ref.bytes, ex.Const) and ref.bytes.value == 0:
+            return "NULL"  # no element, so nobody reads or writes there
+        return f"ctx->arena + {self.formula(ref.offset)}"
+
+    def reserve(self, size: ex.Expr) -> None:
+        need = self.formula(size)
+        if need != "0":
+            self.fail_unless(f"reserve(ctx, {need})", ErrorCode.ARENA, (need,))
+
+    # -- items
+
+    def item(self, item: Item, number: int) -> None:
+        match item:
+            case KernelCall():
+                self.call(item, number)
+            case BindSymbol():
+                self.bind(item.name, self.formula(item.value), self.formulas.range(item.value))
+                self.check_dims()
+            case BindData():
+                self.bind_data(item.symbol)
+                self.check_dims()
+            case Check():
+                self.fail_unless(self.formula(item.cond), item.code, [self.formula(a) for a in item.args])
+            case AllocateOutput():
+                self.allocate(item)
+            case Stamp():
+                self.line(f"((int64_t *)({self.pointer(item.buffer)}))[{item.index}] = ticks();")
+            case _:
+                self.reserve(item.bytes)
+
+    def call(self, item: KernelCall, number: int) -> None:
+        for slot, buffer in enumerate(item.buffers):
+            self.line(f"buffers[{slot}] = {self.pointer(buffer)};")
+        for slot, dim in enumerate(item.dims):
+            self.line(f"dims[{slot}] = {self.formula(dim)};")
+        self.line(f"if ((status = {identifier(item.kernel)}(ctx, buffers, dims)) != 0) return failed_kernel(ctx, {number}, status);")
+
+    def allocate(self, item: AllocateOutput) -> None:
+        k, rank = item.index, len(item.shape)
+        if not 0 <= k < len(self.spec.outputs):
+            raise CodegenError(f"segment '{self.spec.name}' has no output {k}")
+        for axis, dim in enumerate(item.shape):
+            self.line(f"dims[{axis}] = {self.formula(dim)};")
+        self.line(f"if (out[{k}]->data == NULL) {{")
+        self.fail_unless(f"ctx->allocate_output(ctx, {k}, {rank}, dims) == 0", ErrorCode.OUTPUT_ALLOCATION, (str(k),))
+        self.line("} else {")
+        code, bits = dlpack_type(self.spec.outputs[k].dtype)
+        self.fail_unless(f"is(out[{k}], {rank}, {code}, {bits})", ErrorCode.OUTPUT_SIZE, (str(k), "-1", str(rank), f"out[{k}]->ndim"))
+        for axis in range(rank):
+            got = f"out[{k}]->shape[{axis}]"
+            self.fail_unless(f"dims[{axis}] == {got}", ErrorCode.OUTPUT_SIZE, (str(k), str(axis), f"dims[{axis}]", got))
+        self.line("}")
+        self.allocated.add(k)
+
+    def emit(self) -> str:
+        spec = self.spec
+        calls = [i for i in spec.items if isinstance(i, KernelCall)]
+        slots = max([1] + [len(i.buffers) for i in calls])
+        dims = max([1] + [len(i.dims) for i in calls] + [len(i.shape) for i in spec.items if isinstance(i, AllocateOutput)])
+        threads = self.formulas.declare(THREADS.name, "threads")
+        self.bind_inputs()
+        self.reserve(spec.arena_bytes)
+        for number, item in enumerate(spec.items):
+            self.item(item, number)
+        for index, axis, expected in self.pending:
+            raise CodegenError(
+                f"dimension {axis} of input '{spec.inputs[index].name}' is never known", where=str(expected), why="a symbol in it is never bound"
+            )
+        text = [f"// segment {spec.name}", *C.header, "#include <stddef.h>", _HEAD]
+        if any(isinstance(i, Stamp) for i in spec.items):
+            text.append(_CLOCK)
+        text += self.formulas.definitions.texts()
+        text += [C.kernel.format(name=identifier(k)) + ";" for k in spec.kernels()]
+        text += ['__attribute__((visibility("default"))) int32_t run(context *ctx, const tensor *const *in, tensor *const *out) {']
+        text += [f"  void *buffers[{slots}];", f"  int64_t dims[{dims}] = {{0}};", "  int32_t status = 0;"]
+        text += [f"  const int64_t {threads} = ctx->threads > 1 ? ctx->threads : 1;", "  (void)in, (void)out, (void)buffers, (void)dims, (void)status;"]
+        text += [f"  (void){threads};", *self.lines, "  return 0;", "}"]
+        return "\n".join(text) + "\n"

@@ -1,0 +1,76 @@
+"""The target kind "c": options, and the C compiler that they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from weft.target import CPU, Target, TargetKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from weft.codegen.base import KernelCode
+    from weft.codegen.segment import SegmentSpec
+    from weft.machine import Machine
+    from weft.runtime.executable import NativeCode
+    from weft_c.codegen import CCodegen
+    from weft_c.toolchain import Compiler
+
+
+@dataclass(frozen=True)
+class COptions:
+    """-cc: the command of a C compiler that knows GCC's options, or zig for the one in PyPI's ziglang; what is absent means the system's.
+
+    -std: the standard that it is asked for. -opt: its -O. -march: its -march, by default the architecture's least.
+    """
+
+    cc: str | None = None
+    std: Literal["c99", "c11", "c17"] = "c99"
+    opt: Literal["0", "1", "2", "3", "s"] = "2"
+    march: str | None = None
+
+
+class CTarget(TargetKind):
+    """The host's CPU, through its C compiler."""
+
+    name: ClassVar[str] = "c"
+    options: ClassVar[type] = COptions
+
+    def resolve(self, target: Target) -> Target:
+        from weft_c.toolchain import default_command
+
+        o: COptions = target.options
+        return target if o.cc is not None else replace(target, options=replace(o, cc=default_command()))
+
+    def machine(self, target: Target) -> Machine:
+        from weft.machine import Machine, Scope
+
+        scopes = {"global": Scope("global", shared_by="all"), "local": Scope("local"), "register": Scope("register")}
+        return Machine("cpu", vector_bits=128, vector_registers=16, scopes=scopes)
+
+    def codegen(self, target: Target) -> CCodegen:
+        from weft_c.codegen import CCodegen
+
+        return CCodegen(self.compiler(target))
+
+    def compiler(self, target: Target) -> Compiler:
+        """Raises TargetError if it is not there."""
+        from weft_c.toolchain import compiler
+
+        o: COptions = self.resolve(target).options
+        assert o.cc is not None
+        return compiler(o.cc, o.std, o.opt, o.march)
+
+    def device(self, target: Target) -> str:
+        return CPU
+
+    def link(self, target: Target, segment: SegmentSpec, kernels: Mapping[str, KernelCode]) -> Mapping[str, NativeCode]:
+        from weft_c.image import link_segment
+
+        return {"main": link_segment(segment, kernels, self.compiler(target))}
+
+    def fingerprint(self, target: Target) -> str:
+        from weft.codegen.c_family import VERSION
+
+        return f"c/emitter{VERSION}/{self.compiler(target).fingerprint}"

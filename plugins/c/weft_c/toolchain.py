@@ -1,0 +1,92 @@
+"""The C compiler: found, asked for its version, called."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from weft.errors import CodegenError, TargetError
+
+ZIG = "zig"
+
+CODE = (
+    # One rounding for every operation, and nothing of the compiler's libraries: an image has no undefined symbol.
+    "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-fno-stack-protector", "-fno-asynchronous-unwind-tables",
+    "-ffunction-sections", "-U_FORTIFY_SOURCE", "-pipe",
+)  # fmt: skip
+IMAGE = ("-shared", "-nostdlib", "-Wl,-z,defs", "-Wl,-Bsymbolic", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,noseparate-code")
+
+
+def default_command() -> str:
+    """The system's C compiler, or ziglang's; "cc" if there is none."""
+    for name in ("cc", "gcc", "clang"):
+        if shutil.which(name):
+            return name
+    return ZIG if importlib.util.find_spec("ziglang") else "cc"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A command with its options; `version` is its own first line about itself."""
+
+    command: tuple[str, ...]
+    options: tuple[str, ...]
+    version: str
+
+    @property
+    def fingerprint(self) -> str:
+        return "/".join((self.version, *self.options))
+
+    def object(self, source: str, name: str, *more: str) -> bytes:
+        """A relocatable object of a text.
+
+        Raises:
+            CodegenError: with what the compiler says, and the line that it says it of.
+        """
+        # Files have the same names every time, since they are in the result.
+        return self._run({"kernel.c": source.encode()}, [*self.options, *CODE, *more, "-c", "kernel.c"], "kernel.o", name)
+
+    def shared(self, source: str, objects: dict[str, bytes], name: str) -> bytes:
+        """A text and objects as one shared library that needs no other."""
+        return self._run({"segment.c": source.encode(), **objects}, [*self.options, *CODE, *IMAGE, "segment.c", *objects], "image.so", name)
+
+    def _run(self, files: dict[str, bytes], arguments: list[str], result: str, name: str) -> bytes:
+        with tempfile.TemporaryDirectory(prefix="weft-c-") as folder:
+            for file, data in files.items():
+                (Path(folder) / file).write_bytes(data)
+            done = subprocess.run([*self.command, *arguments, "-o", result], cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+            made = Path(folder) / result
+            if done.returncode or not made.is_file():
+                said = done.stderr.strip() or f"it ended with {done.returncode}"
+                raise CodegenError(
+                    f"the C compiler does not take '{name}'",
+                    where="\n".join([" ".join(self.command), *said.splitlines()[:12]]),
+                    hint="-cc=… names another compiler; weft inspect --stage source shows the text",
+                )
+            return made.read_bytes()
+
+
+@cache
+def compiler(command: str, std: str, opt: str, march: str | None) -> Compiler:
+    """The compiler that a target names.
+
+    Raises:
+        TargetError: it is not there, or does not run.
+    """
+    words = (sys.executable, "-m", "ziglang", "cc") if command == ZIG else tuple(shlex.split(command))
+    where = f"c -cc={shlex.quote(command)}"
+    hint = "install one (gcc, clang), or `pip install ziglang` and take -cc=zig"
+    if not words or (command == ZIG and importlib.util.find_spec("ziglang") is None) or shutil.which(words[0]) is None:
+        raise TargetError(f"there is no C compiler '{command}'", where=where, hint=hint)
+    done = subprocess.run([*words, "--version"], capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode or not done.stdout.strip():
+        raise TargetError(f"'{command}' does not say what it is", where=where, why=done.stderr.strip()[:200] or "it says nothing to --version", hint=hint)
+    more = ("-fno-sanitize=undefined",) if command == ZIG else ()  # zig adds it of its own accord
+    return Compiler(words, (f"-std={std}", f"-O{opt}", *((f"-march={march}",) if march else ()), *more), done.stdout.splitlines()[0])
