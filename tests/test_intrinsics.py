@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.scheduling.test_tensorize import GEMM, gemm
 
-from weft.errors import PluginError, ScheduleError
+from weft.errors import ScheduleError
 from weft.expr.nodes import Broadcast, const
 from weft.hooks import hookimpl
 from weft.loop.nodes import Evaluate, For, IntrinsicCall, Stmt, Store, seq
@@ -152,10 +152,22 @@ def test_intrinsics_of_a_target_reach_schedules() -> None:
 
 
 def test_two_plugins_of_one_name() -> None:
-    target = resolve_target("llvm", plugins(ours=Offers(GEMM), theirs=Offers(gemm())))
-    with pytest.raises(PluginError, match="two plugins offer the intrinsic 'gemm' of target 'llvm'") as caught:
-        _ = target.intrinsics
-    assert "(registered by hand) (ours) and (registered by hand) (theirs)" in str(caught.value)
+    other = replace(rows(), name="other")
+    host = plugins(ours=Offers(GEMM), theirs=Offers(gemm(), other))
+    target = resolve_target("llvm", host)
+    assert "gemm" not in target.intrinsics and target.intrinsics["other"] is other
+    said = "the intrinsic 'gemm' of target 'llvm' is offered twice: by (registered by hand) (ours) and (registered by hand) (theirs)"
+    assert [(p.name, str(e)) for p, _, e in host.failures] == [("ours", said), ("theirs", said)]
+
+
+def test_the_plugin_of_the_target_keeps_its_own() -> None:
+    own = next(iter(resolve_target("llvm").intrinsics.values()))
+    host = plugins(theirs=Offers(replace(GEMM, name=own.name)))
+    assert resolve_target("llvm", host).intrinsics[own.name].operands == own.operands != GEMM.operands
+    assert [(p.name, h) for p, h, _ in host.failures] == [("theirs", "intrinsics")]
+    twice = plugins(theirs=Offers(GEMM, GEMM))
+    assert "gemm" not in resolve_target("llvm", twice).intrinsics
+    assert "is offered twice: by (registered by hand) (theirs)" in str(twice.failures[0][2])
 
 
 def test_what_is_no_intrinsic_is_reported_with_its_plugin() -> None:

@@ -144,7 +144,8 @@ class Specifications:
 
     @hookspec
     def intrinsics(self, target: Target) -> Sequence[Intrinsic]:
-        """Tensor intrinsics of a target, for `tensorize`. Those that require what the machine lacks are left out; two of one name are an error.
+        """Tensor intrinsics of a target, for `tensorize`. Those that require what the machine lacks are left out; a name that two plugins give
+        is nobody's, but the target's own plugin keeps its own.
 
         @hookimpl
         def intrinsics(target):

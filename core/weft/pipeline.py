@@ -118,20 +118,22 @@ class ResolvedTarget:
 
     @cached_property
     def intrinsics(self) -> dict[str, Intrinsic]:
-        """The tensor intrinsics that the machine has, by name.
-
-        Raises:
-            PluginError: two plugins give one name to an intrinsic each, or one offers what is none.
-        """
-        found: dict[str, Contribution] = {}
+        """The tensor intrinsics that the machine has, by name. A name that two plugins give is nobody's, but the target's own plugin keeps its own."""
+        found: dict[str, list[Contribution]] = {}
         for item in self.plugins.items("intrinsics", required=self.owner, target=self.target):
-            if not self.machine.features.issuperset(item.value.requires):
-                continue
-            twin = found.setdefault(item.value.name, item)
-            if twin is not item:
-                both = f"{twin.plugin.distribution} ({twin.plugin.name}) and {item.plugin.distribution} ({item.plugin.name})"
-                raise PluginError(f"two plugins offer the intrinsic '{item.value.name}' of target '{self.target.kind}': {both}", hint="uninstall one")
-        return {name: item.value for name, item in found.items()}
+            if self.machine.features.issuperset(item.value.requires):
+                found.setdefault(item.value.name, []).append(item)
+        chosen: dict[str, Intrinsic] = {}
+        for name, items in found.items():
+            own = [i for i in items if i.plugin.name == self.owner] if len(items) > 1 else items
+            if len(own) == 1:
+                chosen[name] = own[0].value
+            owners = " and ".join(dict.fromkeys(f"{i.plugin.distribution} ({i.plugin.name})" for i in items))
+            for item in items:
+                if item.value is not chosen.get(name):
+                    error = PluginError(f"the intrinsic '{name}' of target '{self.target.kind}' is offered twice: by {owners}")
+                    self.plugins.failed(item.plugin, "intrinsics", error)
+        return chosen
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
