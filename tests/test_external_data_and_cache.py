@@ -98,3 +98,14 @@ def test_what_a_large_model_refers_to_is_remembered_with_its_hash(tmp_path: Path
     (weights * 2).tofile(tmp_path / "weights.bin")
     os.utime(tmp_path / "weights.bin", ns=(1, 1))
     assert pipeline.model_key(path, target, None, None) != first
+
+
+def test_what_is_strict_is_remembered_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    path = save_with_external_data(tmp_path, np.ones((3, 4), np.float32))
+    found: list[list[str]] = []
+    for strict in (False, True, False, True):
+        stages: list[str] = []
+        weft.compile(path, "llvm -threads=1", strict=strict, on_stage=lambda s, into=stages: into.append(s.stage))  # type: ignore[misc]
+        found.append(stages)
+    assert [stages == ["cache"] for stages in found] == [False, False, True, True]

@@ -739,6 +739,8 @@ def test_registering_by_hand_and_taking_it_back() -> None:
     plugin = Engines()
     host.register(plugin, "mine")
     assert [p.distribution for p in host.plugins] == ["(registered by hand)"]
+    with pytest.raises(PluginError, match="there is a plugin 'mine' already\n  hint: unregister it before, or give another name"):
+        host.register(Engines(), "mine")
     host.unregister("mine")
     assert host.plugins == []
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import secrets
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
-if TYPE_CHECKING:
-    from weft.plugins import Plugin
+from weft.plugins import BY_HAND, Plugin
+
+_PROCESS = secrets.token_hex(8)
 
 
 def hash_file(path: Path, digest: Any) -> None:
@@ -28,21 +32,31 @@ def stamp_files(paths: Sequence[Path], digest: Any) -> None:
 
 
 def source_fingerprint(plugin: Plugin) -> str:
-    """Name and version of a plugin's distribution, and a hash of its sources where they can change without a new version."""
+    """Name and version of a plugin's distribution, and a hash of its sources where they can change without a new version.
+
+    What was registered by hand is known by its sources as they are when it is registered; without a file, in a notebook, as long as it is registered.
+    """
+    if plugin.distribution == BY_HAND:
+        module = plugin.object.__name__ if isinstance(plugin.object, ModuleType) else type(plugin.object).__module__
+        sources = _tree_hash(module.split(".")[0], plugin.serial)
+        return f"{plugin.name}+{sources if sources != '-' else f'{_PROCESS}.{plugin.serial}'}"
     package = plugin.origin.split(":")[0].split(".")[0]
     return f"{plugin.distribution}=={plugin.version}+{_tree_hash(package)}"
 
 
 @cache
-def _tree_hash(package: str) -> str:
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        return "-"
-    root = Path(next(iter(spec.submodule_search_locations)))
-    if "site-packages" in root.parts:
+def _tree_hash(package: str, serial: int = 0) -> str:
+    """Of a package's files, or of a module's one; "-" where there are none, or where they belong to a version. Another `serial` looks again."""
+    try:
+        spec = importlib.util.find_spec(package)
+        places = [] if spec is None else [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.origin else [])]
+    except ValueError:  # a script
+        places = [getattr(sys.modules.get(package), "__file__", None)]
+    root = Path(places[0]) if places and places[0] else None
+    if root is None or not root.exists() or "site-packages" in root.parts:
         return "-"
     digest = hashlib.sha256()
-    for file in sorted(root.rglob("*.py")):
+    for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
         digest.update(str(file.relative_to(root)).encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]

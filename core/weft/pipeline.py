@@ -354,7 +354,7 @@ def compile(
     input_shapes = _checked_shapes(input_shapes) if input_shapes else None
     own = [_as_pass(p) for p in passes]
     # Who asks for the stages to be written wants them to run.
-    key = None if passes or strict or not cache or settings.DUMP.get() else model_key(model, resolved, input_shapes, frontend)
+    key = None if passes or not cache or settings.DUMP.get() else model_key(model, resolved, input_shapes, frontend, strict)
     store = Cache("models")
     if key is not None:
         started = time.perf_counter()
@@ -446,7 +446,9 @@ def mixed(targets: Sequence[ResolvedTarget]) -> bool:
     return len(targets) > 1 or not targets[0].native
 
 
-def model_key(model: Any, target: Sequence[ResolvedTarget], input_shapes: Mapping[str, Sequence[int]] | None, frontend: str | None) -> str | None:
+def model_key(
+    model: Any, target: Sequence[ResolvedTarget], input_shapes: Mapping[str, Sequence[int]] | None, frontend: str | None, strict: bool = False
+) -> str | None:
     """What identifies a compilation: the model's bytes, the target, options and the versions of everything. None: not cached."""
     digest = hashlib.sha256()
     if isinstance(model, (str, os.PathLike)):
@@ -466,7 +468,7 @@ def model_key(model: Any, target: Sequence[ResolvedTarget], input_shapes: Mappin
         return None
     shapes = sorted((k, tuple(v)) for k, v in (input_shapes or {}).items())
     targets = [(str(t.target), t.fingerprint) for t in target]
-    digest.update(repr((targets, shapes, frontend, fingerprints())).encode())
+    digest.update(repr((targets, shapes, frontend, strict, fingerprints())).encode())
     return digest.hexdigest()
 
 

@@ -7,6 +7,7 @@ done here: entry points are loaded one by one, sorted; a failure is kept as data
 from __future__ import annotations
 
 import importlib.metadata as metadata
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,8 @@ KNOWN_FRONTENDS = {
 
 @dataclass
 class Plugin:
-    """One entry point: loaded, or quarantined with the reason in `failure`. `notes`: what looks like a mistake and harms nobody."""
+    """One entry point: loaded, or quarantined with the reason in `failure`. `notes`: what looks like a mistake and harms nobody. `serial` tells it from
+    others of this process, such as one that was registered by hand under this name before."""
 
     name: str
     distribution: str
@@ -49,6 +51,7 @@ class Plugin:
     failure: str | None = None
     error: BaseException | None = field(default=None, repr=False)
     notes: list[str] = field(default_factory=list)
+    serial: int = field(default_factory=itertools.count().__next__)
 
     @property
     def healthy(self) -> bool:
@@ -218,8 +221,10 @@ class PluginHost:
         """Adds a plugin object by hand (tests, notebooks).
 
         Raises:
-            PluginError: a hook of it is not as it should be.
+            PluginError: a hook of it is not as it should be, or a plugin of this name is there.
         """
+        if self.manager.has_plugin(name):
+            raise PluginError(f"there is a plugin '{name}' already", hint="unregister it before, or give another name")
         added = Plugin(name, BY_HAND, "", "", repr(plugin), plugin)
         self._register(added)
         self.plugins.append(added)

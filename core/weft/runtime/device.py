@@ -170,7 +170,7 @@ def _of_plugins() -> Mapping[str, DeviceKind]:
 
 _find: Callable[[], Mapping[str, DeviceKind]] = _of_plugins
 _open: dict[str, Device] = {}
-_opening = threading.Lock()
+_opening = threading.RLock()  # a device may be made of others
 
 
 def close_devices(then: Mapping[str, Device] | None = None) -> dict[str, Device]:
