@@ -50,7 +50,7 @@ def _levels(text: str) -> list[int]:
 
 
 class _Progress:
-    """A bar on a terminal, a line a level elsewhere; failures at once."""
+    """A bar on a terminal, a line a level and a line a tenth elsewhere; failures at once."""
 
     def __init__(self, target: str) -> None:
         from weft.cli.terminal import Progress
@@ -75,6 +75,8 @@ class _Progress:
             self.level = result.level
             if bar.disable:
                 typer.echo(f"level {result.level} {LEVELS[result.level][0]}: {LEVELS[result.level][1]} …", err=True)
+        if bar.disable and total >= 100 and number * 10 // total > (number - 1) * 10 // total:
+            typer.echo(f"    {number} of {total} checks", err=True)
         if result.outcome == "failed":
             bar.console.print(f"FAILED {result}", markup=False, highlight=False)
 

@@ -241,12 +241,15 @@ class Kit:
         small as these graphs are.
 
         Raises:
-            Declined: llvm is not installed, and the target does not take all.
+            Declined: the target does not take all, and nothing is there for the rest.
         """
         targets = self.targets()
         if self.native:
             one = Compilation(self.target, cache=False)
-            return Compiled(one.run(graph), one.kernels)
+            try:
+                return Compiled(one.run(graph), one.kernels)
+            except (UnsupportedError, CodegenError) as error:
+                raise Declined(str(error)) from error
         mixed = MixedCompilation(targets, cache=False, by_cost=False)
         try:
             return Compiled(mixed.run(graph), self._kernels(mixed), mixed.placement)

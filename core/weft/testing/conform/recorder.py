@@ -72,6 +72,8 @@ class Recorder:
         if report.skipped:
             reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
             reason = reason.removeprefix("Skipped: ")
+            if reason.startswith("got empty parameter set"):
+                reason = "the target has none"
             declined = reason.startswith("declined: ")
             return ("declined", reason.removeprefix("declined: ")) if declined else ("skipped", reason)
         return "failed", f"{self.report.subject}: {self.messages.pop(report.nodeid, str(report.longrepr))}"
