@@ -102,7 +102,7 @@ def test_what_a_large_model_refers_to_is_remembered_with_its_hash(tmp_path: Path
 
 def test_what_is_strict_is_remembered_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
-    path = save_with_external_data(tmp_path, np.ones((3, 4), np.float32))
+    path = save_with_external_data(tmp_path, np.ones((30, 40), np.float32))
     found: list[list[str]] = []
     for strict in (False, True, False, True):
         stages: list[str] = []

@@ -388,3 +388,19 @@ def test_memory_that_fails_is_an_error_of_the_device(board: Board, monkeypatch: 
 def test_storage_has_to_be_as_it_is_for_one_native_step(board: Board) -> None:
     with pytest.raises(InputError, match="storage for output 'y' must be contiguous, aligned and writable"):
         plan().run({"x": np.ones((3, 4), np.float32)}, {"y": np.zeros((4, 3), np.float32).T})
+
+
+def test_a_device_may_be_made_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def both() -> Board:
+        devices.open_device("inner")
+        return Board()
+
+    monkeypatch.setattr(devices, "_open", {})
+    kinds = {"board": DeviceKind("board", lambda: None, both), "inner": DeviceKind("inner", lambda: None, Board)}
+    monkeypatch.setattr(devices, "_find", lambda: kinds)
+    x = np.ones((3, 4), np.float32)
+    done = threading.Thread(target=lambda: np.testing.assert_allclose(plan()(x), expected(x)), daemon=True)
+    done.start()
+    done.join(20)
+    assert not done.is_alive(), "it waits for itself"
+    assert list(devices._open) == ["inner", "board"]
