@@ -105,6 +105,7 @@ def test_lanes_are_read_before_any_is_written() -> None:
         Store(y, (ramp(15, -1),), Load(y, (ramp(8),))),
         Store(y, (ramp(0),), ex.Add(Load(y, (ramp(0),)), Load(y, (ramp(0),)))),
         AtomicUpdate(y, (ramp(3, 0),), "add", Load(y, (ramp(0),))),
+        Store(y, (ramp(2),), ex.Add(Load(y, (ramp(1),)), Load(y, (ramp(3),))), ex.Lt(Load(y, (ramp(5),)), ex.Broadcast(ex.const(9.0), 8))),
     )
     text = agree(Program("p", (x,), (y,), (), body), [np.arange(16, dtype=np.float32)])
     assert "y[lane] = y[lane] + y[lane];" in text  # no copy where none is needed

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.codegen.base import THREADS
-from weft.codegen.c_family import Formulas, identifier
+from weft.codegen.c_family import SizeFormulas, identifier
 from weft.codegen.segment import (
     AllocateOutput,
     BindData,
@@ -104,14 +104,11 @@ def emit_segment(spec: SegmentSpec) -> str:
 class _Emitter:
     def __init__(self, spec: SegmentSpec) -> None:
         self.spec = spec
-        self.formulas = Formulas(C)
+        self.sizes = SizeFormulas(C, (*_NAMES, *(identifier(k, C.words) for k in spec.kernels())))
         self.lines: list[str] = []
-        self.bound = {THREADS.name}
         self.sources = {s.name: s.source for s in spec.symbols}
         self.allocated: set[int] = set()
         self.pending = [(i, axis, d) for i, t in enumerate(spec.inputs) for axis, d in enumerate(t.dims)]
-        for name in (*_NAMES, *(identifier(k) for k in spec.kernels())):
-            self.formulas.declare(f" {name}", name)
 
     # -- text
 
@@ -125,29 +122,15 @@ class _Emitter:
         self.line(f"if (!({cond})) return fail(ctx, {int(code)}, {len(args)}, {given});")
 
     def formula(self, e: ex.Expr) -> str:
-        """`e` here. Raises CodegenError if a symbol in it is not bound."""
-        for name in ex.free_vars(e):
-            if name not in self.bound:
-                known = ", ".join(sorted(self.bound - {THREADS.name})) or "none"
-                raise CodegenError(f"symbol '{name}' is used before it is bound", where=self.spec.name, hint=f"bound so far: {known}")
-        if any(not (n.dtype.is_integer or n.dtype.is_bool) or n.dtype.lanes != 1 for n in ex.walk(e)):
-            raise CodegenError(f"a segment cannot compute '{e}'", where=self.spec.name, why="shape formulas are integers", hint="compute it in a kernel")
-        f = self.formulas
-        f.begin(e)
-        value = f.value(e)
-        for text in f.lines:
-            self.line(text)
-        f.lines = []
-        return value.at(3)
+        """`e` here. Raises CodegenError if a symbol in it is not bound, or if it is not of integers."""
+        lines, text = self.sizes.text(e)
+        for line in lines:
+            self.line(line)
+        return text
 
-    def bind(self, name: str, text: str, range_: Range) -> None:
+    def bind(self, name: str, text: str, values: Range) -> None:
         """A new symbol."""
-        self.formulas.ranges[name] = range_
-        self.line(f"const int64_t {self.formulas.declare(name)} = {text};")
-        self.bound.add(name)
-
-    def known(self, e: ex.Expr) -> bool:
-        return ex.free_vars(e).keys() <= self.bound
+        self.line(f"const int64_t {self.sizes.bind(name, values)} = {text};")
 
     # -- inputs
 
@@ -182,14 +165,14 @@ class _Emitter:
             self.check_dims()
             count = " * ".join(f"in[{ref.index}]->shape[{axis}]" for axis in range(len(self.spec.inputs[ref.index].dims))) or "1"
             self.fail_unless(f"{count} > {source.index}", ErrorCode.DATA_SIZE, (str(ref.index), str(source.index), count))
-        kind = self.formulas.language.memory_type(source.dtype)
+        kind = self.sizes.type(source.dtype)
         self.bind(name, f"(({kind} *)({self.pointer(source.buffer)}))[{source.index}]", Range())
 
     def check_dims(self) -> None:
         """Compares every input dimension whose formula has become known."""
         waiting = []
         for index, axis, expected in self.pending:
-            if not self.known(expected):
+            if not self.sizes.knows(expected):
                 waiting.append((index, axis, expected))
                 continue
             got = f"in[{index}]->shape[{axis}]"
@@ -231,7 +214,7 @@ class _Emitter:
             case KernelCall():
                 self.call(item, number)
             case BindSymbol():
-                self.bind(item.name, self.formula(item.value), self.formulas.range(item.value))
+                self.bind(item.name, self.formula(item.value), self.sizes.range(item.value))
                 self.check_dims()
             case BindData():
                 self.bind_data(item.symbol)
@@ -250,7 +233,7 @@ class _Emitter:
             self.line(f"buffers[{slot}] = {self.pointer(buffer)};")
         for slot, dim in enumerate(item.dims):
             self.line(f"dims[{slot}] = {self.formula(dim)};")
-        self.line(f"if ((status = {identifier(item.kernel)}(ctx, buffers, dims)) != 0) return failed_kernel(ctx, {number}, status);")
+        self.line(f"if ((status = {identifier(item.kernel, C.words)}(ctx, buffers, dims)) != 0) return failed_kernel(ctx, {number}, status);")
 
     def allocate(self, item: AllocateOutput) -> None:
         k, rank = item.index, len(item.shape)
@@ -274,7 +257,7 @@ class _Emitter:
         calls = [i for i in spec.items if isinstance(i, KernelCall)]
         slots = max([1] + [len(i.buffers) for i in calls])
         dims = max([1] + [len(i.dims) for i in calls] + [len(i.shape) for i in spec.items if isinstance(i, AllocateOutput)])
-        threads = self.formulas.declare(THREADS.name, "threads")
+        threads = self.sizes.bind(THREADS.name)
         self.bind_inputs()
         self.reserve(spec.arena_bytes)
         for number, item in enumerate(spec.items):
@@ -286,8 +269,8 @@ class _Emitter:
         text = [f"// segment {spec.name}", *C.header, "#include <stddef.h>", _HEAD]
         if any(isinstance(i, Stamp) for i in spec.items):
             text.append(_CLOCK)
-        text += self.formulas.definitions.texts()
-        text += [C.kernel.format(name=identifier(k)) + ";" for k in spec.kernels()]
+        text += self.sizes.definitions()
+        text += [C.kernel.format(name=identifier(k, C.words)) + ";" for k in spec.kernels()]
         text += ['__attribute__((visibility("default"))) int32_t run(context *ctx, const tensor *const *in, tensor *const *out) {']
         text += [f"  void *buffers[{slots}];", f"  int64_t dims[{dims}] = {{0}};", "  int32_t status = 0;"]
         text += [f"  const int64_t {threads} = ctx->threads > 1 ? ctx->threads : 1;", "  (void)in, (void)out, (void)buffers, (void)dims, (void)status;"]

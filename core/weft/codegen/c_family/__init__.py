@@ -2,7 +2,7 @@
 
 from weft.codegen.c_family.dialect import Dialect
 from weft.codegen.c_family.emitter import VERSION, Emitted, Emitter
-from weft.codegen.c_family.formulas import Formulas
 from weft.codegen.c_family.language import identifier
+from weft.codegen.c_family.sizes import SizeFormulas
 
-__all__ = ["VERSION", "Dialect", "Emitted", "Emitter", "Formulas", "identifier"]
+__all__ = ["VERSION", "Dialect", "Emitted", "Emitter", "SizeFormulas", "identifier"]

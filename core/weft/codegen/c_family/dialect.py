@@ -30,8 +30,8 @@ class Dialect:
         buffer_entry, size_entry: statements that take a buffer or a dim out of a table, with the same fields.
         function: what stands before a helper function.
         constant_tables: what stands before a table of constants.
-        scopes: memory scope → a declaration inside the kernel, with `{type}`, `{name}`, `{size}` (elements). "global" is no such scope: a buffer of it is
-            scratch, a parameter behind the outputs.
+        scopes: memory scope → a declaration inside the kernel, with `{type}`, `{name}`, `{size}` (elements), `{align}` (bytes). "global" is no such scope:
+            a buffer of it is scratch, a parameter behind the outputs.
         shared_scopes: those of `scopes` whose declarations must stand at the top of a kernel, since all its threads see them.
         stack_bytes: a buffer declared inside the kernel has at most so many bytes, or else it is scratch, where one thread runs all (`serial`).
         serial: one thread runs the kernel: parallel loops are loops, atomic updates are updates.
@@ -46,6 +46,8 @@ class Dialect:
         widen, narrow: a float of less than 32 bits → formula of `{0}` that makes it a float32, or it of a float32; default: integer arithmetic on its bits.
         vectors: "float32x4" → the language's vector type, where whole vectors can be moved at once.
         vector_copy: statement that moves one: `{type}`, `{to}`, `{to_space}`, `{source}`, `{source_space}` (addresses and their address spaces).
+        lanes: declaration of the lanes of a vector: `{type}`, `{name}`, `{size}`; aligned as `vector_copy` wants it.
+        unroll: a line in front of loops over lanes.
         spaces: scope → the address space in a pointer's type.
         reserved: more names that no variable may have; those in the table's entries are `words`.
     """
@@ -78,6 +80,8 @@ class Dialect:
     narrow: Mapping[str, str] = field(default_factory=dict)
     vectors: Mapping[str, str] = field(default_factory=dict)
     vector_copy: str = ""
+    lanes: str = "{type} {name}[{size}];"
+    unroll: str = ""
     spaces: Mapping[str, str] = field(default_factory=dict)
     reserved: frozenset[str] = frozenset()
 
@@ -90,9 +94,9 @@ class Dialect:
     def words(self) -> frozenset[str]:
         """Every name that the table uses or reserves."""
         tables = (self.types, self.functions, self.intrinsics, self.indices, self.atomics, self.scopes, self.vectors, self.widen, self.narrow)
-        entries = [self.kernel, self.end, self.barrier, self.bitcast, self.vector_copy, self.infinity, self.nan, *self.more_parameters]
+        entries = [self.kernel, self.end, self.barrier, self.bitcast, self.vector_copy, self.lanes, self.infinity, self.nan, *self.more_parameters]
         text = " ".join([*entries, *(e for table in tables for e in table.values())])
-        return self.reserved | {w for form in ("", "f") for w in re.findall(r"[A-Za-z_]\w*", re.sub(r"\{.*?\}", " ", text.replace("{f}", form)))}
+        return self.reserved | {w for form in ("", "f") for w in re.findall(r"(?<![.\w])[A-Za-z_]\w*", re.sub(r"\{.*?\}", " ", text.replace("{f}", form)))}
 
     def __hash__(self) -> int:
         return hash((self.name, self.kernel))

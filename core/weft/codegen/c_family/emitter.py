@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from weft import dtypes as dt
 from weft.codegen.c_family.dialect import Dialect
-from weft.codegen.c_family.formulas import Formulas
+from weft.codegen.c_family.formulas import Formulas, parts
 from weft.codegen.c_family.language import identifier
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
@@ -140,7 +140,7 @@ class _Kernel:
         self.formulas = Formulas(dialect)
         self.formulas.suppose_extents([*program.params, *(s.buffer for s in lp.walk_stmts(program.body) if isinstance(s, lp.Allocate))])
         self.symbol = identifier(program.name, dialect.words)
-        self.formulas.declare(" kernel", self.symbol)
+        self.formulas.fresh(self.symbol)
         self.lines: list[str] = []
         self.top: list[str] = []  # declarations that all threads of a group see
         self.depth = 1
@@ -308,13 +308,14 @@ class _Kernel:
             f.ranges[s.var.name] = f.range(s.value)
         lanes = s.var.dtype.lanes
         if lanes == 1:
-            value = f.value(s.value)
+            text = f.value(s.value).text
             self._flush()
-            self.line(f"const {f.language.type(s.var.dtype)} {f.declare(s.var.name)} = {value.text};")
+            self.line(f"const {f.language.type(s.var.dtype)} {f.declare(s.var.name)} = {text};")
             return
+        value = self._moved(s.value)
         name = f.declare(s.var.name)
-        self.line(f"{f.language.type(s.var.dtype)} {name}[{lanes}];")
-        self._fill(name, s.value, lanes)
+        self._array(name, s.var.dtype)
+        self._fill(name, value, lanes)
 
     def _allocate(self, b: Buffer) -> None:
         f = self.formulas
@@ -324,7 +325,7 @@ class _Kernel:
         if b.dtype.kind == "complex":
             f.definitions.complex(b.dtype)
         elements = max(1, int(byte_size(b).value) // b.dtype.scalar.bytes)  # type: ignore[attr-defined]
-        text = self.dialect.scopes[b.scope].format(type=f.language.memory_type(b.dtype), name=name, size=elements)
+        text = self.dialect.scopes[b.scope].format(type=f.language.memory_type(b.dtype), name=name, size=elements, align=b.align)
         if b.scope in self.dialect.shared_scopes:
             self.top.append(text)
         else:
@@ -398,7 +399,8 @@ class _Kernel:
             self._store(s)
             return
         # All lanes are read before any is written.
-        value = s.value
+        value = self._moved(s.value)
+        s = lp.Store(s.buffer, s.indices, value, s.predicate)
         if self._copied(s):
             return
         if _reads(s.buffer, s.indices, [value, *([] if s.predicate is None else [s.predicate])], self.program):
@@ -429,9 +431,27 @@ class _Kernel:
         f = self.formulas
         t = f.language.type(dt.int64)
         self._lane = f.lane = self._lane or f.fresh("lane")
+        if self.dialect.unroll:
+            self.line(self.dialect.unroll)
         with self.braces(f"for ({t} {f.lane} = 0; {f.lane} < {lanes}; ++{f.lane})"):
             yield
         f.lane = None
+
+    def _array(self, name: str, d: dt.DType) -> None:
+        self.line(self.dialect.lanes.format(type=self.formulas.language.type(d), name=name, size=d.lanes))
+
+    def _moved(self, value: Expr) -> Expr:
+        """`value` with whole vectors that the language moves at once in arrays of their own, if they are loaded in any case."""
+        if not self.dialect.vectors or isinstance(value, Load):
+            return value
+        kept: dict[Expr, Expr] = {}
+        stack = [value]
+        while stack:
+            e = stack.pop()
+            if isinstance(e, Load) and e.predicate is None and e not in kept and self._vector_address(e.buffer, e.indices) is not None:
+                kept[e] = self._kept(e, e.dtype.lanes)
+            stack += [c for c, always in parts(e) if always]
+        return ex.transform(value, lambda e: kept.get(e)) if kept else value
 
     def _kept(self, value: Expr, lanes: int) -> Expr:
         """The lanes of a value, computed now."""
@@ -439,7 +459,7 @@ class _Kernel:
         name = f.fresh("lanes")
         var = ex.Var(f" {name}", value.dtype.with_lanes(lanes))
         f.names[var.name] = name
-        self.line(f"{f.language.type(value.dtype)} {name}[{lanes}];")
+        self._array(name, var.dtype)
         self._fill(name, value, lanes)
         return var
 

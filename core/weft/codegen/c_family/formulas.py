@@ -80,20 +80,20 @@ class Formulas:
 
     # -- names
 
-    def declare(self, name: str, as_: str | None = None) -> str:
+    def declare(self, name: str) -> str:
         """A name of its own for a new variable or buffer, which stands for `name` from now on."""
-        wanted = text = identifier(as_ or name, self.dialect.words)
+        text = self.names[name] = self.fresh(name)
+        return text
+
+    def fresh(self, stem: str) -> str:
+        """A name of its own for something new."""
+        wanted = text = identifier(stem, self.dialect.words)
         k = 1
         while text in self._taken:
             k += 1
             text = f"{wanted}_{k}"
         self._taken.add(text)
-        self.names[name] = text
         return text
-
-    def fresh(self, stem: str) -> str:
-        """A name of its own for something that the program does not name."""
-        return self.declare(f" {stem}", stem)
 
     def name_of(self, name: str) -> str:
         try:
@@ -130,7 +130,7 @@ class Formulas:
             if (e, certain) in seen or (e, True) in seen:
                 return
             seen.add((e, certain))
-            for child, always in _children(e):
+            for child, always in parts(e):
                 visit(child, certain and always)
             if e in self._repeated and e not in self._memo and (certain or e not in self._impure):
                 self.value(e)
@@ -472,7 +472,7 @@ def _is_zero(e: Expr | None) -> bool:
     return isinstance(e, ex.Const) and e.value == 0
 
 
-def _children(e: Expr) -> list[tuple[Expr, bool]]:
+def parts(e: Expr) -> list[tuple[Expr, bool]]:
     """What a formula is made of, and whether it is computed in any case."""
     if isinstance(e, ex.Select):
         return [(e.cond, True), (e.a, False), (e.b, False)]
