@@ -115,7 +115,7 @@ class Compilation:
             inputs=[tensor_info(t.name, t.dtype, t.dims) for t in spec.inputs],
             outputs=[tensor_info(t.name, t.dtype, t.dims) for t in spec.outputs],
             code=segment.sections,
-            steps=[segment.step("main", [t.name for t in spec.inputs], [t.name for t in spec.outputs])],
+            steps=[segment.step("main", [t.name for t in spec.inputs], [t.name for t in spec.outputs], list(segment.constants))],
             constants=segment.constants,
             pool="pool" if "pool" in segment.sections else None,
             arena=str(spec.arena_bytes),
@@ -266,10 +266,10 @@ class Segment:
     sections: Mapping[str, NativeCode]
     constants: Mapping[str, Any]
 
-    def step(self, section: str, inputs: Sequence[str], outputs: Sequence[str], prefix: str = "") -> Native:
-        """The step that calls it, with these names of values, of a plan where its constants' names begin with `prefix`."""
+    def step(self, section: str, inputs: Sequence[str], outputs: Sequence[str], constants: Sequence[str]) -> Native:
+        """The step that calls it, of a plan where its values and constants have these names."""
         items = tuple(str(getattr(i, "kernel", type(i).__name__)) for i in self.assembly.spec.items)
-        return Native(section, "run", items, tuple(inputs), tuple(outputs), tuple(prefix + name for name in self.constants), self.assembly.checks)
+        return Native(section, "run", items, tuple(inputs), tuple(outputs), tuple(constants), self.assembly.checks)
 
 
 def tensor_info(name: str, dtype: DType, dims: Sequence[Expr | int]) -> TensorInfo:

@@ -258,6 +258,7 @@ class _Plan:
         self.steps: list[Step] = []
         self.code: dict[str, NativeCode] = {}
         self.constants: dict[str, Any] = {}
+        self.stored: dict[tuple[int, str], tuple[str, Any]] = {}  # (its data, layout) → name, and the data, which stay the only ones of this id
         self.there: dict[str, list[str]] = {}  # value → places, the first is where it was made
         self.arenas: list[str] = []
 
@@ -267,6 +268,7 @@ class _Plan:
         target = self.by_kind[region.target]
         extra = [p for p in self.compilation.extra if p.after and p.after not in SHARED]
         one = Compilation(target, extra, self.compilation.on_stage, self.compilation.cache)
+        one.dumped = self.compilation.regions[-1].dumped if self.compilation.regions else 0  # files are numbered through
         self.compilation.regions.append(one)
         place = HOST if target.native else target.device
         inputs, outputs = [v.name for v in node.inputs if v is not None], [v.name for v in node.outputs]
@@ -278,8 +280,8 @@ class _Plan:
             self.code[section] = segment.sections["main"]
             if "pool" in segment.sections:
                 self.code["pool"] = segment.sections["pool"]
-            self.constants.update({f"{section}.{name}": data for name, data in segment.constants.items()})
-            self.steps.append(segment.step(section, inputs, outputs, f"{section}."))
+            constants = [self.constant(section, v, segment.constants[v.name]) for v in segment.assembly.constants]
+            self.steps.append(segment.step(section, inputs, outputs, constants))
             self.arenas.append(str(segment.assembly.spec.arena_bytes))
         else:
             call = self._device(one, region.body, target.device, section, inputs, outputs)
@@ -287,6 +289,12 @@ class _Plan:
                 self.bring(name, place)
             self.steps.append(call)
         self.there.update({name: [place] for name in outputs})
+
+    def constant(self, section: str, value: Value, packed: Any) -> str:
+        """The name of a constant in the plan; what several sections read alike is there once."""
+        name, _ = self.stored.setdefault((id(value.constant), str(value.tensor.layout)), (f"{section}.{value.name}", value.constant))
+        self.constants.setdefault(name, packed)
+        return name
 
     def bring(self, name: str, place: str) -> None:
         """Copies until a value is at `place`; copies between devices go over the host."""
@@ -314,8 +322,7 @@ class _Plan:
                     if id(root) in names:
                         places.append(Place("value", names[id(root)]))
                     elif root.constant is not None:
-                        self.constants[f"{section}.{root.name}"] = weights[root]
-                        places.append(Place("constant", f"{section}.{root.name}"))
+                        places.append(Place("constant", self.constant(section, root, weights[root])))
                     else:
                         places.append(Place("arena", offset=_text(memory.offsets[root.name]), bytes=_text(stored_bytes(root))))
                 return index[id(root)]

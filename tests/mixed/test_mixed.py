@@ -108,6 +108,30 @@ def test_an_input_that_only_tells_a_size_is_not_copied() -> None:
         np.testing.assert_array_equal(got, np.broadcast_to(np.maximum(a, 0), (n, 3)))
 
 
+def test_a_constant_of_several_regions_is_held_once(tmp_path: Path) -> None:
+    g = GraphBuilder("tied")
+    x, w = g.input("x", tensor_type("float32", (4, 64))), g.constant(np.random.default_rng(0).random((64, 64), np.float32), "w")
+    y = g.add(Softmax(), g.add(MatMul(), x, w))
+    g.output(g.add(Multiply(), g.add(Add(), y, g.constant(np.float32(2), "two")), g.add(MatMul(), y, w)), "z")
+    graph = g.build()
+    exe = weft.compile(graph, "board -ops=MatMul, llvm -threads=1", cache=False)
+    assert [s.section for s in exe.manifest.steps if isinstance(s, DeviceCall)] == ["board0", "board2"]
+    assert [c.shape for c in exe.manifest.constants].count((64, 64)) == 1
+    exe.save(tmp_path / "m.weft")
+    a = np.random.default_rng(1).random((4, 64), np.float32)
+    for e in (exe, weft.Executable.load(tmp_path / "m.weft")):
+        np.testing.assert_allclose(e(a), evaluate(graph, [a])[0], rtol=1e-4)
+
+
+def test_stages_of_all_regions_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_DUMP", "schedule,fuse")
+    monkeypatch.setenv("WEFT_DUMP_DIR", str(tmp_path))
+    weft.compile(model(), "board -ops=Softmax, llvm -threads=1")
+    files = sorted(tmp_path.iterdir())
+    assert [int(f.name[:4]) for f in files] == list(range(1, len(files) + 1))
+    assert len([f for f in files if "-fuse-" in f.name]) == 3
+
+
 def test_copies_that_cost_more_than_they_bring_are_not_made() -> None:
     # The rules of the board say no cost, so each of its nodes is free: only the copies count, against nothing.
     exe = weft.compile(model(), "board -ops=Relu -latency=100, llvm", cache=False)
