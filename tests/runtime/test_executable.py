@@ -308,3 +308,16 @@ def test_large_results_are_aligned() -> None:
     for shape in ((1,), (1024,), (33, 77)):
         assert aligned_empty(shape, np.dtype(np.float32)).shape == shape
     assert aligned_empty((5000,), np.dtype(np.float32)).ctypes.data % 64 == 0
+
+
+def test_a_result_that_no_memory_holds() -> None:
+    import weft
+    from weft.errors import ExecutionError
+    from weft.graph.nodes import GraphBuilder, tensor_type
+    from weft.ops.movement import BroadcastTo
+
+    g = GraphBuilder("huge")
+    g.output(g.add(BroadcastTo((1 << 20, 1 << 40)), g.input("x", tensor_type("float32", (1,)))), "y")
+    executable = weft.compile(g.build(), "llvm -threads=1", cache=False)
+    with pytest.raises(ExecutionError, match=r"no memory for output 'y' of 'huge'\n  y: float32\[1048576, 1099511627776\]\n  why: "):
+        executable(np.ones(1, np.float32))

@@ -154,7 +154,7 @@ class NativeSegment:
         self._output_dtypes = tuple(dtype(o.dtype).numpy for o in self.outputs)
         self._slots = tuple((i, info.name, of, len(info.shape)) for i, (info, of) in enumerate(zip(self.inputs, self._input_dtypes)))
         # Outputs of constant shape are allocated here, without a call back from native code.
-        self._fixed = tuple(o.shape if all(isinstance(d, int) for d in o.shape) else None for o in self.outputs)
+        self._fixed = tuple(_constant(o.shape) for o in self.outputs)
         self._output_names = tuple(o.name for o in self.outputs)
         self._free: list[_Call] = []
         self._most_free = max(4, os.cpu_count() or 1)
@@ -183,8 +183,8 @@ class NativeSegment:
                 if shape is None:
                     call.outputs.items[i].data = None
                 elif out is None or self._output_names[i] not in out:
-                    results[i] = fresh = aligned_empty(shape, self._output_dtypes[i])  # type: ignore[arg-type]
-                    call.outputs.bind(i, array_address(fresh), shape)  # type: ignore[arg-type]
+                    results[i] = fresh = self._room(i, shape)
+                    call.outputs.bind(i, array_address(fresh), shape)
             if out is not None:
                 copies = self._bind_out(call, out, held)
             code = self._run(call.address, tensors.address, call.outputs.address)
@@ -192,13 +192,20 @@ class NativeSegment:
                 raise self._failure(call, code, held)
             for source, target in copies:
                 target[...] = source
-            return [_target(r, copies) for r in results] if copies else list(results)  # type: ignore
+            return [_target(r, copies) for r in results] if copies else list(results)  # type: ignore[arg-type] # none is missing now
         finally:
             for i in range(len(results)):
                 results[i] = None
             call.failure = None
             if len(self._free) < self._most_free:
                 self._free.append(call)
+
+    def _room(self, i: int, shape: tuple[int, ...]) -> Array:
+        """Fresh memory for an output."""
+        try:
+            return aligned_empty(shape, self._output_dtypes[i])
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise ExecutionError(f"no memory for output '{self.outputs[i].name}' of '{self.name}'", where=str(self.outputs[i]), why=str(error)) from None
 
     def _bind_out(self, call: _Call, out: Mapping[str, Any], held: list[Array]) -> list[tuple[Array, Array]]:
         """Puts the caller's storage in place; gives (temporary, target) for storage that overlaps an input or other storage."""
@@ -261,7 +268,13 @@ class NativeSegment:
         return ExecutionError(f"'{name}' failed with code {code or returned}", why=f"arguments {args}")
 
 
-def _target(result: Array | None, copies: Sequence[tuple[Array, Array]]) -> Array | None:
+def _constant(shape: Sequence[int | str]) -> tuple[int, ...] | None:
+    """The shape, if a run does not change it."""
+    sizes = tuple(d for d in shape if isinstance(d, int))
+    return sizes if len(sizes) == len(shape) else None
+
+
+def _target(result: Array, copies: Sequence[tuple[Array, Array]]) -> Array:
     """The caller's own storage where a temporary stood in for it."""
     return next((target for source, target in copies if source is result), result)
 

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,6 +49,7 @@ class Absent:
 
 
 Attributes: TypeAlias = Mapping[str, AttributeProto]
+NO_ATTRIBUTES: Attributes = MappingProxyType({})
 Operand: TypeAlias = "Value | Content | Poison | Absent | list[Any]"
 
 
@@ -196,7 +198,7 @@ class Importer:
 
     # -- nodes
     def nodes(
-        self, nodes: Sequence[NodeProto], scope: Scope, versions: Mapping[str, int], where: str, attributes: Attributes = {}, depth: int = 0  # noqa: B006
+        self, nodes: Sequence[NodeProto], scope: Scope, versions: Mapping[str, int], where: str, attributes: Attributes = NO_ATTRIBUTES, depth: int = 0
     ) -> None:
         """Imports nodes, whose order must be topological; if it is not, they are sorted or the cycle is named."""
         waiting = list(enumerate(nodes))
