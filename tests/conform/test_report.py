@@ -60,7 +60,7 @@ class Page(HTMLParser):
 def test_console_json_and_page_agree(install: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     install("wrong_result")
     files = tmp_path / "report.json", tmp_path / "report.html"
-    words = ["-t", TARGET, "--quick", "--level", "1,3,6", "-k", "machine or Relu or MatMul or mlp", "--json", str(files[0]), "--html", str(files[1])]
+    words = ["-t", TARGET, "--quick", "--level", "1,3,6", "-k", "machine or Relu or MatMul or (mlp and any)", "--json", str(files[0]), "--html", str(files[1])]
     with pytest.raises(SystemExit, match="1"):
         main(["conform", *words])
     console, data, shown = capsys.readouterr().out, json.loads(files[0].read_text()), Page(files[1].read_text())
@@ -101,8 +101,8 @@ def test_console_json_and_page_agree(install: Callable[..., str], capsys: pytest
     }
 
     (share,), (row,) = data["models"], shown.tables["models"][1:]
-    assert row[0] == share["model"] == "mlp" and row[1].strip() == f"{share['share']:.1%}" and row[3] == f"{share['taken']} of {share['nodes']}"
-    assert f"mlp: {share['share']:.1%} of {row[2]} multiply-adds, {row[3]} nodes" in console
+    assert row[0] == share["model"] == "mlp of any batch" and row[1].strip() == f"{share['share']:.1%}" and row[3] == f"{share['taken']} of {share['nodes']}"
+    assert f"mlp of any batch: {share['share']:.1%} of {row[2]} multiply-adds, {row[3]} nodes" in console
 
 
 def _numbers(cell: str) -> tuple[int, int]:

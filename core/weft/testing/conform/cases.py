@@ -37,6 +37,11 @@ class GraphCase:
     shapes: Sequence[Mapping[str, tuple[int, ...]]]
     ulps: float = GRAPH_ULPS
 
+    @property
+    def name(self) -> str:
+        """In `GRAPHS` or `MODELS`."""
+        return next(name for cases in (GRAPHS, MODELS) for name, case in cases.items() if case is self)
+
     def inputs(self) -> list[dict[str, Array]]:
         """For each run; at the end the first shapes again, with other values."""
         rng = np.random.default_rng(7)
@@ -143,10 +148,12 @@ GRAPHS: Mapping[str, GraphCase] = MappingProxyType(
 
 MODELS: Mapping[str, GraphCase] = MappingProxyType(
     {
-        "mlp": GraphCase(lambda: models.mlp(features=(16, 24, 20, 28, 12, 30, 8)), [{"x": (3, 16)}, {"x": (1, 16)}], MODEL_ULPS),
+        "mlp": GraphCase(lambda: models.mlp(features=(16, 24, 20, 28, 12, 30, 8), batch=3), [{"x": (3, 16)}], MODEL_ULPS),
+        "mlp of any batch": GraphCase(lambda: models.mlp(features=(16, 24, 20, 28, 12, 30, 8)), [{"x": (3, 16)}, {"x": (1, 16)}], MODEL_ULPS),
         "resnet18": GraphCase(lambda: models.resnet18(size=32, width=8, classes=10), [{"picture": (1, 3, 32, 32)}], MODEL_ULPS),
         "mobilenet_v2": GraphCase(lambda: models.mobilenet_v2(size=32, width=8, classes=10, blocks=3), [{"picture": (1, 3, 32, 32)}], MODEL_ULPS),
-        "transformer": GraphCase(lambda: models.transformer(features=32, steps="steps"), [{"x": (1, 7, 32)}, {"x": (1, 4, 32)}], MODEL_ULPS),
+        "transformer": GraphCase(lambda: models.transformer(features=32, steps=7), [{"x": (1, 7, 32)}], MODEL_ULPS),
+        "transformer of any length": GraphCase(lambda: models.transformer(features=32, steps="steps"), [{"x": (1, 7, 32)}, {"x": (1, 4, 32)}], MODEL_ULPS),
         "lstm": GraphCase(models.lstm, [{"x": (6, 2, 12)}], MODEL_ULPS),
     }
 )

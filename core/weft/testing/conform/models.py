@@ -16,15 +16,15 @@ def test_model(kit: Kit, model: GraphCase) -> None:
         compiled = kit.compile(model.build())
     except Declined as error:
         kit.decline(str(error))
-    kit.shares.append(share_of(kit, built, compiled))
+    kit.shares.append(share_of(kit, model.name, built, compiled))
     kit.check_graph(built, compiled, model.inputs(), model.ulps)
 
 
-def share_of(kit: Kit, graph: Graph, compiled: Compiled) -> Share:
+def share_of(kit: Kit, name: str, graph: Graph, compiled: Compiled) -> Share:
     """How much of a model is on the target: all of it, for a native one."""
     kind = kit.target.target.kind
     if compiled.placement is None:
-        return Share(graph.name, len(graph.nodes), len(graph.nodes), sum(multiply_adds(n) for n in graph.nodes), 1.0)
+        return Share(name, len(graph.nodes), len(graph.nodes), sum(multiply_adds(n) for n in graph.nodes), 1.0)
     nodes = [(p.target == kind, multiply_adds(p.node)) for p in compiled.placement.nodes]
     total, taken = sum(w for _, w in nodes), sum(w for here, w in nodes if here)
-    return Share(graph.name, len(nodes), sum(here for here, _ in nodes), total, taken / total if total else 0.0, reasons_elsewhere(compiled.placement, kind))
+    return Share(name, len(nodes), sum(here for here, _ in nodes), total, taken / total if total else 0.0, reasons_elsewhere(compiled.placement, kind))
