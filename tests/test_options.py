@@ -109,6 +109,11 @@ def test_options_are_a_frozen_dataclass() -> None:
     class Thawed:
         size: int = 1
 
+    @dataclass(frozen=True)
+    class Unknown:
+        size: Sise = 1  # type: ignore[name-defined] # noqa: F821
+
+    assert misdeclared_options(Unknown) == "have annotations that cannot be read: name 'Sise' is not defined"
     assert misdeclared_options(Options) is None
     assert misdeclared_options(Thawed) == "are not frozen: write @dataclass(frozen=True)"
     assert misdeclared_options(dict) == "are the class dict: they are a frozen dataclass"

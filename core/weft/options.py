@@ -93,6 +93,10 @@ def misdeclared_options(kind: object) -> str | None:
         return f"are {f'the class {kind.__name__}' if isinstance(kind, type) else repr(kind)}: they are a frozen dataclass"
     if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         return "are not frozen: write @dataclass(frozen=True)"
+    try:
+        typing.get_type_hints(kind)
+    except Exception as error:  # noqa: BLE001 - annotations are foreign code
+        return f"have annotations that cannot be read: {error}"
     return None
 
 
@@ -186,6 +190,20 @@ def _fits_one(value: Any, hint: Any) -> bool:
         return isinstance(value, (int, hint)) and not isinstance(value, bool)
     hint = origin or hint
     return hint is Any or (inspect.isclass(hint) and isinstance(value, hint))
+
+
+def written(hint: Any) -> str:
+    """How values of a field's type are written, for lists of options."""
+    found = _types(hint)
+    hint = str if str in found else found[0]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return " | ".join(map(str, arguments))
+    if origin is tuple:
+        return f"{written(arguments[0])},…"
+    if inspect.isclass(origin) and issubclass(origin, Mapping):
+        return f"name={written(arguments[1])},…"
+    return {int: "integer", float: "number", bool: "true | false", str: "text"}.get(hint, _described(hint))
 
 
 _NAMES: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "a text", Any: "anything"}

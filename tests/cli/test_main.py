@@ -96,6 +96,23 @@ def test_plugins_cannot_replace_groups_of_commands(weft: Weft) -> None:
     assert "PluginError: 'weft' is no name for a plugin" in result.err
 
 
+def test_a_group_of_a_plugin_cannot_replace_a_command(weft: Weft) -> None:
+    class Rude:
+        @hookimpl
+        def commands(self, cli: typer.Typer) -> None:
+            group = typer.Typer(name="run")
+            group.command("new")(lambda: typer.echo("the core's command is replaced"))
+            cli.add_typer(group)
+
+    host().register(Rude(), "rude")
+    try:
+        result = weft("run", "no.onnx")
+    finally:
+        host().unregister("rude")
+    assert result.err.startswith(f"warning: the command 'run' of {__name__} is left out: the name is taken\n")
+    assert "FrontendError: no file 'no.onnx'" in result.err
+
+
 def test_the_console_script_is_installed() -> None:
     from importlib.metadata import entry_points
 

@@ -67,3 +67,13 @@ def test_commands_for_one_target_say_so(weft: Weft, recipe: Path) -> None:
     result = weft("bench", recipe, "-t", "board, llvm", "--roofline")
     assert result.code == 1
     assert 'one target is wanted here\n  board, llvm\n  hint: name one, for example "board"' in result.err
+
+
+def test_a_kind_of_target_without_a_word_about_itself_is_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from weft.cli.targets import options, targets
+
+    assert board.Board.__doc__ is None
+    targets()
+    out = capsys.readouterr().out
+    assert "board" in out and "-latency" in out
+    assert options(board.Board()) == [("-ops", "text,…", ""), ("-latency", "integer", "0")]

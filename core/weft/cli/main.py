@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from typer.models import CommandInfo, TyperInfo
 
 from weft.cli import bench, compile, conform, demo, inspect, plugin_new, plugins, run, targets
 from weft.errors import WeftError
 from weft.settings import describe
-
-if TYPE_CHECKING:
-    from typer.models import TyperInfo
 
 EPILOG = "\b\nEnvironment variables:\n" + "\n".join("  " + line for line in describe().splitlines())
 
@@ -62,28 +60,38 @@ def _options(
 
 
 def _add_plugin_commands(app: typer.Typer) -> None:
-    """A name is the first one's who takes it: a plugin cannot replace a command of the core, nor of a plugin sorted before it."""
+    """A name is the first one's who takes it: a plugin cannot replace a command or a group of the core, nor of a plugin sorted before it."""
     from weft.plugins import host
 
+    commands, groups = list(app.registered_commands), list(app.registered_groups)
+    taken = {_name(c) for c in commands} | {_name(g) for g in groups}
     host().call("commands", cli=app)
-    groups = {_group_name(g): g for g in reversed(app.registered_groups)}  # of one name, the first stays
-    app.registered_groups[:] = reversed(groups.values())
-    taken = set(groups)
-    kept = []
-    for command in app.registered_commands:
-        name = command.name or (command.callback.__name__.replace("_", "-") if command.callback is not None else "")
+
+    def first(added: CommandInfo | TyperInfo) -> bool:
+        name = _name(added)
         if name in taken:
-            module = getattr(command.callback, "__module__", "a plugin")
-            typer.echo(f"warning: the command '{name}' of {module} is left out: the name is taken", err=True)
-            continue
+            typer.echo(f"warning: the command '{name}' of {_module(added)} is left out: the name is taken", err=True)
+            return False
         taken.add(name)
-        kept.append(command)
-    app.registered_commands[:] = kept
+        return True
+
+    app.registered_commands[len(commands) :] = [c for c in app.registered_commands[len(commands) :] if first(c)]
+    app.registered_groups[len(groups) :] = [g for g in app.registered_groups[len(groups) :] if first(g)]
 
 
-def _group_name(group: TyperInfo) -> str:
-    own = group.typer_instance.info.name if group.typer_instance is not None else None
-    return next((n for n in (group.name, own) if isinstance(n, str)), "")
+def _name(added: CommandInfo | TyperInfo) -> str:
+    if isinstance(added, TyperInfo):
+        own = added.typer_instance.info.name if added.typer_instance is not None else None
+        return next((n for n in (added.name, own) if isinstance(n, str)), "")
+    return added.name or (added.callback.__name__.replace("_", "-") if added.callback is not None else "")
+
+
+def _module(added: CommandInfo | TyperInfo) -> str:
+    """Where it is defined; a group is where its first command is."""
+    if isinstance(added, TyperInfo):
+        inside = added.typer_instance.registered_commands if added.typer_instance is not None else []
+        return _module(inside[0]) if inside else "a plugin"
+    return getattr(added.callback, "__module__", "a plugin")
 
 
 def main(arguments: list[str] | None = None) -> None:

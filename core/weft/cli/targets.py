@@ -36,7 +36,8 @@ def targets() -> None:
             ]
         except WeftError as error:
             facts = [("cannot be used here", str(error))]
-        print_table(f"{name}: {(kinds[name].__doc__ or '').splitlines()[0]}", ["", ""], facts)
+        about = (kinds[name].__doc__ or "").strip().partition("\n")[0]
+        print_table(": ".join(filter(None, (name, about))), ["", ""], facts)
         print_table("", ["option", "takes", "default"], options(kinds[name]))
     for name in sorted(KNOWN_TARGETS.keys() - kinds.keys()):
         typer.echo(f"{name}: not installed ({host().missing(name, KNOWN_TARGETS[name])})")
@@ -46,19 +47,10 @@ def targets() -> None:
 
 def options(kind: TargetKind) -> list[tuple[str, str, str]]:
     """Name, type and default of every option of a kind."""
+    from weft.options import written
+
     hints = typing.get_type_hints(kind.options)
-    return [("-" + f.name.replace("_", "-"), _takes(hints[f.name]), _default(f)) for f in dataclasses.fields(kind.options)]
-
-
-def _takes(hint: Any) -> str:
-    arguments = [a for a in typing.get_args(hint) if a is not type(None)]
-    if typing.get_origin(hint) is typing.Literal:
-        return " | ".join(map(str, arguments))
-    if typing.get_origin(hint) is tuple:
-        return f"{_takes(arguments[0])},…"
-    if len(arguments) == 1:
-        return _takes(arguments[0])
-    return {int: "integer", bool: "true | false", str: "text"}.get(hint, str(hint))
+    return [("-" + f.name.replace("_", "-"), written(hints[f.name]), _default(f)) for f in dataclasses.fields(kind.options)]
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
