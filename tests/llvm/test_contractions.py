@@ -201,3 +201,24 @@ def test_groups_of_prime_numbers_of_blocks(groups: int, inputs: int, outputs: in
     compilation, executable = compiled(b)
     assert [k.rule for k in compilation.kernels.values()].count("contraction") == 1
     check(executable.run({"x": x})["y"], op.reference(x, w))
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "size", "threads"), [(144, 32, 28, 1), (192, 64, 14, 1), (144, 32, 28, 4), (144, 24, 56, 16)])
+def test_parts_of_rows_whose_last_tile_is_not_whole(inputs: int, outputs: int, size: int, threads: int) -> None:
+    """All columns in one tile, so that tasks are made of rows, which are taken in parts: the rule schedules them, and no loop runs over two parts' tiles."""
+    from weft.graph.group import Group
+    from weft.lower.lower import lower_group
+    from weft.passes.pipeline import run_passes
+    from weft.pipeline import resolve_target
+    from weft.scheduling.schedule import Schedule
+
+    b = GraphBuilder()
+    w = normal(0, outputs, inputs, 1, 1)
+    b.output(b.add(Add(), b.add(Conv(), b.input("x", tensor_type("float32", (1, inputs, size, size))), b.constant(w)), b.constant(normal(1, outputs, 1, 1))))
+    target = resolve_target(f"llvm -mtriple=x86_64-linux-gnu -mcpu=znver3 -threads={threads}")
+    groups: list[Group] = [n.op for n in run_passes(b.build(), target.capabilities).nodes if isinstance(n.op, Group)]
+    (group,) = (g.body for g in groups if any(isinstance(m.op, Conv) for m in g.body.nodes))
+    (rule,) = (r for r in target.rules if r.name == "contraction")
+    s = Schedule(lower_group(group), target.machine, intrinsics=target.intrinsics)
+    rule.apply(s)
+    assert any(step.do == "parallel" for step in s.trace.steps)

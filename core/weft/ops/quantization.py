@@ -324,7 +324,10 @@ class ConvInteger(Quantization):
 
 @dataclass(frozen=True)
 class QLinearMatMul(Quantization):
-    """Matrix product of quantised numbers; inputs a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero, whose dtype the result has."""
+    """Matrix product of quantised numbers; inputs a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero, whose dtype the result has.
+
+    The sum is multiplied by a_scale·b_scale/y_scale, a constant where scales are.
+    """
 
     def infer(self, *types: Type | None) -> TensorType:
         a, _, _, b, _, _, _, zero = operands(types, 8)
@@ -333,9 +336,8 @@ class QLinearMatMul(Quantization):
     def reference(self, *arrays: Array | None) -> Array:
         a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (x for x in arrays if x is not None)
         total = MatMulInteger().reference(a, b, a_zero, b_zero).astype(np.float32)
-        factor = as_factor_array(to_float(a_scale), True) * as_factor_array(to_float(b_scale), False)
-        value = total * factor / as_factor_array(to_float(y_scale), True)
-        return quantized(value, as_factor_array(y_zero, True), dt.dtype(y_zero.dtype), True)
+        factor = as_factor_array(to_float(a_scale), True) * as_factor_array(to_float(b_scale), False) / as_factor_array(to_float(y_scale), True)
+        return quantized(total * factor, as_factor_array(y_zero, True), dt.dtype(y_zero.dtype), True)
 
     @algorithm("decompose")
     def requantized(
@@ -344,7 +346,7 @@ class QLinearMatMul(Quantization):
         c = Composer(builder)
         total = c.cast(c(MatMulInteger(), a, b, a_zero, b_zero), dt.float32)
         wide = [c.cast(as_factor(c, s, column), dt.float32) for s, column in ((a_scale, True), (b_scale, False), (y_scale, True))]
-        value = c.div(c.mul(total, c.mul(wide[0], wide[1])), wide[2])
+        value = c.mul(total, c.div(c.mul(wide[0], wide[1]), wide[2]))
         return quantize(c, value, as_factor(c, y_zero, True), y_zero.dtype, True)
 
     @classmethod
@@ -357,7 +359,10 @@ class QLinearMatMul(Quantization):
 
 @dataclass(frozen=True)
 class QLinearConv(Quantization):
-    """Conv of quantised numbers; inputs x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias int32 (optional); attributes as Conv's."""
+    """Conv of quantised numbers; inputs x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias int32 (optional); attributes as Conv's.
+
+    The sum is multiplied by x_scale·w_scale/y_scale, a constant where scales are.
+    """
 
     strides: tuple[int, ...] = ()
     pads: tuple[int, ...] = ()
@@ -379,7 +384,7 @@ class QLinearConv(Quantization):
         if bias is not None:
             total = total + bias.reshape(channel)
         factor = to_float(x_scale).reshape(()) * (to_float(w_scale).reshape(()) if w_scale.size == 1 else to_float(w_scale).reshape(channel))
-        value = total.astype(np.float32) * factor / to_float(y_scale).reshape(())
+        value = total.astype(np.float32) * (factor / to_float(y_scale).reshape(()))
         return quantized(value, y_zero.reshape(()), dt.dtype(y_zero.dtype), True)
 
     @algorithm("decompose")
@@ -394,7 +399,7 @@ class QLinearConv(Quantization):
             total = c.add(total, c.reshape(bias, channel))
         single: Callable[..., Any] = lambda v: c.cast(c.reshape(v, ()), dt.float32)
         per_channel = single(w_scale) if is_one(product(w_scale.shape)) else c.cast(c.reshape(w_scale, channel), dt.float32)
-        value = c.div(c.mul(c.cast(total, dt.float32), c.mul(single(x_scale), per_channel)), single(y_scale))
+        value = c.mul(c.cast(total, dt.float32), c.div(c.mul(single(x_scale), per_channel), single(y_scale)))
         return quantize(c, value, c.reshape(y_zero, ()), y_zero.dtype, True)
 
     @classmethod

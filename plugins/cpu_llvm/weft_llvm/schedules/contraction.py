@@ -396,15 +396,16 @@ def schedule_tile(
     init = s.decompose_reduction(name, reduce[0])
     s.reverse_compute_at(tail, outer[-1])
     s.compact_buffer(access.target(s.block(name)).buffer.name, align=int_const(s.loop(vector_loop).extent) or lanes)
+    lane_loops: list[str] = []
     for b in (name, init):
         around = s.loops(b)
         inner = [x for x in around[around.index(outer[-1]) + 1 :] if x not in (*reduce, *products)]
         for loop in inner[:-1]:
             s.unroll(loop)
-        if instruction is not None:
-            s.tensorize(inner[-1], instruction.name)
-        else:
+        if instruction is None:
             s.vectorize(inner[-1])
+        else:
+            lane_loops.append(inner[-1])
     _finish_tail(s, tail, outer[-1], lanes)
     if instruction is None and not any(reduce[0] in c for c in access.LoopView.of(s, name).conditions):
         # Weights tap by tap: which taps are read is settled below, by loops that share nothing out evenly.
@@ -417,6 +418,9 @@ def schedule_tile(
         _unroll_taps(s, reduce, tile.rows * tile.columns)
     if not part:
         _parallelise(s, together, name, machine)
+    for loop in lane_loops:  # at last: what stands there then says nothing of loops
+        assert instruction is not None
+        s.tensorize(loop, instruction.name)
 
 
 def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, machine: Machine, step: int) -> tuple[list[str], list[str]]:
@@ -589,6 +593,8 @@ def _parallelise(s: Schedule, outer: list[str], name: str, machine: Machine) -> 
         if taken and uneven and tasks >= 2 * machine.cores and (n is None or n < 2 * -(-wanted // tasks)):
             # Of fused loops no iteration is known to be the last of one, so that every tile would ask whether it is whole.
             break
+        if uneven and any({loop, *taken} & free_vars(b).keys() > {loop} for b in s.block(name).bindings):
+            break  # a last tile that is not whole and the first one of the next part of the same rows: fused, they could not be told apart
         if taken and n is not None and n * tasks >= 2 * wanted:
             # Part of it: a fused loop's number says nothing about where the last tile is, which the loop inside still does.
             uncut = dict(s.loop(loop).annotations).get("partition") == 0
