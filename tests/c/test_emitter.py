@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.c.running import UNDEFINED, kernel, sanitizes
 from tests.llvm import test_emitter as cases
+from tests.loop.programs import collatz, histogram, matmul_relu, row_sums, vectorized
 
 from weft import dtypes as dt
 from weft.codegen.c_family import Emitter
@@ -171,6 +172,11 @@ def test_large_buffers_are_scratch_and_small_ones_are_not() -> None:
     emitted = EMITTER.emit(lower_program(parse_program(text), EMITTER.functions))
     assert [str(n) for n in emitted.scratch] == ["20032", "(4*n + 63)//64*64", "64"]
     assert "float few[4];" in emitted.source
+
+
+@pytest.mark.parametrize("make", [matmul_relu, row_sums, histogram, collatz, vectorized], ids=lambda f: f.__name__)
+def test_text(make: Callable[[], Program], golden: Callable[[str, str], None]) -> None:
+    golden(make.__name__, EMITTER.emit(lower_program(make(), EMITTER.functions)).source)
 
 
 def fails(text: str, lower: bool = True) -> str:

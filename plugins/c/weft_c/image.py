@@ -30,8 +30,7 @@ def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], compiler:
 def _library(compiler: Compiler) -> bytes:
     """What compilers call without being asked (memcpy), and functions of <math.h> that a processor may lack."""
     text = resources.files("weft_c").joinpath("library.c").read_text()
-    # A loop that copies bytes is not to become a call of memcpy inside memcpy.
-    return compiler.object(text, "library.c", "-ffreestanding", "-fno-builtin", "-fno-tree-loop-distribute-patterns")
+    return compiler.object(text, "library.c", "-ffreestanding", "-fno-builtin")
 
 
 def flatten(library: bytes) -> tuple[bytes, dict[str, int], str]:

@@ -5,6 +5,7 @@ Whatever fails writes a code and its arguments into the context and returns the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from weft.codegen.base import THREADS
@@ -53,30 +54,37 @@ typedef struct {{
   const int64_t *shape, *strides;
   uint64_t byte_offset;
 }} tensor;
-
-static inline int32_t fail(context *ctx, int32_t code, int count, const int64_t *args) {{
+"""
+# In the order in which they stand; each is there where it is called.
+_FUNCTIONS = {
+    "fail": """
+static inline int32_t fail(context *ctx, int32_t code, int count, const int64_t *args) {
   ctx->error_code = code;
   for (int k = 0; k < count; ++k) ctx->error_args[k] = args[k];
   return code;
-}}
-
+}
+""",
+    "failed_kernel": f"""
 static inline int32_t failed_kernel(context *ctx, int64_t item, int32_t status) {{
   if (ctx->error_code == 0) {{
-    const int64_t args[2] = {{item, status}};
-    fail(ctx, {int(ErrorCode.KERNEL)}, 2, args);
+    ctx->error_code = {int(ErrorCode.KERNEL)};
+    ctx->error_args[0] = item;
+    ctx->error_args[1] = status;
   }}
   return status;
 }}
-
-static inline bool is(const tensor *t, int32_t rank, uint8_t code, uint8_t bits) {{
+""",
+    "is": """
+static inline bool is(const tensor *t, int32_t rank, uint8_t code, uint8_t bits) {
   return t->ndim == rank && t->code == code && t->bits == bits && t->lanes == 1;
-}}
-
-static inline bool reserve(context *ctx, int64_t bytes) {{
+}
+""",
+    "reserve": """
+static inline bool reserve(context *ctx, int64_t bytes) {
   return ctx->arena_bytes >= bytes || ctx->allocate_arena(ctx, bytes) != NULL;
-}}
-"""
-_CLOCK = """
+}
+""",
+    "ticks": """
 static inline int64_t ticks(void) {
 #if defined(__x86_64__) || defined(__i386__)
   return (int64_t)__builtin_ia32_rdtsc();
@@ -88,8 +96,9 @@ static inline int64_t ticks(void) {
 #error "there is no clock to read on this processor"
 #endif
 }
-"""
-_NAMES = ("ctx", "in", "out", "context", "tensor", "fail", "failed_kernel", "is", "reserve", "ticks", "buffers", "dims", "run")
+""",
+}
+_NAMES = ("ctx", "in", "out", "context", "tensor", *_FUNCTIONS, "buffers", "dims", "status", "run")
 
 
 def emit_segment(spec: SegmentSpec) -> str:
@@ -267,8 +276,8 @@ class _Emitter:
                 f"dimension {axis} of input '{spec.inputs[index].name}' is never known", where=str(expected), why="a symbol in it is never bound"
             )
         text = [f"// segment {spec.name}", *C.header, "#include <stddef.h>", _HEAD]
-        if any(isinstance(i, Stamp) for i in spec.items):
-            text.append(_CLOCK)
+        called = set(re.findall(r"\b(\w+)\(", "\n".join(self.lines)))
+        text += [function for name, function in _FUNCTIONS.items() if name in called]
         text += self.sizes.definitions()
         text += [C.kernel.format(name=identifier(k, C.words)) + ";" for k in spec.kernels()]
         text += ['__attribute__((visibility("default"))) int32_t run(context *ctx, const tensor *const *in, tensor *const *out) {']

@@ -21,7 +21,8 @@ CODE = (
     "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-fno-stack-protector", "-fno-asynchronous-unwind-tables",
     "-ffunction-sections", "-U_FORTIFY_SOURCE", "-pipe",
 )  # fmt: skip
-IMAGE = ("-shared", "-nostdlib", "-Wl,-z,defs", "-Wl,-Bsymbolic", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,noseparate-code")
+IMAGE = ("-shared", "-nostdlib", "-Wl,-z,defs", "-Wl,-Bsymbolic", "-Wl,--gc-sections", "-Wl,--build-id=none")
+COMPACT = "-Wl,-z,noseparate-code"  # a flat image has no use for pages of its own; zig's linker does not know it
 
 
 def default_command() -> str:
@@ -55,7 +56,8 @@ class Compiler:
 
     def shared(self, source: str, objects: dict[str, bytes], name: str) -> bytes:
         """A text and objects as one shared library that needs no other."""
-        return self._run({"segment.c": source.encode(), **objects}, [*self.options, *CODE, *IMAGE, "segment.c", *objects], "image.so", name)
+        compact = () if "ziglang" in self.command else (COMPACT,)
+        return self._run({"segment.c": source.encode(), **objects}, [*self.options, *CODE, *IMAGE, *compact, "segment.c", *objects], "image.so", name)
 
     def _run(self, files: dict[str, bytes], arguments: list[str], result: str, name: str) -> bytes:
         with tempfile.TemporaryDirectory(prefix="weft-c-") as folder:
