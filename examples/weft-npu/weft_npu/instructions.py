@@ -48,7 +48,7 @@ from weft.scheduling import Schedule
 from weft_npu.intrinsics import FUNCTIONS, V_SCOPE
 from weft_npu.isa import MAX_RANK, ROWS, VECTOR
 
-MOST_BLOCKS = 192
+MOST_BLOCKS = 96
 """Blocks that a kernel's conditions cut it into at most: one of more is not meant for this machine."""
 MOST_CASES = 1 << 20
 """Iterations that a condition is looked at in."""

@@ -37,18 +37,19 @@ def partition(program: Program, loop: str, points: Sequence[int]) -> tuple[Progr
     outer = domain(path[:-1])
     parts: list[Stmt] = []
     names: list[str] = []
-    taken = Names.of(program)
-    taken.used |= tree.names
+    taken = Names(tree.names)
     for first, end in pairwise(ends):
-        v = Var(taken.fresh(loop), dt.int64)
+        v = Var(tree.fresh(loop), dt.int64)
         loops: dict[str, Expr] = {**outer, v.name: const(end - first)}
         body = rewrite_loops(f.body, {loop: clean(v + first, loops)}, loops)
         left = _pruned(body, loops)
         if left is None:
-            taken.used.discard(v.name)
+            tree.names.discard(v.name)
             continue
         if parts:
+            taken.used |= tree.names
             left = copy_stmt(left, {}, taken)
+            tree.names |= taken.used
         parts.append(replace(f, var=v, extent=const(end - first), body=left))
         names.append(v.name)
     if not parts:
