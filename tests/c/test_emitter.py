@@ -131,7 +131,7 @@ def test_integers_wrap_and_indices_are_plain() -> None:
         [np.array([-(2**31), 2**31 - 1, 46341, -5], np.int32), np.array([-(2**63), 2**63 - 1, 2**32 + 1, 3])],
         {"n": 4},
     )
-    assert "y[i * 2] = (int32_t)((uint32_t)x[i] * (uint32_t)x[i] + (uint32_t)2147483647);" in text
+    assert "y[i * 2] = (int32_t)((uint32_t)x[i] * (uint32_t)x[i] + 2147483647U);" in text
     assert "y[i * 2 + 1] = (int32_t)(i % 7) * 3 - 1;" in text  # its range shows that it need not wrap
 
 

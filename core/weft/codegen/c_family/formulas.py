@@ -221,6 +221,9 @@ class Formulas:
         word = self.language.word(d)
 
         def unsigned(x: Code) -> Code:
+            suffix = self.dialect.suffixes.get("uint32", "")
+            if suffix and x.text.isdigit():
+                return Code(x.text + suffix)
             return x.word or (Code(f"({word}){x.at(UNARY)}", UNARY))
 
         # Words of 32 bits for what is narrower, too: a product of two uint16 overflows an int.
