@@ -95,16 +95,21 @@ def disjoint(uses: list[Access], loop: For, inner: dict[str, Expr]) -> bool:
     digits = _digits(box, loop)
     if not digits:
         return False
+    first, *others = [u.limits(inner) for u in uses]
     apart: set[Expr] = set()
-    for ends in box:
+    for k, ends in enumerate(box):
         if ends is not None:
-            apart |= _told_apart(ends, digits, loop)
+            apart |= _told_apart(ends, digits, loop, [most for most in first[k] if all(most in other[k] for other in others)])
     return loop.var in apart or _complete(apart, loop)
 
 
-def _told_apart(ends: Interval, digits: list[Expr], loop: For) -> set[Expr]:
-    """The digits that where a box lies in one dimension gives back: each moves it further than the box and all lesser digits together reach."""
+def _told_apart(ends: Interval, digits: list[Expr], loop: For, limits: list[Poly]) -> set[Expr]:
+    """The digits that where a box lies in one dimension gives back: each moves it further than the box and all lesser digits together reach.
+
+    `limits`: what no index exceeds, formulas of the greater digits: boxes may end there however far the lesser digits would move them.
+    """
     steps: list[tuple[int, Expr]] = []
+    rising = True
     for digit in digits:
         found = {m: c for p in ends for m, c in p.terms.items() if digit in m}
         if not found:
@@ -113,12 +118,16 @@ def _told_apart(ends: Interval, digits: list[Expr], loop: For) -> set[Expr]:
         if others or monomial != (digit,) or any(p.terms.get((digit,)) != factor for p in ends):
             return set()
         steps.append((abs(factor), digit))
+        rising = rising and factor > 0
     reach: Poly | None = ends[1] - ends[0]
+    lowest = ends[0]  # with the lesser digits at zero
     for factor, digit in sorted(steps, key=lambda step: step[0]):
-        if reach is None or not at_least_zero(number(factor - 1) - reach):
+        reaches = [*([] if reach is None else [reach]), *([most - lowest for most in limits] if rising else [])]
+        if not any(at_least_zero(number(factor - 1) - r) for r in reaches):
             return set()
-        most = interval(digit, {loop.var.name: loop.extent})
-        reach = None if most is None else reach + (most[1] - most[0]).scale(factor)
+        values = interval(digit, {loop.var.name: loop.extent})
+        reach = None if values is None or reach is None else reach + (values[1] - values[0]).scale(factor)
+        lowest = Poly({m: c for m, c in lowest.terms.items() if m != (digit,)})
     return {digit for _, digit in steps}
 
 

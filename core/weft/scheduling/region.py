@@ -397,22 +397,31 @@ class Access:
     def held_box(self, moving: Mapping[str, Expr]) -> list[Interval | None]:
         """As `box`, but no further than the block's predicate lets it: what is really touched."""
         result = self.box(moving)
-        for k, limits in enumerate(self.limits(moving)):
+        for k, limits in enumerate(self.limits(moving, everywhere=True)):
             for most in limits:
                 ends = result[k]
                 if ends is not None and at_least_zero(ends[1] - most):
                     result[k] = (ends[0], most)
         return result
 
-    def limits(self, moving: Mapping[str, Expr]) -> list[list[Poly]]:
-        """Per dimension, indices that the block's predicate lets none exceed while the `moving` loops run."""
-        everything = {**moving, **dict(self.inner)}
+    def limits(self, moving: Mapping[str, Expr], everywhere: bool = False) -> list[list[Poly]]:
+        """Per dimension, indices that the block's predicate lets none exceed while the `moving` loops run.
+
+        Only what the predicate says of the index as such; `everywhere`: also what follows if other moving loops run to their ends.
+        """
+        loops = {**moving, **dict(self.inner)}
 
         def moves(p: Poly) -> bool:
-            return any(_moves(a, everything) for m in p.terms for a in m)
+            return any(_moves(a, loops) for m in p.terms for a in m)
+
+        def greatest_of(p: Poly) -> list[Poly]:
+            if not moves(p):
+                return [p]
+            ends = _interval_of(p, loops) if everywhere else None
+            return [] if ends is None else [ends[1]]
 
         facts = [] if self.block is None or self.extents is not None else [f for f in slack(self.block.predicate, partly=True) or [] if moves(f)]
-        return [[p + f for f in facts if not moves(p + f)] for p in map(poly, self.indices)]
+        return [[most for f in facts for most in greatest_of(p + f)] for p in map(poly, self.indices)]
 
     def fills(self, moving: Mapping[str, Expr]) -> bool:
         """Whether the access touches every element of its box (but where a predicate holds it back), as far as provable."""

@@ -25,6 +25,8 @@ from weft_llvm.schedules.tiles import Tile, choose_tile, rows_inside
 
 MOST_PARTS = 8
 """Parts that rows are cut into for the sake of their last tiles, at most."""
+LEAST_PANELS = 4
+"""Panels per core from which on rows are cut into parts: cores share out panels then, and each part's last tile is known when compiled."""
 MOST_COLUMNS = 8
 """Vectors side by side in a tile, at most."""
 PANEL_VECTORS = 2
@@ -345,7 +347,7 @@ def schedule_tile(
             depth,
             spare,
             borders,
-            most_parts=1 if borders or grouped else MOST_PARTS,
+            most_parts=1 if borders or grouped or column_extent < LEAST_PANELS * machine.cores else MOST_PARTS,
         )
         panels = max(1, tile.columns // inside)
         if roles.column is not None and panels > 1:
