@@ -250,3 +250,18 @@ def test_a_way_that_takes_time_is_gone_for_what_takes_longer_on_the_host(size: i
     (placed,) = compilation.placement.nodes
     assert placed.target == target
     assert placed.refused == ({} if target == "board" else {"board": ("cost", "with the copies it would take longer there")})
+
+
+def test_an_archive_without_native_code_is_for_any_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.errors import ArchiveError
+    from weft.runtime import cpu_features
+
+    g = GraphBuilder("relu")
+    g.output(g.add(Relu(), g.input("x", tensor_type("float32", (2, 3)))), "y")
+    for name, target in (("all", "board -ops=Relu"), ("part", "board, llvm")):
+        weft.compile(g.build(), target, cache=False).save(tmp_path / name)
+    monkeypatch.setattr(cpu_features, "machine", lambda: "riscv64")
+    x = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
+    np.testing.assert_array_equal(weft.Executable.load(tmp_path / "all")(x), np.maximum(x, 0))
+    with pytest.raises(ArchiveError, match=r"holds code for \w+, this machine is riscv64"):
+        weft.Executable.load(tmp_path / "part")

@@ -65,11 +65,11 @@ class Device(ABC):
 
     @abstractmethod
     def write(self, target: Slice, data: Array) -> None:
-        """The host's contiguous array into the device's memory."""
+        """The host's contiguous array into the device's memory. Whoever called may change the array afterwards."""
 
     @abstractmethod
     def read(self, source: Slice, data: Array) -> None:
-        """The device's memory into the host's contiguous array."""
+        """The device's memory into the host's contiguous array, which is whole when this returns; `synchronize` has been called."""
 
     @abstractmethod
     def load(self, image: bytes, entries: Mapping[str, int]) -> Any:

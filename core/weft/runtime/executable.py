@@ -15,7 +15,7 @@ from weft.runtime import cpu_features, threads
 from weft.runtime.arrays import Array, aligned
 from weft.runtime.loader import Code
 from weft.runtime.native import NativeSegment
-from weft.runtime.plan import ConstantInfo, DataSymbol, Manifest, Native, SectionInfo, Step, TensorInfo
+from weft.runtime.plan import ANY, ConstantInfo, DataSymbol, Manifest, Native, SectionInfo, Step, TensorInfo
 from weft.runtime.steps import Steps
 
 
@@ -44,7 +44,7 @@ class Executable:
         self._code = dict(code)
         self._constants = {c.name: aligned(constants[c.name]) for c in manifest.constants}
         # Code for another machine can be saved and inspected here, not mapped; here also means a processor that lacks an instruction.
-        self.foreign = manifest.machine != cpu_features.machine() or bool(cpu_features.missing_features(manifest.features))
+        self.foreign = manifest.machine not in (ANY, cpu_features.machine()) or bool(cpu_features.missing_features(manifest.features))
         self._pool: threads.Pool | None = None
         if manifest.pool is not None and not self.foreign:
             self._pool = threads.process_pool(self._code[manifest.pool], manifest.sections[manifest.pool].entries)
@@ -75,7 +75,7 @@ class Executable:
 
     def _refuse(self, values: Sequence[Any], out: Mapping[str, Any] | None) -> list[Array]:
         here = cpu_features.machine()
-        if self.manifest.machine != here:
+        if self.manifest.machine not in (ANY, here):
             what = f"'{self.manifest.name}' was compiled for {self.manifest.machine}, this machine is {here}"
         else:
             lacking = ", ".join(cpu_features.missing_features(self.manifest.features))
@@ -110,10 +110,11 @@ class Executable:
             constants: by the names that steps give them.
         """
         held = {k: aligned(v) for k, v in (constants or {}).items()}
+        native = any(isinstance(s, Native) for s in steps)
         manifest = Manifest(
             name=name,
             target=target,
-            machine=machine or next((c.architecture for c in code.values() if c.architecture), cpu_features.machine()),
+            machine=machine or next((c.architecture for c in code.values() if c.architecture), cpu_features.machine() if native else ANY),
             features=tuple(sorted({f for c in code.values() for f in c.features})),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
@@ -219,7 +220,7 @@ class Executable:
         content = archive.load(Path(path), expect)
         manifest = content.manifest
         here = cpu_features.machine()
-        if manifest.machine != here:
+        if manifest.machine not in (ANY, here):
             raise ArchiveError(
                 f"{path} holds code for {manifest.machine}, this machine is {here}",
                 hint=f"compile it for this machine; it was made for target {manifest.target!r}",

@@ -134,6 +134,7 @@ class DataSymbol:
 
 
 HOST = "host"
+ANY = "any"
 Step: TypeAlias = Native | Copy | DeviceCall
 STEPS: dict[str, type[Step]] = {s.kind: s for s in (Native, Copy, DeviceCall)}
 
@@ -155,7 +156,7 @@ class Manifest:
 
     Attributes:
         target: the resolved target string.
-        machine: the architecture that the code is for ("x86_64", "aarch64").
+        machine: the architecture that the native code is for ("x86_64", "aarch64"); `ANY` if there is none.
         features: CPU features (LLVM's names) that the code needs.
         values: what steps hand on to one another, without inputs and outputs.
         symbols: sizes of the plan that data say.
