@@ -1,8 +1,9 @@
 """Formulas as text: everything about values, nothing about loops.
 
 Arithmetic means what `weft.expr` says it means, and nothing is left undefined: integers wrap, in unsigned words, unless their ranges show that they
-need not; indices are plain, since an index that overflows is out of bounds anyway; what C has no operator for is a helper function. A vector is a loop
-over its lanes, so a formula is always the text of one lane: `lane` is its number.
+need not; indices are plain, since an index that overflows is out of bounds anyway; what C has no operator for is a helper function. What C leaves to
+the implementation (a word made signed, a negative number shifted to the right) is as every compiler of the family has it. A vector is a loop over its
+lanes, so a formula is always the text of one lane: `lane` is its number.
 
 A formula that a statement uses twice becomes a constant in front of it. On a side of a Select such constants may stand only where that side is chosen:
 the Select is an `if` then, else `?:`.
