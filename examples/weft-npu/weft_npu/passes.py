@@ -16,6 +16,7 @@ from weft.lower.lower import lower_group
 from weft.machine import Machine
 from weft.ops.contraction import Conv, MatMul
 from weft.ops.movement import Pad, Slice
+from weft.ops.winograd import WinogradConv
 from weft.passes.capabilities import Capabilities, LayoutOffer
 from weft.passes.choose_layouts import choose_layouts
 from weft.passes.fuse import fuse
@@ -136,6 +137,8 @@ def _refusal(body: Graph, node: Node, machine: Machine) -> tuple[str, str] | Non
     """Code and reason why not to compute a node; None: it can be computed."""
     if node.op.kind in ("composite", "control", "opaque"):
         return node.op.kind, f"{type(node.op).__name__} is no formula of its operands' elements"
+    if isinstance(node.op, WinogradConv):
+        return "algorithm", "the matrix unit takes convolutions by their definition; its vectors would take thousands of instructions for the transforms"
     if not all(isinstance(v.type, TensorType) and v.dtype.name == "float32" for v in (*node.inputs, *node.outputs) if v is not None):
         return "dtype", "the npu computes in float32"
     if not all(isinstance(d, int) for v in (*node.inputs, *node.outputs) if v is not None for d in v.shape):
