@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.cli.conftest import plugin as recipes
 from tests.cli.conftest import recipe, weft
 from tests.mixed import board
 
+from weft.loop.parser import parse_program
 from weft.plugins import host
 from weft.runtime import device as devices
 
@@ -38,11 +40,44 @@ def test_inspect_shows_where_nodes_go_and_why(weft: Weft, recipe: Path) -> None:
     assert weft("inspect", recipe, "-t", "board -ops=MatMul, llvm", "--stage", "load").out.startswith("graph mlp(")
 
 
-def test_inspect_has_no_other_stages_for_several_targets(weft: Weft, recipe: Path) -> None:
-    result = weft("inspect", recipe, "-t", "board -ops=MatMul, llvm", "--stage", "schedule")
-    assert result.err == (
-        "InputError: there is no stage 'schedule'\n  stages: load, place\n  hint: name one target alone to see the stages of its compilation\n"
-    )
+def test_inspect_shows_the_stages_of_every_region(weft: Weft, recipe: Path) -> None:
+    target = ("-t", "board -ops=MatMul, llvm")
+    out = weft("inspect", recipe, *target).out
+    assert re.search(r"board0 +matmul_\w+ +1 +anything", out) and re.search(r"llvm1 +add_relu_\w+ +1 +elementwise", out)
+    both = weft("inspect", recipe, *target, "--stage", "schedule").out
+    board_text, llvm_text = re.findall(r"# region (?:board0|llvm1)\n(.*?)(?=\n\n# region|\Z)", both, re.DOTALL)[:2]
+    assert board_text.startswith("# rule: anything") and llvm_text.startswith("# rule: elementwise")
+    assert parse_program(board_text).name.startswith("matmul") and parse_program(llvm_text).name.startswith("add_relu")
+    for stage in ("choose_algorithms", "lower_group", "expand_math", "plan"):
+        one = weft("inspect", recipe, *target, "--stage", stage, "--region", "llvm1").out
+        assert one.startswith("# region llvm1\n") and "# region board0" not in one
+        assert set(re.findall("# region ([a-z]+)", weft("inspect", recipe, *target, "--stage", stage, "--region", "board").out)) == {"board"}
+    shown = weft("inspect", recipe, *target, "--stage", "source").out  # the board makes its code from no text
+    assert "# region llvm1" in shown and "# region board" not in shown
+
+
+def test_inspect_of_one_target_with_a_device_reads_as_that_of_a_cpu(weft: Weft, recipe: Path) -> None:
+    target = ("-t", "board -ops=MatMul,Add,Relu")
+    result = weft("inspect", recipe, *target)
+    assert result.code == 0, result.err
+    for stage in ("choose_algorithms", "lower_group", "schedule", "expand_math", "plan"):
+        assert f" {stage} " in result.out
+    assert re.search(r"matmul_add_relu_\w+ +1 +anything", result.out)
+    assert parse_program(weft("inspect", recipe, *target, "--stage", "expand_math", "-k", "relu").out).name.startswith("matmul_add_relu")
+
+
+def test_what_inspect_does_not_find_in_regions(weft: Weft, recipe: Path) -> None:
+    target = ("-t", "board -ops=MatMul, llvm")
+    error = weft("inspect", recipe, *target, "--stage", "schedul").err
+    assert error.startswith("InputError: there is no stage 'schedul'\n  stages: load, place, fold_constants, ") and error.endswith("did you mean 'schedule'?\n")
+    error = weft("inspect", recipe, *target, "--region", "bord0").err
+    assert error.startswith("InputError: there is no region 'bord0'\n  regions: board0, llvm1, ") and error.endswith("did you mean 'board0'?\n")
+    error = weft("inspect", recipe, *target, "-s", "schedule", "-k", "softmax").err
+    assert error.startswith("InputError: there is no kernel 'softmax'\n  kernels: matmul_")
+    error = weft("inspect", recipe, "-t", "board -ops=MatMul,Add,Relu", "-s", "source").err
+    assert error == "InputError: target 'board' shows no source\n  why: it makes code from no text\n  hint: the stage before is 'expand_math'\n"
+    error = weft("inspect", recipe, "-t", "llvm", "--region", "llvm0").err
+    assert error == "InputError: there is no region 'llvm0'\n  why: 'llvm' computes the whole model on the host's processor\n"
 
 
 def test_run_and_strict(weft: Weft, recipe: Path) -> None:

@@ -28,13 +28,15 @@ def inspect(
     model: Model,
     stage: Annotated[str | None, typer.Option("--stage", "-s", help="Print the text of this stage; without it, stages and kernels are listed.")] = None,
     kernel: Annotated[str | None, typer.Option("--kernel", "-k", help="Of the kernels' stages, print this one alone; a part of its name will do.")] = None,
+    region: Annotated[str | None, typer.Option("--region", help="Of several targets' regions, only this one, or those of this target.")] = None,
     target: TargetOption = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
 ) -> None:
     """Shows what a compilation does, or an archive.
 
-    Without --stage: the stages, and the kernels with their schedule rules and why other rules declined; of an archive what it holds.
+    Without --stage: the stages, and the kernels with their schedule rules and why other rules declined; where nodes are placed, also where each
+    goes and why not elsewhere; of an archive what it holds.
     """
     from weft.cli.opening import is_archive
 
@@ -52,22 +54,25 @@ def inspect(
         sizes = shapes(input_shape)
         graph = specialize(graph, sizes) if sizes else graph
         if mixed(resolved):
-            from weft.cli.placement import place_graph, print_placement
+            from weft.cli.placement import inspect_placed, print_placed
 
-            placed = place_graph(graph, resolved, stage, progress.on_stage)
+            placed = inspect_placed(graph, resolved, stage, kernel, region, progress.on_stage)
+        elif region is not None:
+            raise InputError(f"there is no region '{region}'", why=f"'{resolved[0].target.kind}' computes the whole model on the host's processor")
         else:
             inspection = inspect_graph(graph, resolved[0], stage, kernel, progress.on_stage)
+            require_kernel([inspection], kernel)
     if mixed(resolved):
-        print_placement(placed, stage)
+        print_placed(placed, stage, region)
     elif stage is None:
-        _print_summary(inspection)
+        print_summary(inspection)
     else:
         typer.echo(inspection.text)
 
 
 @dataclass
 class Inspection:
-    """What was found: everything where no stage was asked for, else the text of that stage."""
+    """What was found: everything where no stage was asked for, else the text of that stage, empty if it has none for the kernel that was asked for."""
 
     compilation: Compilation
     graph: Graph
@@ -80,20 +85,17 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     """Runs a compilation up to `stage`; up to the schedules if it is None.
 
     Raises:
-        InputError: no such stage or kernel.
+        InputError: no such stage.
     """
     from weft.codegen.base import SourceCodegen
     from weft.compilation import Compilation
-    from weft.loop.pipeline import STAGES
-    from weft.passes.pipeline import stage_names
+    from weft.loop.pipeline import ordered
     from weft.passes.plan_memory import plan_memory
 
     compilation = Compilation(resolved, cache=False, keep_graphs=True, on_stage=on_stage)
     compilation.graphs["load"] = graph
     found = Inspection(compilation, graph)
-    loop_stages = [s.name for s in STAGES]
-    plugin_passes = [p.name for p in resolved.graph_passes()]
-    known = ["load", *stage_names(), *plugin_passes, "lower_group", "schedule", *loop_stages, SOURCE, "plan"]
+    known = stages(resolved)
     if stage is not None and stage not in known:
         raise unknown("stage", stage, known)
     if stage == "load":
@@ -111,9 +113,12 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     if stage is not None:
         kernels = select_kernels(kernels, kernel)
     texts = []
-    codegen = resolved.codegen() if stage in (*loop_stages, SOURCE) else None
+    loop_stages = ordered(resolved.loop_passes())
+    codegen = resolved.codegen() if stage in (SOURCE, *(s.name for s in loop_stages)) else None
     if stage == SOURCE and not isinstance(codegen, SourceCodegen):
-        raise InputError(f"target '{resolved.target.kind}' shows no source", why="it makes code from no text", hint=f"the stage before is '{loop_stages[-1]}'")
+        raise InputError(
+            f"target '{resolved.target.kind}' shows no source", why="it makes code from no text", hint=f"the stage before is '{loop_stages[-1].name}'"
+        )
     for k in kernels:
         if stage == "lower_group":
             texts.append(str(k.naive))
@@ -124,13 +129,22 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
             texts.append(schedule_text(k))
             continue
         program = k.scheduled
-        for step in STAGES:
+        for step in loop_stages:
             program = step.run(program, codegen.functions)
             if step.name == stage:
                 break
         texts.append(codegen.source(program) if stage == SOURCE and isinstance(codegen, SourceCodegen) else str(program))
     found.text = "\n\n".join(t.rstrip() for t in texts)
     return found
+
+
+def stages(resolved: ResolvedTarget) -> list[str]:
+    """Of a compilation for one target, in order, those of plugins among them."""
+    from weft.loop.pipeline import ordered
+    from weft.passes.pipeline import pass_names
+
+    loop_stages = [s.name for s in ordered(resolved.loop_passes())]
+    return ["load", *pass_names(resolved.graph_passes()), "lower_group", "schedule", *loop_stages, SOURCE, "plan"]
 
 
 def _kernels(compilation: Compilation, grouped: Graph, uses: Counter[str]) -> list[Kernel]:
@@ -156,17 +170,17 @@ def _kernels(compilation: Compilation, grouped: Graph, uses: Counter[str]) -> li
 
 
 def select_kernels(kernels: Sequence[Kernel], wanted: str | None) -> list[Kernel]:
-    """Those whose name is, or else holds, `wanted`.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Those whose name is, or else holds, `wanted`."""
     if wanted is None:
         return list(kernels)
-    chosen = [k for k in kernels if k.name == wanted] or [k for k in kernels if wanted in k.name]
-    if not chosen:
-        raise unknown("kernel", wanted, [k.name for k in kernels])
-    return chosen
+    return [k for k in kernels if k.name == wanted] or [k for k in kernels if wanted in k.name]
+
+
+def require_kernel(inspections: Sequence[Inspection], wanted: str | None) -> None:
+    """Raises InputError if none of them has a kernel of that name; nothing if kernels were not looked at."""
+    kernels = [k for i in inspections for k in i.compilation.kernels.values()]
+    if kernels and not select_kernels(kernels, wanted):
+        raise unknown("kernel", str(wanted), [k.name for k in kernels])
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> InputError:
@@ -193,11 +207,12 @@ def plan_text(plan: MemoryPlan) -> str:
     return "\n".join(lines)
 
 
-def _print_summary(found: Inspection) -> None:
+def print_summary(found: Inspection) -> None:
+    """Tables of stages and kernels."""
     from weft.cli.terminal import brief, print_table
     from weft.cli.terminal import seconds as shown
     from weft.codegen.base import SourceCodegen
-    from weft.loop.pipeline import STAGES
+    from weft.loop.pipeline import ordered
     from weft.passes.pipeline import STAGES as GRAPH_STAGES
 
     compilation, plan = found.compilation, found.plan
@@ -209,16 +224,21 @@ def _print_summary(found: Inspection) -> None:
     per_kernel = f"{len(compilation.kernels)} kernels"
     rows.append(("lower_group", per_kernel, spent.get("lower_group", ""), "naive programs"))
     rows.append(("schedule", per_kernel, spent.get("schedule", ""), "same meaning, by the target's best rule"))
-    rows += [(s.name, "", "", s.after) for s in STAGES]
+    rows += [(s.name, "", "", s.after) for s in ordered(compilation.target.loop_passes())]
     if isinstance(compilation.target.codegen(), SourceCodegen):
         rows.append((SOURCE, "", "", "what the target makes code from"))
     rows.append(("plan", f"{len(plan.offsets)} values", "", f"an arena of {plan.arena_bytes} bytes"))
     print_table(f"{found.graph.name} for {brief(str(compilation.target.target))}", ["stage", "size", "time", "after it"], rows, right=(2,))
-    kernels = [
-        (k.name, found.uses[k.name], k.rule, "\n".join(f"{name}: {reason}" for name, reason in k.declines) or "none") for k in compilation.kernels.values()
-    ]
-    print_table("kernels", ["kernel", "groups", "rule", "declined"], kernels, right=(1,))
+    print_table("kernels", ["kernel", "groups", "rule", "declined"], kernel_rows(found), right=(1,))
     typer.echo("print a stage with --stage NAME, of one kernel with --kernel NAME")
+
+
+def kernel_rows(found: Inspection) -> list[tuple[str, str, str, str]]:
+    """Name, number of groups, rule and declines of every kernel."""
+    return [
+        (k.name, str(found.uses[k.name]), k.rule, "\n".join(f"{name}: {reason}" for name, reason in k.declines) or "none")
+        for k in found.compilation.kernels.values()
+    ]
 
 
 def _inspect_archive(model: str, stage: str | None) -> None:
