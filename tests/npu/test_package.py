@@ -49,7 +49,7 @@ def test_instructions_do_what_they_mean(name: str) -> None:
 
 @pytest.mark.usefixtures("npu")
 def test_the_report(tmp_path: Path, capsys: Any) -> None:
-    exe = weft.compile(mlp(batch=8), "npu, llvm", cache=False)
+    exe = weft.compile(mlp(batch=8), "npu", cache=False)
     exe.save(tmp_path / "mlp.weft")
     with pytest.raises(SystemExit, match="0"):
         main(["npu-report", str(tmp_path / "mlp.weft"), "--code"])

@@ -76,8 +76,11 @@ class NpuCodegen:
 
     def compile(self, program: Program) -> KernelCode:
         emitted = self._emitted(program)
-        kernel = Kernel(len(program.params) + len(emitted.scratch), self.memories, tuple(emitted.code))
-        return KernelCode(program.name, encode(kernel), tuple(const(4 * n) for n in emitted.scratch))
+        return KernelCode(program.name, encode(emitted.kernel), tuple(const(4 * n) for n in emitted.scratch))
+
+    def kernel(self, program: Program) -> Kernel:
+        """The instructions, as they are."""
+        return self._emitted(program).kernel
 
     def submit(self, program: Program) -> Future[KernelCode]:
         done: Future[KernelCode] = Future()
@@ -119,6 +122,10 @@ class _Emitter:
     known: dict[str, Expr] = field(default_factory=dict)  # lets
     used: dict[int, int] = field(default_factory=dict)
     doubled: frozenset[str] = frozenset()
+
+    @property
+    def kernel(self) -> Kernel:
+        return Kernel(len(self.program.params) + len(self.scratch), self.memories, tuple(self.code))
 
     def run(self) -> None:
         p = self.program

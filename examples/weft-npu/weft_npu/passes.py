@@ -21,7 +21,7 @@ from weft.passes.capabilities import Capabilities, LayoutOffer
 from weft.passes.choose_layouts import choose_layouts
 from weft.passes.fuse import fuse
 from weft.passes.place import Offers, Refuse, Take
-from weft.scheduling.rule import Rule, select_rule
+from weft.scheduling.rule import Offer, Rule, select_rule
 from weft_npu.isa import TILE
 from weft_npu.schedules import rules
 
@@ -119,22 +119,25 @@ def capabilities() -> Capabilities:
 # -- placement ------------------------------------------------------------------------------------------------------------
 
 
-def offers(graph: Graph, machine: Machine) -> Offers:
-    """Each node by itself, as the npu would compile it: taken where a rule takes every kernel that comes of it."""
-    known: dict[str, tuple[str, str] | None] = {}
+def offers(graph: Graph, machine: Machine, clock: int = 0) -> Offers:
+    """Each node by itself, as the npu would compile it: taken where a rule takes every kernel that comes of it.
+
+    `clock`: cycles in a microsecond, by which the kernels' cycles are costs; 0: the npu's own time costs nothing.
+    """
+    known: dict[str, tuple[str, str] | float] = {}
     found: list[Take | Refuse] = []
     for node in graph.nodes:
         body = _alone(node)
         text = kernel_text(body)
         if text not in known:
-            known[text] = _refusal(body, node, machine)
-        why = known[text]
-        found.append(Take((node,)) if why is None else Refuse(node, *why))
+            known[text] = _answer(body, node, machine)
+        answer = known[text]
+        found.append(Refuse(node, *answer) if isinstance(answer, tuple) else Take((node,), answer / clock * 1e-6 if clock else 0.0))
     return found
 
 
-def _refusal(body: Graph, node: Node, machine: Machine) -> tuple[str, str] | None:
-    """Code and reason why not to compute a node; None: it can be computed."""
+def _answer(body: Graph, node: Node, machine: Machine) -> tuple[str, str] | float:
+    """The cycles that a node takes, or code and reason why not to compute it."""
     if node.op.kind in ("composite", "control", "opaque"):
         return node.op.kind, f"{type(node.op).__name__} is no formula of its operands' elements"
     if isinstance(node.op, WinogradConv):
@@ -143,17 +146,22 @@ def _refusal(body: Graph, node: Node, machine: Machine) -> tuple[str, str] | Non
         return "dtype", "the npu computes in float32"
     if not all(isinstance(d, int) for v in (*node.inputs, *node.outputs) if v is not None for d in v.shape):
         return "symbolic", "sizes that only a run knows"
+    cycles = 0.0
     try:
         grouped = fuse(choose_layouts(legalize(body), capabilities()), capabilities())
         for n in grouped.nodes:
             assert isinstance(n.op, Group)
             if not n.op.view:
-                select_rule(_rules(), lower_group(n.op.body, "kernel"), machine)
+                program = lower_group(n.op.body, "kernel")
+                rule, _ = select_rule(_rules(), program, machine)
+                offer = rule.offer(program, machine)
+                assert isinstance(offer, Offer)
+                cycles += offer.cost
     except ScheduleError as error:
         return "no_rule", error.why or error.what
     except WeftError as error:
         return "not_lowered", error.what
-    return None
+    return cycles
 
 
 @cache

@@ -69,7 +69,7 @@ def offload(graph: Graph, target: Target) -> Offers | None:
     from weft_npu.passes import offers
     from weft_npu.target import Npu
 
-    return offers(graph, Npu().machine(target))
+    return offers(graph, Npu().machine(target), target.options.clock)
 
 
 def _open() -> Device:

@@ -22,7 +22,7 @@ from weft_npu.codegen import NpuCodegen
 from weft_npu.instructions import instructions
 from weft_npu.intrinsics import A_SCOPE, B_SCOPE, C_SCOPE, INTRINSICS
 from weft_npu.isa import MEMORIES, TILE
-from weft_npu.simulator import DMA_BYTES, DMA_START, GEMM_CYCLES
+from weft_npu.simulator import DMA_BYTES, DMA_START, GEMM_CYCLES, estimate
 
 PRODUCTS = frozenset({"MatMul", "Conv"})
 LIMITS = (16384, 8192, 4096, 2048, 1024, 256, 64)
@@ -59,8 +59,13 @@ class NpuRule(Rule):
             self.apply(schedule)
         except ScheduleError as error:
             return Decline("schedule", error.why or error.what)
-        lacks = lacking(schedule.program, machine)
-        return Decline("code", "; ".join(lacks[:3])) if lacks else Offer(1.0)
+        try:
+            generator = codegen(machine)
+            lowered = lower_program(schedule.program, generator.functions)
+            lacks = generator.check(lowered)
+        except WeftError as error:
+            lacks = [error.what]
+        return Decline("code", "; ".join(lacks[:3])) if lacks else Offer(estimate(generator.kernel(lowered)))
 
 
 def codegen(machine: Machine) -> NpuCodegen:

@@ -262,26 +262,14 @@ class Run:
         elements = times * math.prod(i.shape)
         self.counts.instructions += times
         if unit in ("load", "store"):
-            target, source = places
-            assert isinstance(target, _Place) and isinstance(source, _Place)
-            # The longest run of elements side by side on both ends.
-            run = 1
-            for n, a, b in zip(i.shape[::-1], target.strides[::-1], source.strides[::-1]):
-                if n > 1 and (a != run or b != run):
-                    break
-                run *= n
-            rows = elements // run
-            cost = times * DMA_START + rows * -(-4 * run // DMA_BYTES)
             if unit == "load":
                 self.counts.bytes_in += 4 * elements
             else:
                 self.counts.bytes_out += 4 * elements
         elif unit == "matrix":
-            cost = MATRIX_START + times * GEMM_CYCLES
             if i.op != "fill_zero":
                 self.counts.multiply_adds += elements
-        else:
-            cost = VECTOR_START + times * -(-math.prod(i.shape) // LANES) * (SPECIAL if i.op in SLOW else 1)
+        cost = occupied(i, times)
         start = max(self.issued, self.free[unit])
         # Of a gather, only the lines that it can touch; a nest holds its operands from beginning to end.
         touched = []
@@ -375,6 +363,40 @@ def _distinct(dims: Sequence[tuple[int, int]]) -> bool:
             return False
         reach += step * (n - 1)
     return True
+
+
+def occupied(i: Instruction, times: int) -> int:
+    """Cycles for which an instruction keeps its unit, so many times one after another."""
+    unit = OPS[i.op].unit
+    if unit == "matrix":
+        return MATRIX_START + times * GEMM_CYCLES
+    if unit == "vector":
+        return VECTOR_START + times * -(-math.prod(i.shape) // LANES) * (SPECIAL if i.op in SLOW else 1)
+    target, source = i.operands
+    assert isinstance(target, View) and isinstance(source, View)
+    # The longest run of elements side by side on both ends.
+    run = 1
+    for n, a, b in zip(i.shape[::-1], target.strides[::-1], source.strides[::-1]):
+        if n > 1 and (a != run or b != run):
+            break
+        run *= n
+    return times * (DMA_START + math.prod(i.shape) // run * -(-4 * run // DMA_BYTES))
+
+
+def estimate(kernel: Kernel) -> int:
+    """About how many cycles a kernel takes: those of its busiest unit, as if the others always worked beside it."""
+    busy: dict[str, int] = {}
+
+    def count(nodes: Sequence[_Loop | _Nest], times: int) -> None:
+        for n in nodes:
+            if isinstance(n, _Loop):
+                count(n.body, times * n.trip)
+            else:
+                unit = OPS[n.instruction.op].unit
+                busy[unit] = busy.get(unit, 0) + times * occupied(n.instruction, math.prod(n.trips))
+
+    count(Program(kernel).body, 1)
+    return max(busy.values(), default=0)
 
 
 def table(counts: Mapping[str, Counts]) -> str:

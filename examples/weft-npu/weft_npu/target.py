@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from weft.errors import TargetError
-from weft.machine import Machine, Scope
+from weft.machine import Machine, Scope, Transfer
 from weft.target import Target, TargetKind
 
 if TYPE_CHECKING:
@@ -17,16 +17,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NpuOptions:
-    """Memories on the chip in KiB; `double_buffer`: whether copies run beside computation."""
+    """Memories on the chip in KiB; `double_buffer`: whether copies run beside computation; `clock`: MHz, by which its time is weighed against the
+    host's: 0 means that whatever it takes and is worth the copies is computed on it.
+    """
 
     activations: int = 256
     weights: int = 256
     accumulators: int = 128
     double_buffer: bool = True
+    clock: int = 0
 
 
 VECTORS = 32 << 10
 """Bytes of the vector unit's own memory."""
+
+
+LATENCY, BANDWIDTH = 2e-6, 16e9
+"""Of copies between its DRAM and the host's memory: seconds, and bytes a second."""
 
 
 class Npu(TargetKind):
@@ -40,7 +47,12 @@ class Npu(TargetKind):
             size = getattr(target.options, name)
             if not 4 <= size <= 4096:
                 raise TargetError(f"option '-{name}' is 4 to 4096 KiB, got {size}", where=str(target))
+        if not 0 <= target.options.clock <= 100_000:
+            raise TargetError(f"option '-clock' is 0 to 100000 MHz, got {target.options.clock}", where=str(target))
         return target
+
+    def transfer(self, target: Target) -> Transfer:
+        return Transfer(LATENCY, BANDWIDTH)
 
     def machine(self, target: Target) -> Machine:
         o = target.options
