@@ -118,7 +118,7 @@ def test_products_keep_every_bit(
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(sorted(SETS)), st.sampled_from(["uint8", "int8"]), st.sampled_from(["uint8", "int8"]),
-    st.integers(1, 9), st.integers(1, 6), st.tuples(st.integers(1, 3), st.integers(1, 3)), st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    st.integers(1, 9), st.integers(2, 6), st.tuples(st.integers(1, 3), st.integers(1, 3)), st.tuples(st.integers(1, 2), st.integers(1, 2)),
     st.tuples(*[st.integers(0, 2)] * 4), st.tuples(st.integers(1, 2), st.integers(1, 2)), st.sampled_from([None, "one"]),
     st.sampled_from([None, "one", "columns"]), st.booleans(), st.booleans(), st.integers(0, 1 << 20),
 )  # fmt: skip
@@ -234,6 +234,8 @@ CASES: dict[str, Any] = {
     "int8": lambda e: integer_product(MatMulInteger(), numbers((5, 9), "int8", 0, e), numbers((9, 33), "int8", 1, e), -3),
     "columns": lambda e: integer_product(MatMulInteger(), numbers((3, 8), "uint8", 0, e), numbers((8, 32), "uint8", 1, e), 255, numbers((32,), "uint8", 2)),
     "row": lambda e: integer_product(MatMulInteger(), numbers((1, 20), "uint8", 0, e), numbers((20, 64), "int8", 1, e), 128),
+    "short": lambda e: integer_product(MatMulInteger(), numbers((4, 3), "uint8", 0, e), numbers((3, 17), "int8", 1, e), 200),
+    "thin": lambda e: quantised_conv(numbers((1, 3, 4, 5), "uint8", 0, e), numbers((16, 3, 1, 1), "int8", 1, e), QLinearConv((2, 2))),
     "conv": lambda e: quantised_conv(numbers((1, 18, 5, 6), "uint8", 0, e), numbers((20, 18, 3, 3), "int8", 1, e), QLinearConv(pads=(1, 1, 1, 1))),
     "strided": lambda e: quantised_conv(
         numbers((2, 3, 7, 9), "uint8", 0, e), numbers((17, 3, 3, 2), "int8", 1, e), QLinearConv((2, 2), (1, 0, 1, 1)), y="int8"
@@ -317,7 +319,7 @@ def test_this_machine_gives_every_bit(case: str, extremes: bool) -> None:
     np.testing.assert_array_equal(run_here(graph, arrays), evaluate(graph, arrays)[0])
 
 
-SHAPES = [(1, 7, 16), (13, 31, 47), (64, 128, 100), (100, 65, 260), (6, 256, 1024)]
+SHAPES = [(1, 7, 16), (1, 1, 16), (5, 2, 17), (13, 31, 47), (64, 128, 100), (100, 65, 260), (6, 256, 1024)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -71,7 +71,8 @@ def _suits(op: Conv | MatMul, inputs: Sequence[Value | None], capabilities: Capa
     if x is None or w is None or w.constant is None or x.constant is not None or not isinstance(x.type, TensorType) or not w.constant.size:
         return False
     if isinstance(op, Conv):
-        return capabilities.channel_block is not None and op.groups == 1 and isinstance(x.shape[1], int)
+        block = capabilities.channel_block
+        return block is not None and op.groups == 1 and isinstance(x.shape[1], int) and w.constant.shape[0] * 2 >= block
     return capabilities.panel is not None and x.type.rank > 1 and w.constant.ndim == 2 and w.constant.shape[1] * 2 >= capabilities.panel
 
 
@@ -112,9 +113,10 @@ def _integers(r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: st
     total, padded = _narrow(c, op, left, (wide - offsets).astype(dot.right.numpy), name, dot, lanes, zero)
     if offsets.any():
         if isinstance(op, Conv):
-            ones = np.zeros((1, *padded.shape[1:2], *weights.shape[2:]), dot.right.numpy)
+            # As many equal sums as an instruction gives.
+            ones = np.zeros((lanes, *padded.shape[1:2], *weights.shape[2:]), dot.right.numpy)
             ones[:, : weights.shape[1]] = 1
-            sums = c(Conv(op.strides, (), op.dilations, 1, dt.int32), padded, c.builder.constant(ones, "ones"))
+            sums = c.slice(c(Conv(op.strides, (), op.dilations, 1, dt.int32), padded, c.builder.constant(ones, "ones")), 1, 0, 1)
         else:
             sums = c(ReduceSum((-1,), True), c.cast(left, dt.int32))
         total = c.add(total, c.mul(sums, c.builder.constant(_wrapped(offsets).reshape(per_output), "offsets")))
@@ -133,14 +135,16 @@ def _narrow(
     c: Composer, op: Conv | MatMul, left: Value, weights: Array, name: str, dot: DotProduct, lanes: int, border: Value | None = None
 ) -> tuple[Value, Value]:
     """The product of narrow operands, filled up to whole dot products, and its left operand then; `border` (None: 0) is around a convolution's picture."""
+    # At least two steps: what remains of a reduction outside of the instruction is a loop.
     if isinstance(op, MatMul):
-        extra = -weights.shape[0] % dot.depth
+        extra = max(2 * dot.depth - weights.shape[0], -weights.shape[0] % dot.depth)
         if extra:
             left = c.pad(left, (*(0 for _ in left.shape), *(0 for _ in left.shape[1:]), extra))
             weights = np.pad(weights, [(0, extra), (0, 0)])
         return c(MatMul(dot.result), left, c.builder.constant(weights, name)), left
     channels, n = weights.shape[1], weights.ndim - 2
-    extra = -channels % dot_block(channels, lanes, dot) if channels < lanes else 0
+    filled = max(channels, 2 * dot.depth) if weights[0, 0].size == 1 else channels
+    extra = (filled if filled >= lanes else dot_block(filled, lanes, dot)) - channels
     pads = op.spatial(n)[1]
     around = (0, 0, *(lo for lo, _ in pads), 0, extra, *(hi for _, hi in pads))
     if any(around):

@@ -305,6 +305,8 @@ def schedule_tile(
         products = [order[-1] if one else s.split(order[-1], [None, step])[1]]
     roles = find_roles(s, name, step)
     assert roles is not None
+    if instruction is not None and (int_const(s.loop(roles.vector).extent) or 0) % lanes:
+        s.pad_loop(name, roles.vector, lanes)  # a panel that is not full
     view = access.LoopView.of(s, name)
     reduce = [x for x in _reduction_order(view) if x not in products]
     if instruction is not None and not instruction.adds and len(reduce) > 1 and view.extent(reduce[-1]) < view.extent(reduce[-2]):

@@ -7,7 +7,7 @@ lane after another. `weft.passes.narrow_products` makes such products of quantis
 from __future__ import annotations
 
 from weft.expr.nodes import Add, Cast, Expr, Mul
-from weft.loop.nodes import Block, Program
+from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
@@ -78,7 +78,7 @@ def refusal(view: access.LoopView, dot: Dot) -> str | None:
         for x in view.loops
         if view.kinds.get(x) == "spatial" and view.stride(view.store, x) == 1 and view.stride(right, x) == dot.depth and view.stride(left, x) == 0
     ]
-    if not lanes or (view.extents[lanes[-1]] or 0) % dot.lanes:
+    if not lanes or view.extents[lanes[-1]] is None or (int_const(right.buffer.shape[-2]) or 1) % dot.lanes:
         return "the right operand is not packed in panels of whole vectors"
     return None
 
