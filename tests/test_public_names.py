@@ -23,7 +23,7 @@ def folders() -> list[Path]:
     """Plugins' sources: ours, the example's, those of the guide's readers."""
     found = [p.parent for p in sorted(ROOT.glob("plugins/**/__init__.py")) if not (p.parent.parent / "__init__.py").exists()]
     found += sorted(p for p in ROOT.glob("examples/*/*") if (p / "__init__.py").exists())
-    return [*found, *sorted(p for p in ROOT.glob("tests/guide/*") if p.is_dir()), ROOT / "tests" / "mixed" / "board.py"]
+    return [*found, *sorted(p.parent for p in ROOT.glob("tests/guide/*/pyproject.toml")), ROOT / "tests" / "mixed" / "board.py"]
 
 
 @pytest.mark.parametrize("module", public.PUBLIC)
@@ -70,7 +70,7 @@ def test_plugins_import_public_names_only(folder: Path) -> None:
 
 
 def test_there_are_plugins_to_look_at() -> None:
-    assert {"weft_llvm", "weft_onnx", "weft_darknet", "weft_npu"} <= {p.name for p in folders()}
+    assert {"weft_llvm", "weft_onnx", "weft_darknet", "weft_npu", "weft-wave"} <= {p.name for p in folders()}
 
 
 def test_what_is_not_public_is_listed_with_what_is(tmp_path: Path) -> None:

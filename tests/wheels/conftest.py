@@ -1,4 +1,4 @@
-"""Wheels of every member, and an environment that has them and what they ask for, and nothing else: no source tree, no network."""
+"""Wheels of every member and of what the guide's readers wrote; an environment of them and what they ask for, and nothing else: no source tree, no network."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = sorted(p.parent for part in ("core", "plugins", "examples") for p in (ROOT / part).rglob("pyproject.toml"))
+OURS = sorted(p.parent for part in ("core", "plugins", "examples") for p in (ROOT / part).rglob("pyproject.toml"))
+FOLDERS = [*OURS, *sorted(p.parent for p in (ROOT / "tests" / "guide").glob("*/pyproject.toml"))]
+"""Ours, which are published, and those of the guide's readers."""
 EXTRAS = {"conform"}
 """Of members, that the environment has."""
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A member as it is published."""
+    """A distribution as it is published."""
 
     folder: Path
     file: Path
@@ -60,7 +62,7 @@ class Wheel:
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Wheel]:
-    """A wheel of every member by its distribution's name, built as a packager builds it."""
+    """A wheel of each by its distribution's name, built as a packager builds it."""
     pytest.importorskip("hatchling", reason="pip install hatchling")
     into = tmp_path_factory.mktemp("wheels")
     found = {}

@@ -1,0 +1,36 @@
+"""Accelerators as their vendors ship them, in an environment of wheels without a source tree: the example, and the one that was written by the guide alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.wheels.conftest import Run, Wheel
+
+ACCELERATORS = ["npu", "wave"]
+SOME = "float32 and (MatMul or Relu or Softmax or Transpose)"
+
+
+@pytest.mark.parametrize("target", ACCELERATORS)
+def test_accelerators_conform_in_part(installed: Run, tmp_path: Path, target: str) -> None:
+    assert f"'{target}' conforms" in installed("weft", "conform", "--target", target, "--level", "1,2")
+    found = tmp_path / "found.json"
+    assert f"'{target}' conforms" in installed("weft", "conform", "--target", target, "--level", "3,4", "--quick", "-k", SOME, "--json", str(found))
+    claims = json.loads(found.read_text())["claims"]
+    assert all(claims[name]["float32"]["computed"] for name in ("MatMul", "Relu", "Softmax", "Transpose"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("target", [*ACCELERATORS, "openblas"])
+def test_targets_conform(installed: Run, target: str) -> None:
+    assert "conforms" in installed("weft", "conform", "--target", target, "--level", "1,2")
+    assert "conforms" in installed("weft", "conform", "--target", target, "--quick")
+
+
+def test_what_came_from_outside_passes_its_own_tests(installed: Run, wheels: dict[str, Wheel], tmp_path: Path) -> None:
+    """The tests and what they read, without the package: it is imported from where it was installed."""
+    for part in ("tests", "docs"):
+        shutil.copytree(wheels["weft-wave"].folder / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    assert " passed" in installed("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=tmp_path)
