@@ -57,6 +57,18 @@ def test_products(m: int, k: int, n: int, batch: tuple[int, ...], transposed: bo
     check(executable.run({"x": x} if constant else {"x": x, "w": w})["y"], want)
 
 
+def test_short_sums_write_each_row_from_end_to_end() -> None:
+    b = GraphBuilder()
+    x, w = normal(0, 1, 10, 41, 37), normal(1, 208, 5, 1, 1)
+    b.output(b.add(Conv((1, 1), (0, 0, 0, 0), (1, 1), 2), b.input("x", tensor_type("float32", x.shape)), b.constant(w)), "y")
+    compilation, executable = compiled(b)
+    want = np.einsum("gchw,goc->gohw", x.reshape(2, 5, 41, 37), w.reshape(2, 104, 5)).reshape(1, 208, 41, 37)
+    check(executable.run({"x": x})["y"], want)
+    (kernel,) = [k for k in compilation.kernels.values() if k.rule == "contraction"]
+    first = next(line for line in str(kernel.trace).splitlines() if line.startswith("reorder("))
+    assert first.index("'conv_i1_1_0'") < first.index("'conv_i3_0'")  # tiles of output channels, then tiles along the picture
+
+
 PARTS = [(128, 1056, 2), (32, 1056, 2), (64, 1056, 1), (127, 1056, 1), (128, 1050, 2), (470, 343, 5), (368, 16, 1)]
 
 

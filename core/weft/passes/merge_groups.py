@@ -36,13 +36,16 @@ def merge_groups(graph: Graph, capabilities: Capabilities | None = None) -> Grap
     return rewrite(graph, rule, on_subgraph=lambda g: merge_groups(g, capabilities))
 
 
-def choose_groups(groups: int, inputs: int, outputs: int, lanes: int, flops: float, before: float, after: float, rows: float = GROUPED_ROWS) -> int:
+def choose_groups(
+    groups: int, inputs: int, outputs: int, lanes: int, flops: float, before: float, after: float, rows: float = GROUPED_ROWS, in_rows: bool = False
+) -> int:
     """How many groups of so many input and output channels should become one.
 
     Args:
         flops: of the convolution as it is.
         before, after: elements of its input and its output.
         rows: how many times as long it runs on rows of single channels, which need no conversion.
+        in_rows: its input lies in rows already, as the model's inputs do, so that what needs few channels of a group may read them there.
     """
 
     def padded(n: int) -> float:
@@ -53,7 +56,8 @@ def choose_groups(groups: int, inputs: int, outputs: int, lanes: int, flops: flo
         wider, longer = padded(count * inputs), padded(count * outputs)
         cost = count * min(wider, MOST_VAIN) * longer * flops * BYTES_PER_FLOP
         if count < groups:  # a convolution without groups pads its own blocks
-            cost += MOVED_BYTES * (before * (wider > 1) + after * (longer > 1))
+            read = wider == 1 or (in_rows and wider >= MOST_VAIN)  # as it lies
+            cost += MOVED_BYTES * (before * (not read) + after * (longer > 1))
         if cost < least:
             best, least = count, cost
     return best
@@ -70,7 +74,7 @@ def _merge(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], lanes: int
     if ic == 1 and oc == 1:
         return None
     flops, rows = 2.0 * float(np.prod(w.shape[1:])) * elements(node.output), 1 + rows_cost(node, groups)
-    count = choose_groups(groups, ic, oc, lanes, flops, elements(x), elements(node.output), rows)
+    count = choose_groups(groups, ic, oc, lanes, flops, elements(x), elements(node.output), rows, x.producer is None)
     if count == 1:
         return None
     left = groups // count

@@ -37,6 +37,8 @@ MOST_TAPS = 7
 """Taps along one axis that are unrolled for the sake of borders."""
 TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
+SHORT_SUM, PAGE = 32, 4096
+"""Steps of a sum up to which writing its results counts; bytes between rows from which on each of them is a stream of its own."""
 REORDER_GAIN = 0.7
 """Traffic of the other order, of this one's, below which loops are reordered."""
 FOLD_CYCLES, COPY_CYCLES = 8.0, 0.7
@@ -441,6 +443,19 @@ def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, mach
     columns = [x for x in outer if x not in rows]
     if not rows or not narrow or outer[-1] not in rows:
         return outer, outer
+    column = outer[-2] if len(outer) > 1 else outer[-1]
+    row_step = view.stride(view.store, outer[-1])
+    if column in columns and all(view.stride(o, column) == 0 for o in narrow) and wide and row_step is not None:
+        reduce = [x for x in view.loops if view.kinds.get(x) == "reduce"]
+        steps, needed = 1, wide[0].buffer.dtype.bytes
+        for x in reduce:
+            steps *= view.extent(x)
+        for x in view.loops:
+            if x in (column, *reduce) or (x not in outer and view.stride(wide[0], x) != 0):
+                needed *= view.extent(x)
+        if steps <= SHORT_SUM and row_step * wide[0].buffer.dtype.bytes >= PAGE and needed <= machine.caches[1] // 2:
+            order = [*outer[:-2], outer[-1], column]
+            return order, order
     if free_vars(s.block(name).predicate).keys() & set(columns):
         # The last column tile is not whole. Its condition leaves the hot loops only where the columns' loop runs in parallel by itself.
         return outer, outer
