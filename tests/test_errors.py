@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import pickle
+import re
+from collections.abc import Callable
 
 import pytest
 
 from weft import errors
-from weft.errors import FrontendError, ScheduleError, UnsupportedError, WeftError, nearest
+from weft.errors import FrontendError, ScheduleError, UnsupportedError, WeftError, nearest, raised_in
+from weft.expr.parser import parse_expr
 
 KINDS = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, WeftError)]
 
@@ -46,3 +51,22 @@ def test_nearest(word: str, expected: str | None) -> None:
 
 def test_nearest_of_nothing() -> None:
     assert nearest("x", []) is None
+
+
+def test_where_foreign_code_was() -> None:
+    def of(package: str, work: Callable[[], object]) -> str | None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001
+            return raised_in(error, package)
+        raise AssertionError
+
+    line = inspect.getsourcelines(test_where_foreign_code_was)[1]
+    here = "|".join(rf"in tests/test_errors\.py:{line + k}" for k in range(20))
+    for package in ("tests", "", "weft_quilt"):
+        assert re.fullmatch(here, of(package, lambda: json.loads("{")) or "")  # ours, not the library's that it was in
+        assert re.fullmatch(here, of(package, lambda: parse_expr("1 +")) or "")  # nor Weft's
+    assert raised_in(ValueError("nobody has raised it")) is None
+    error = ValueError("of another process")
+    error.__cause__ = Exception('File "/x/weft_quilt/codegen.py", line 12, in emit\nFile "/x/concurrent/process.py", line 7, in call')
+    assert raised_in(error, "weft_quilt") == "in weft_quilt/codegen.py:12"

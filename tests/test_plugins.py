@@ -193,7 +193,7 @@ def test_the_failure_of_a_plugin_that_was_named_is_fatal(site: Site) -> None:
     site.install("npu", TARGET.replace("{before}", "raise OSError('driver too old')"))
     with pytest.raises(PluginError) as caught:
         resolve_target("npu -tiles=2", site.host())
-    assert str(caught.value) == "plugin 'npu' (npu 1.5) failed in hook 'targets'\n  why: driver too old"
+    assert str(caught.value) == "plugin 'npu' (npu 1.5) failed in hook 'targets'\n  why: driver too old (in npu.py:21)"
     assert isinstance(caught.value.__cause__, OSError)
 
 
@@ -338,7 +338,7 @@ def test_a_frontend_that_fails_to_look_takes_nothing_and_leaves_others_in_use(si
     assert [(p.distribution, h, type(e)) for p, h, e in host.failures] == [("broken", "frontends", ZeroDivisionError)]
     with pytest.raises(PluginError) as caught:
         load(b"xyz")
-    assert str(caught.value).splitlines()[:2] == ["plugin 'good' (good 1.5) failed to read the model as 'good'", "  why: KeyError: b'xyz'"]
+    assert str(caught.value).splitlines()[:2] == ["plugin 'good' (good 1.5) failed to read the model as 'good'", "  why: KeyError: b'xyz' (in good.py:4)"]
     with pytest.raises(PluginError, match=r"plugin 'good' \(good 1.5\) read the model as int, which is no Graph"):
         load(1)
 
@@ -461,7 +461,7 @@ def test_a_target_whose_methods_fail_is_named_with_its_distribution(site: Site) 
     resolved = resolve_target("npu", site.host())
     with pytest.raises(PluginError) as caught:
         resolved.machine  # noqa: B018 - asked for at first use
-    expected = ["plugin 'npu' (npu 1.5) failed to describe its machine", "  why: ZeroDivisionError: integer division or modulo by zero"]
+    expected = ["plugin 'npu' (npu 1.5) failed to describe its machine", "  why: ZeroDivisionError: integer division or modulo by zero (in npu.py:14)"]
     assert str(caught.value).splitlines()[:2] == expected
     site.install("tpu", TARGET.replace("{before}", "").replace('"npu"', '"tpu"').replace('return "1"', "raise RuntimeError"))
     with pytest.raises(PluginError, match=r"plugin 'tpu' \(tpu 1\.5\) failed to resolve the target 'tpu'\n  why: RuntimeError"):

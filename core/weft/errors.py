@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import traceback
+from pathlib import Path
+
 
 class WeftError(Exception):
     """Base of all errors that Weft raises on purpose.
@@ -105,3 +110,23 @@ def nearest(word: str, known: object) -> str | None:
 
     close = difflib.get_close_matches(word, [str(k) for k in known], n=1, cutoff=0.5)  # type: ignore[attr-defined]
     return close[0] if close else None
+
+
+def raised_in(error: BaseException, package: str = "") -> str | None:
+    """Where foreign code was when it raised: "in weft_quilt/codegen.py:234", the innermost line of its own.
+
+    Args:
+        package: the code's top-level package; without it, or if no line is in it, the innermost that is neither Weft's, Python's nor numpy's.
+    """
+    lines = []  # (top-level package, file, line)
+    for text in re.findall(r'File "([^"]+)", line (\d+)', str(error.__cause__)):  # of another process, where only the text of the way came from
+        lines.append((package if f"/{package}/" in Path(text[0]).as_posix() else "", *text))
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        lines.append((str(frame.f_globals.get("__name__", "")).partition(".")[0], frame.f_code.co_filename, str(line)))
+    own = [x for x in lines if package and x[0] == package] or [x for x in lines if x[0] not in {"", "weft", "numpy", *sys.stdlib_module_names} - {"__main__"}]
+    if not own:
+        return None
+    name, file, line = own[-1]
+    parts = Path(file).parts
+    inside = [k for k, part in enumerate(parts[:-1]) if part == name]
+    return f"in {'/'.join(parts[inside[-1] :] if inside else parts[-1:])}:{line}"

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from weft.contributions import misdeclared, misfit, unmarked
-from weft.errors import ExecutionError, PluginError, WeftError
+from weft.errors import ExecutionError, PluginError, WeftError, raised_in
 from weft.hooks import PROJECT, EngineKind, Specifications
 
 if TYPE_CHECKING:
@@ -56,6 +57,12 @@ class Plugin:
     @property
     def healthy(self) -> bool:
         return self.failure is None
+
+    @property
+    def package(self) -> str:
+        """The top-level package of its code."""
+        module = getattr(self.object, "__name__", "") if isinstance(self.object, ModuleType) else type(self.object).__module__ if self.object else self.origin
+        return module.partition(".")[0]
 
     def __str__(self) -> str:
         return f"plugin '{self.name}' ({' '.join(filter(None, (self.distribution.strip('()'), self.version)))})"
@@ -152,7 +159,7 @@ class PluginHost:
                     # An error of ours says what is wrong by itself, unless it is about the plugin's own result.
                     if isinstance(error, WeftError) and not isinstance(error, PluginError):
                         raise
-                    raise PluginError(f"{plugin} failed in hook '{hook}'", why=_one_line(error)) from error
+                    raise PluginError(f"{plugin} failed in hook '{hook}'", why=_placed(_one_line(error), error, plugin)) from error
                 continue
             if value is not None:
                 results.append(Contribution(plugin, value))
@@ -176,8 +183,8 @@ class PluginHost:
             raise
         except (Exception, SystemExit) as error:
             found = next((p for p in self.plugins if p.name == plugin), None)
-            hint = "this is a defect of the plugin; --traceback shows where"
-            raise PluginError(f"{found or plugin} failed {doing}", why=_one_line(error, kind=True), hint=hint) from error
+            hint = "this is a defect of the plugin; --traceback shows the whole way"
+            raise PluginError(f"{found or plugin} failed {doing}", why=_placed(_one_line(error, kind=True), error, found), hint=hint) from error
 
     def blamed(self, contribution: Contribution, function: Callable[..., Any], doing: str) -> Callable[..., Any]:
         """`function`, which a plugin contributed, under `blame`."""
@@ -292,6 +299,12 @@ def _one_line(error: BaseException, kind: bool = False) -> str:
     text = " ".join(str(error).split())
     name = type(error).__name__
     return (f"{name}: {text}" if kind else text) if text else name
+
+
+def _placed(text: str, error: BaseException, plugin: Plugin | None) -> str:
+    """With the line of the plugin's own code that raised, if that is what happened."""
+    place = None if isinstance(error, WeftError) else raised_in(error, plugin.package if plugin is not None else "")
+    return f"{text} ({place})" if place else text
 
 
 def device_kinds(plugins: PluginHost | None = None) -> dict[str, DeviceKind]:

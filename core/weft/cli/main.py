@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
     traceback = "--traceback" in words
     words = [w for w in words if w != "--traceback"]
     try:
-        build_app()(words)
+        build_app()(words, obj={"traceback": traceback})
     except WeftError as error:
         if traceback:
             import traceback as python_traceback

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.dtypes import dtype
-from weft.errors import ExecutionError, InputError, WeftError
+from weft.errors import ExecutionError, InputError, WeftError, raised_in
 from weft.runtime.arrays import Array, aligned_empty
 from weft.runtime.device import Device, Memory, Slice, open_device
 from weft.runtime.dlpack import as_array
@@ -309,4 +309,6 @@ def _blamed(device: str, what: str) -> Iterator[None]:
     except WeftError:
         raise
     except Exception as error:
-        raise ExecutionError(f"{what} failed on device '{device}'", why=f"{type(error).__name__}: {error}") from error
+        place = raised_in(error)
+        why = (f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) + (f" ({place})" if place else "")
+        raise ExecutionError(f"{what} failed on device '{device}'", why=why) from error
