@@ -55,6 +55,7 @@ class MixedCompilation:
     by_cost: bool = True
     placement: Placement | None = None
     regions: list[Compilation] = field(default_factory=list)
+    _offered: tuple[Graph, dict[str, Offers]] | None = None
 
     def run(self, graph: Graph) -> Executable:
         """A verified graph through every stage.
@@ -84,18 +85,26 @@ class MixedCompilation:
             raise UnsupportedError(f"target '{name}' takes everything: what follows it has nothing to do", hint=f'name it last: "{order}"')
         with self._stage("offload", graph.name):
             offers = {t.target.kind: self.offers(graph, t) for t, on_host in zip(self.targets, native) if not on_host}
+        self._offered = graph, offers
         names = kinds if native[-1] else [*kinds, HOST]
-        transfers = {t.target.kind: t.transfer for t in self.targets}
-        if self.strict or not self.by_cost or not native[-1]:  # the host is no alternative, however much faster it were
-            offers = {t: [replace(o, cost=0.0) if isinstance(o, Take) else o for o in made] for t, made in offers.items()}
-            transfers = {}
-        else:
-            machine = self.targets[-1].machine
-            offers[kinds[-1]] = [Take((node,), seconds_on(machine, node)) for node in graph.nodes]
         with self._stage("place", graph.name):
-            self.placement = place(graph, names, offers, transfers)
+            if self.strict or not self.by_cost or not native[-1]:  # the host is no alternative, however much faster it were
+                offers = {t: [replace(o, cost=0.0) if isinstance(o, Take) else o for o in made] for t, made in offers.items()}
+                self.placement = place(graph, names, offers, {})
+            else:
+                self.placement = self.placed_by_cost()
+        assert self.placement is not None
         self._refuse(kinds, names)
         return self.placement.graph
+
+    def placed_by_cost(self) -> Placement | None:
+        """Where the nodes of the graph that `place` was given go if time matters; None where there is no host's CPU to weigh against."""
+        if self._offered is None or not self.targets[-1].native:
+            return None
+        graph, offers = self._offered
+        machine, kinds = self.targets[-1].machine, [t.target.kind for t in self.targets]
+        host = [Take((node,), seconds_on(machine, node)) for node in graph.nodes]
+        return place(graph, kinds, {**offers, kinds[-1]: host}, {t.target.kind: t.transfer for t in self.targets})
 
     def offers(self, graph: Graph, target: ResolvedTarget) -> Offers:
         """What a target takes of a graph: as its plugin says, or as its schedule rules do."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 
 
 def conform(
+    context: typer.Context,
     target: Annotated[str, typer.Option("--target", "-t", help="The target under test: kind and options.")],
     level: Annotated[str, typer.Option("--level", help="Only these levels, e.g. 1,2; by default all nine.")] = "",
     keyword: Annotated[str, typer.Option("-k", help="Only checks whose names match: words joined by and, or, not.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="One sample of every operator and dtype, always the same.")] = False,
+    baseline: Annotated[
+        Path | None, typer.Option("--baseline", help="An earlier --json: what passed then and is declined or skipped now is a failure.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything that was found to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a page about it to this file.")] = None,
 ) -> None:
@@ -26,8 +30,10 @@ def conform(
     """
     from weft.testing.conform import run
 
+    before = _baseline(baseline) if baseline is not None else None
+    traceback = bool((context.find_root().obj or {}).get("traceback"))
     with _Progress(target) as progress:
-        report = run(target, levels=_levels(level), keyword=keyword, quick=quick, on_result=progress.hear)
+        report = run(target, levels=_levels(level), keyword=keyword, quick=quick, on_result=progress.hear, baseline=before, traceback=traceback)
     _print(report)
     if json_file is not None:
         json_file.write_text(json.dumps(report.as_data(), indent=1) + "\n", encoding="utf-8")
@@ -37,6 +43,15 @@ def conform(
         html_file.write_text(page(report), encoding="utf-8")
     if not report.passed:
         raise typer.Exit(1)
+
+
+def _baseline(path: Path) -> Any:
+    from weft.errors import InputError
+
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"the baseline '{path}' cannot be read", why=str(error), hint="give a file that --json has written") from None
 
 
 def _levels(text: str) -> list[int]:
@@ -91,3 +106,5 @@ def _print(report: Report) -> None:
         if refused:
             typer.echo(f"declined, each with a reason: {', '.join(refused)}")
     typer.echo(report.summary())
+    if report.idle:
+        typer.secho(report.idle, fg=typer.colors.RED, bold=True)

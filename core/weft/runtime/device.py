@@ -45,6 +45,9 @@ class Device(ABC):
     shares_memory: ClassVar[bool] = False
     """Whether it works on the host's memory: values then come and go by `share`, and neither `write` nor `read` copies them."""
 
+    simulated: ClassVar[bool] = False
+    """Whether a program on the host plays it: the time of a launch is the program's, not the chip's, and `weft conform` allows more of it."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.lock = threading.RLock()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,12 +13,22 @@ from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph
 from weft.runtime.executable import Executable
 from weft.runtime.plan import DeviceCall
-from weft.testing.conform.cases import GRAPHS, GraphCase
-from weft.testing.conform.kit import Declined, Kit, collect
+from weft.testing.conform.cases import GRAPHS
+from weft.testing.conform.kit import Array, Declined, Kit, collect
 
 
-def _probe(kit: Kit) -> tuple[GraphCase, Graph, Executable]:
-    """A graph that runs on the device at least in part."""
+@dataclass
+class Probe:
+    """What runs on the device at least in part, compiled afresh: nobody else holds it."""
+
+    graph: Graph
+    executable: Executable
+    inputs: Mapping[str, Array]
+    ulps: float
+
+
+def _probe(kit: Kit) -> Probe:
+    """A graph that the target takes something of, or else a sample that it takes."""
     for name in ("dense", "fork", "movement"):
         case = GRAPHS[name]
         try:
@@ -24,17 +36,19 @@ def _probe(kit: Kit) -> tuple[GraphCase, Graph, Executable]:
         except Declined:
             continue
         if kit.native or any(isinstance(s, DeviceCall) for s in executable.manifest.steps):
-            return case, case.build(), executable
-    kit.skip("the target takes nothing of the graphs that faults are tried on")
+            return Probe(case.build(), executable, case.inputs()[0], case.ulps)
+    sample = kit.first_taken()
+    if sample is None:
+        kit.skip("the target takes none of the graphs that faults are tried on, and no sample with inputs")
+    return Probe(sample.graph(), kit.compile_alone(sample.graph()).executable, sample.inputs(), max(sample.tolerance(), 1.0))
 
 
-def _works(kit: Kit, case: GraphCase, graph: Graph, executable: Executable, when: str) -> None:
-    inputs = case.inputs()[0]
+def _works(kit: Kit, probe: Probe, when: str) -> None:
     try:
-        got = list(executable.run(inputs).values())
+        got = list(probe.executable.run(probe.inputs).values())
     except WeftError as error:
         kit.fail(f"the call after {when} fails", str(error))
-    kit.compare(f"the call after {when}", got, evaluate(graph, inputs), case.ulps)
+    kit.compare(f"the call after {when}", got, evaluate(probe.graph, probe.inputs), probe.ulps)
 
 
 def _names(kit: Kit, error: BaseException, words: list[str], when: str) -> None:
@@ -47,11 +61,12 @@ def _names(kit: Kit, error: BaseException, words: list[str], when: str) -> None:
 
 def test_wrong_inputs(kit: Kit) -> None:
     """Arrays of another dtype or shape are refused, before anything is computed."""
-    case, graph, executable = _probe(kit)
-    inputs = case.inputs()[0]
+    probe = _probe(kit)
+    executable, inputs = probe.executable, probe.inputs
     name = next(iter(inputs))
+    other = np.float32 if inputs[name].dtype == np.float64 else np.float64
     with kit.watched() as watched:
-        for wrong in (inputs[name].astype(np.float64), np.concatenate([inputs[name], inputs[name]], -1), inputs[name][0]):
+        for wrong in (inputs[name].astype(other), np.concatenate([inputs[name], inputs[name]], -1), inputs[name][0]):
             try:
                 executable.run({**inputs, name: wrong})
             except InputError:
@@ -61,30 +76,30 @@ def test_wrong_inputs(kit: Kit) -> None:
             kit.fail(f"an input of {wrong.dtype}{list(wrong.shape)} is taken, {inputs[name].dtype}{list(inputs[name].shape)} is declared")
         if watched is not None and watched.launches:
             kit.fail("a kernel was launched though an input did not fit")
-        _works(kit, case, graph, executable, "one with wrong inputs")
+        _works(kit, probe, "one with wrong inputs")
 
 
 def test_out_of_memory(kit: Kit) -> None:
     kit.device()
-    case, graph, executable = _probe(kit)
+    probe = _probe(kit)
     with kit.watched() as watched:
         assert watched is not None
         watched.limit = 16
         try:
-            executable.run(case.inputs()[0])
+            probe.executable.run(probe.inputs)
         except Exception as error:  # noqa: BLE001 - foreign code
             _names(kit, error, [watched.name, "16 "], "a device with 16 bytes left")
         else:
             kit.fail("a model runs on a device with 16 bytes left")
         watched.limit = None
-        _works(kit, case, graph, executable, "one that ran out of memory")
+        _works(kit, probe, "one that ran out of memory")
 
 
 def test_failing_operations(kit: Kit) -> None:
     """Every kind of request of a device fails once."""
     kit.device()
     for operation in ("write", "load", "launch", "synchronize", "read"):
-        case, graph, executable = _probe(kit)
+        probe = _probe(kit)
         with kit.watched() as watched:
             assert watched is not None
             calls = [0]
@@ -96,23 +111,24 @@ def test_failing_operations(kit: Kit) -> None:
 
             watched.fault = fault
             try:
-                executable.run(case.inputs()[0])
+                probe.executable.run(probe.inputs)
             except Exception as error:  # noqa: BLE001 - foreign code
                 _names(kit, error, [watched.name, f"the {operation} was made to fail"], f"a {operation} that fails")
             else:
                 if calls[0]:
                     kit.fail(f"a {operation} fails and the call does not")
             watched.fault = lambda asked: None
-            _works(kit, case, graph, executable, f"a {operation} that failed")
+            _works(kit, probe, f"a {operation} that failed")
 
 
 def test_launch_of_nothing(kit: Kit) -> None:
     """The device itself says when a kernel that its section has not is launched; and works afterwards."""
     device = kit.device()
-    case, graph, executable = _probe(kit)
-    step = next(s for s in executable.manifest.steps if isinstance(s, DeviceCall))
-    section = executable.manifest.sections[step.section]
-    image = kit.section_bytes(executable, step.section)
+    probe = _probe(kit)
+    manifest = probe.executable.manifest
+    step = next(s for s in manifest.steps if isinstance(s, DeviceCall))
+    section = manifest.sections[step.section]
+    image = kit.section_bytes(probe.executable, step.section)
     with device.lock:
         try:
             module = device.load(image, section.entries)
@@ -122,7 +138,7 @@ def test_launch_of_nothing(kit: Kit) -> None:
             pass
         else:
             kit.fail("a kernel that its section has not is launched, and nobody says a word", "a launch that fails must raise, there or in synchronize")
-    _works(kit, case, graph, executable, "a launch that failed")
+    _works(kit, probe, "a launch that failed")
 
 
 def test_nothing_is_lost(kit: Kit) -> None:
@@ -132,7 +148,7 @@ def test_nothing_is_lost(kit: Kit) -> None:
     collect()
     before = device.free
     for fail in (False, True):
-        case, _, executable = _probe(kit)
+        probe = _probe(kit)
         with kit.watched() as watched:
             assert watched is not None
             if fail:
@@ -143,8 +159,8 @@ def test_nothing_is_lost(kit: Kit) -> None:
 
                 watched.fault = fault
             with suppress(ExecutionError):
-                executable.run(case.inputs()[0])
-        del executable, watched
+                probe.executable.run(probe.inputs)
+        del probe, watched
         collect()
         if device.free < before:
             kit.fail(f"{before - device.free} bytes of the device are lost with an executable that is gone" + (", after a launch that failed" if fail else ""))

@@ -35,6 +35,7 @@ from weft.pipeline import ResolvedTarget, resolve_target, target_kinds
 from weft.plugins import Plugin
 from weft.runtime.device import Device, close_devices, open_device
 from weft.runtime.executable import Executable
+from weft.runtime.plan import DeviceCall
 from weft.target import CPU, Target
 from weft.testing.conform.report import Share
 from weft.testing.conform.watched import Watched
@@ -87,11 +88,12 @@ class Case:
 
 @dataclass
 class Compiled:
-    """An executable, and the record of what made it."""
+    """An executable, and the record of what made it; `by_cost`: where its nodes would have gone if time had mattered."""
 
     executable: Executable
     kernels: Mapping[str, Kernel]
     placement: Placement | None = None
+    by_cost: Placement | None = None
 
 
 class Declined(Exception):
@@ -116,6 +118,7 @@ class Kit:
     shares: list[Share] = field(default_factory=list)
     tables: dict[str, Callable[[str], Cases]] = field(default_factory=dict)
     _alone: dict[str, Compiled | str] = field(default_factory=dict)
+    _taken: Case | None = None
 
     @classmethod
     def open(cls, text: str, quick: bool) -> Kit:
@@ -186,6 +189,20 @@ class Kit:
     def claim(self, case: Case, taken: bool) -> None:
         self.claims.setdefault(case.op.__name__, {}).setdefault(case.dtype or "none", [0, 0])[0 if taken else 1] += 1
 
+    def first_taken(self) -> Case | None:
+        """A sample that this target computes, of some floats; None if there is none."""
+        if self._taken is None:
+            plain = [c for c in self.cases().values() if c.inputs() and all(x.ndim and x.nbytes > 16 and x.dtype.kind == "f" for x in c.inputs().values())]
+            known = [c for c in plain if isinstance(self._alone.get(c.name), Compiled)]
+            self._taken = next((c for c in (*known, *plain) if self._takes(c)), None)
+        return self._taken
+
+    def _takes(self, case: Case) -> bool:
+        try:
+            return any(isinstance(s, DeviceCall) for s in self.alone(case).executable.manifest.steps)
+        except (Declined, WeftError):
+            return False
+
     # -- compilations
     def alone(self, case: Case) -> Compiled:
         """A sample compiled for this target and nothing else.
@@ -252,7 +269,7 @@ class Kit:
                 raise Declined(str(error)) from error
         mixed = MixedCompilation(targets, cache=False, by_cost=False)
         try:
-            return Compiled(mixed.run(graph), self._kernels(mixed), mixed.placement)
+            return Compiled(mixed.run(graph), self._kernels(mixed), mixed.placement, mixed.placed_by_cost())
         except UnsupportedError as error:
             if len(targets) > 1:
                 raise
@@ -270,6 +287,11 @@ class Kit:
         if self.native:
             self.skip("its kernels run on the host's processor, in the host's memory")
         return open_device(self.target.kind.device(self.target.target))
+
+    @property
+    def patience(self) -> float:
+        """How much longer than others its device may take: one that is simulated does more than compute."""
+        return 10.0 if not self.native and self.device().simulated else 1.0
 
     @contextmanager
     def watched(self) -> Iterator[Watched | None]:

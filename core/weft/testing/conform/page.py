@@ -39,8 +39,12 @@ def page(report: Report) -> str:
     lines += [f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>", "</head>", "<body>", f"<h1>{escape(title)}</h1>"]
     state = "passed" if report.passed else "failed" if report.failed else "none"
     lines.append(f'<div class="box is-{state}"><b class="{state}" id="verdict">{escape(report.verdict)}</b><p>{escape("; ".join(facts))}</p></div>')
+    if report.idle:
+        lines.append(f'<p class="failed" id="idle">{escape(report.idle)}</p>')
     lines += [*_failures(report), "<h2>Levels</h2>"]
     lines += _table("levels", ["level", "name", "what is looked at", "state", *OUTCOMES, "seconds"], _levels(report))
+    for level in report.levels:
+        lines += [f'<p class="faint">level {level}, skipped: {count} × {escape(reason)}</p>' for reason, count in report.skipped(level).items()]
     if report.shares:
         lines += ["<h2>Models</h2>", *_table("models", ["model", "share of multiply-adds", "of", "nodes", "elsewhere, because"], _models(report))]
     if report.claims:
@@ -82,7 +86,7 @@ def _levels(report: Report) -> Iterable[Sequence[str]]:
 
 def _models(report: Report) -> Iterable[Sequence[str]]:
     for s in report.shares:
-        bar = f'<td><span class="bar"><i style="width:{100 * s.share:.1f}%"></i></span> {s.share:.1%}</td>'
+        bar = f'<td><span class="bar"><i style="width:{100 * s.share:.1f}%"></i></span> {escape(s.text)}</td>'
         why = "<br>".join(escape(f"{count} × {reason}") for reason, count in s.declined.items())
         yield [_cell(s.model), bar, _number(f"{s.multiply_adds / 1e6:,.2f} M"), _cell(f"{s.taken} of {s.nodes}"), f'<td class="faint">{why}</td>']
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import pytest
@@ -25,8 +26,8 @@ def kit() -> Kit:
 class Recorder:
     """The plugin of pytest: one for each run."""
 
-    def __init__(self, kit: Kit, report: Report, on_result: Callable[[Result, int, int], None] | None) -> None:
-        self.kit, self.report, self.on_result = kit, report, on_result
+    def __init__(self, kit: Kit, report: Report, on_result: Callable[[Result, int, int], None] | None, traceback: bool = False) -> None:
+        self.kit, self.report, self.on_result, self.traceback = kit, report, on_result, traceback
         _running[:] = [kit]
         self.total = 0
         self.broken: WeftError | None = None
@@ -86,3 +87,5 @@ class Recorder:
         text = f"{error}" if isinstance(error, Disagreement) else f"{type(error).__name__}: {error}"
         expected = isinstance(error, (Disagreement, WeftError))
         self.messages[item.nodeid] = text if expected else f"{text}\nraised at {last.path}:{last.lineno + 1}"
+        if self.traceback and not isinstance(error, Disagreement):
+            self.messages[item.nodeid] += "\n" + "".join(format_exception(error)).rstrip()

@@ -51,7 +51,11 @@ class Result:
 
 @dataclass
 class Share:
-    """How much of a model was on the target, in nodes and in multiply-adds, and why the other nodes were not: reason → how many."""
+    """How much of a model was on the target, in nodes and in multiply-adds, and why the other nodes were not: reason → how many.
+
+    Whatever the target takes is on it when the model is checked. `by_cost` is the share that it has of the multiply-adds where its times, those of
+    copies and those of the host's processor are weighed; None where there is no other target.
+    """
 
     model: str
     nodes: int
@@ -59,6 +63,13 @@ class Share:
     multiply_adds: float
     share: float
     declined: Mapping[str, int] = field(default_factory=dict)
+    by_cost: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The shares, for people."""
+        weighed = "" if self.by_cost is None or round(self.by_cost, 3) == round(self.share, 3) else f" ({self.by_cost:.1%} if time is weighed)"
+        return f"{self.share:.1%}{weighed}"
 
 
 @dataclass
@@ -130,6 +141,35 @@ class Report:
         """Why samples of an operator were declined: reason → how many."""
         return Counter(r.message for r in self.results if r.check == "sample" and r.outcome == "declined" and r.level == 3 and r.subject.split(" ")[0] == op)
 
+    def skipped(self, level: int) -> Counter[str]:
+        """Why checks of a level were skipped: reason → how many."""
+        return Counter(r.message for r in self.results if r.level == level and r.outcome == "skipped")
+
+    @property
+    def idle(self) -> str | None:
+        """A sentence, if the target took no part in any model; no failure."""
+        if not self.shares or any(s.taken for s in self.shares):
+            return None
+        return f"'{self.target}' takes part in none of the models: it may conform, and yet nobody's model runs on it"
+
+    def compare(self, before: Mapping[str, Any]) -> None:
+        """Adds a failure for everything that passed in an earlier report (`as_data`) and is not claimed any more: declined or skipped, or fewer nodes of a
+        model of as many. What either run did not check is not compared."""
+        passed = {(r["level"], r["name"]) for r in before["results"] if r["outcome"] == "passed"}
+        lost = [r for r in self.results if (r.level, r.name) in passed and r.outcome in ("declined", "skipped")]
+        first: dict[str, Result] = {}
+        for r in sorted(lost, key=lambda r: r.level):
+            first.setdefault(r.subject or r.name, r)  # a sample that is declined is so on several levels
+        for r in first.values():
+            message = f"{self.subject}: {r.check} passed before, and is {r.outcome} now: {r.message}"
+            self.results.append(Result(r.level, "baseline", r.subject or r.check, "failed", message))
+        old = {s["model"]: s for s in before.get("models", ())}
+        for s in self.shares:
+            was = old.get(s.model)
+            if was is not None and was["nodes"] == s.nodes and was["taken"] > s.taken:
+                message = f"{self.subject}: {was['taken']} of {s.nodes} nodes were computed before, {s.taken} are now"
+                self.results.append(Result(6, "baseline", s.model, "failed", message))
+
     def seconds_of(self, level: int) -> float:
         return sum(r.seconds for r in self.results if r.level == level)
 
@@ -142,8 +182,9 @@ class Report:
             counts = self.counts(level)
             words = ", ".join(f"{counts[o]} {o}" for o in OUTCOMES if counts[o])
             lines.append(f"level {level} {LEVELS[level][0]:12} {self.state(level):17} {self.seconds_of(level):6.1f} s  {words}")
+            lines += [f"    skipped: {count} × {reason}" for reason, count in self.skipped(level).items()]
         for share in self.shares:
-            lines.append(f"{share.model}: {share.share:.1%} of {share.multiply_adds / 1e6:,.2f} M multiply-adds, {share.taken} of {share.nodes} nodes")
+            lines.append(f"{share.model}: {share.text} of {share.multiply_adds / 1e6:,.2f} M multiply-adds, {share.taken} of {share.nodes} nodes")
             lines += [f"    elsewhere: {count} × {reason}" for reason, count in share.declined.items()]
         lines.append(f"{self.subject} {self.verdict} ({len(self.results)} checks, {self.seconds:.0f} s{', quick' if self.quick else ''})")
         return "\n".join(lines)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from weft.errors import InputError, PluginError, WeftError
 from weft.plugins import host
@@ -16,7 +17,16 @@ OnResult = Callable[[Result, int, int], None]
 """Hears a result, its number, and how many there are."""
 
 
-def run(target: str, *, levels: Sequence[int] = tuple(LEVELS), keyword: str = "", quick: bool = False, on_result: OnResult | None = None) -> Report:
+def run(
+    target: str,
+    *,
+    levels: Sequence[int] = tuple(LEVELS),
+    keyword: str = "",
+    quick: bool = False,
+    on_result: OnResult | None = None,
+    baseline: Mapping[str, Any] | None = None,
+    traceback: bool = False,
+) -> Report:
     """Checks a target.
 
     Args:
@@ -25,10 +35,12 @@ def run(target: str, *, levels: Sequence[int] = tuple(LEVELS), keyword: str = ""
         keyword: an expression of pytest's -k, over the names of checks and subjects.
         quick: of every operator and dtype one sample, always the same, instead of all.
         on_result: called after each check with it, its number and how many there are.
+        baseline: an earlier report's `as_data`: what passed then and is declined or skipped now is a failure.
+        traceback: messages of failures end with where the error was raised.
 
     Raises:
         PluginError: pytest is not installed.
-        InputError: no such level, or a keyword that is no expression.
+        InputError: no such level, a keyword that is no expression, or a baseline that is none of this target.
     """
     try:
         import pytest
@@ -40,6 +52,8 @@ def run(target: str, *, levels: Sequence[int] = tuple(LEVELS), keyword: str = ""
     unknown = [n for n in levels if n not in LEVELS]
     if unknown:
         raise InputError(f"there is no level {unknown[0]}", hint="levels: " + ", ".join(f"{n} {name}" for n, (name, _) in LEVELS.items()))
+    if baseline is not None:
+        require_baseline(baseline, target)
     report = Report(target, weft=host().api_version, levels=tuple(sorted(set(levels))), quick=quick)
     began = time.perf_counter()
     try:
@@ -52,7 +66,7 @@ def run(target: str, *, levels: Sequence[int] = tuple(LEVELS), keyword: str = ""
         report.seconds = time.perf_counter() - began
         return report
     report.owner, report.claims, report.shares = kit.owner, kit.claims, kit.shares
-    session = Recorder(kit, report, on_result)
+    session = Recorder(kit, report, on_result, traceback)
     folder = Path(__file__).parent
     files = [str(folder / f"{LEVELS[n][0]}.py") for n in report.levels]
     options = ["-c", os.devnull, "--rootdir", str(folder), "--import-mode=importlib", "-o", "python_files=*.py", "-p", "no:cacheprovider", "-q"]
@@ -67,7 +81,17 @@ def run(target: str, *, levels: Sequence[int] = tuple(LEVELS), keyword: str = ""
         raise PluginError(f"{report.subject}: pytest failed to run the kit", hint="its text stands above")
     if status == pytest.ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
+    if baseline is not None:
+        report.compare(baseline)
     return report
+
+
+def require_baseline(data: Mapping[str, Any], target: str) -> None:
+    """Raises InputError unless `data` is a report of this target."""
+    if not isinstance(data, Mapping) or not {"target", "results", "models"} <= data.keys():
+        raise InputError("the baseline is no report of `weft conform`", hint="give a file that --json has written")
+    if " ".join(str(data["target"]).split()) != " ".join(target.split()):
+        raise InputError(f"the baseline is of another target: '{data['target']}'", where=target, hint="write one of this target with --json")
 
 
 def _owner(target: str) -> str:
