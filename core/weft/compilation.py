@@ -234,7 +234,7 @@ class Compilation:
         with self.stage("schedule", kernel.name, lambda: schedule.program), self.target.blame(f"to schedule kernel '{kernel.name}'"):
             while True:
                 try:
-                    rule, declined = select_rule(rules, named, self.target.machine)
+                    rule, declined = select_rule(rules, named, self.target.machine, self.target.intrinsics)
                 except ScheduleError as error:
                     if failed:
                         error.why = "; ".join([*failed, *([error.why] if rules and error.why else [])])

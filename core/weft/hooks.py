@@ -165,7 +165,8 @@ class Specifications:
     def offload(self, graph: Graph, target: Target) -> Offers | None:
         """Offers to take nodes or patterns of a graph, or reasons why not; None for targets of others. Called where several targets share a model.
 
-        A target without this hook is offered each node alone: it takes those that one of its schedule rules takes.
+        Where a target's own plugin gives None or has no such hook, each node goes by its schedule rules: it takes those that a rule takes alone, in no
+        time. `weft.lower.offers.offer_by_rules` says that of one node, for hooks that know the time as well.
 
         @hookimpl
         def offload(graph, target):

@@ -36,7 +36,7 @@ class KernelSchedule(Schedule):
 
     def auto(self) -> KernelSchedule:
         """Schedules the kernel by the target's own best rule, as `weft.compile` does."""
-        rule, _ = select_rule(self.target.rules, self.program, self.machine)
+        rule, _ = select_rule(self.target.rules, self.program, self.machine, self.intrinsics)
         rule.apply(self)
         return self
 

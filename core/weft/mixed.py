@@ -12,7 +12,7 @@ import numpy as np
 from weft.assemble import stored_bytes
 from weft.codegen.base import THREADS
 from weft.compilation import Compilation, tensor_info, without_collector
-from weft.errors import GraphError, PluginError, ScheduleError, UnsupportedError, WeftError
+from weft.errors import GraphError, PluginError, UnsupportedError, WeftError
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Const, Expr, free_vars, substitute
 from weft.graph.assumptions import assumptions
@@ -21,6 +21,7 @@ from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.region import Region
 from weft.loop.work import count_work
 from weft.lower.lower import lower_group
+from weft.lower.offers import alone, offer_by_rules
 from weft.ops import Identity
 from weft.ops.attention import ScaledDotProductAttention
 from weft.ops.recurrent import Recurrence
@@ -32,7 +33,6 @@ from weft.plugins import host
 from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.formulas import formula
 from weft.runtime.plan import HOST, Condition, Copy, DataSymbol, DeviceCall, Launch, Place, Step
-from weft.scheduling.rule import select_rule
 
 if TYPE_CHECKING:
     from weft.machine import Machine
@@ -120,31 +120,16 @@ class MixedCompilation:
                 raise PluginError(f"{said.plugin} failed in hook 'offload'", why=wrong)
         if found or any(said.plugin.name == target.owner for said in answers):
             return found
-        known: dict[str, Take | tuple[str, str]] = {}
+        known: dict[str, Take | Refuse] = {}
         for node in graph.nodes:
-            body = alone(node)
-            text = kernel_text(body)
+            text = kernel_text(alone(node))
             if text not in known:
-                known[text] = self._ask(node, body, target)
+                with target.blame(f"to say whether it takes {type(node.op).__name__}"):
+                    claims = target.capabilities.claims
+                    known[text] = offer_by_rules(node, target.rules, target.machine, intrinsics=target.intrinsics, claims=claims)
             answer = known[text]
-            found.append(Take((node,), answer.cost) if isinstance(answer, Take) else Refuse(node, *answer))
+            found.append(Take((node,), answer.cost) if isinstance(answer, Take) else replace(answer, node=node))
         return found
-
-    def _ask(self, node: Node, body: Graph, target: ResolvedTarget) -> Take | tuple[str, str]:
-        """Whether a schedule rule of `target` takes a node alone: an offer, or code and reason."""
-        if node.op.kind == "composite" and type(node.op).__name__ not in target.capabilities.claims:
-            return "not_claimed", "the target does not claim this composite"
-        try:
-            program = lower_group(body, "kernel")
-            with target.blame(f"to say whether it takes {type(node.op).__name__}"):
-                select_rule(target.rules, program, target.machine)
-            return Take((node,))
-        except PluginError:
-            raise
-        except ScheduleError as error:
-            return "no_rule", error.why or error.what
-        except WeftError as error:
-            return "not_lowered", error.what
 
     def _refuse(self, kinds: Sequence[str], names: Sequence[str]) -> None:
         assert self.placement is not None
@@ -181,17 +166,6 @@ def _wrong_offer(graph: Graph, offers: Offers) -> str | None:
         if isinstance(offer, Take) and not 0 <= offer.cost < float("inf"):  # false of nan too
             return f"it takes {offer.nodes[0]!r} in {offer.cost} seconds"
     return None
-
-
-def alone(node: Node) -> Graph:
-    """A graph of one node."""
-    # As in the groups of `fuse`: a constant of more than one element is an input of its kernel.
-    inputs: dict[int, Value] = {}
-    for v in (v for v in node.inputs if v is not None):
-        inputs[id(v)] = Value(v.name, v.type, constant=v.constant if v.constant is not None and v.constant.size == 1 else None)
-    outputs = [Value(v.name, v.type) for v in node.outputs]
-    copy = Node(node.op, [None if v is None else inputs[id(v)] for v in node.inputs], outputs, node.names)
-    return Graph("node", [v for v in inputs.values() if v.constant is None], outputs, [copy], output_names=[v.name for v in outputs])
 
 
 def multiply_adds(node: Node) -> float:

@@ -55,6 +55,12 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.loop.pipeline": ("LoopPass", "lower_program"),
         "weft.scheduling": EVERYTHING,
         "weft.scheduling.intrinsic": ("Call", "Intrinsic", "Operand", "OperandView", "meanings"),
+        # methods of a Schedule, whose program is their first argument
+        "weft.scheduling.primitives": (
+            "annotate", "bind", "cache_read", "cache_write", "compact_buffer", "compute_at", "compute_inline", "decompose_reduction", "fuse",
+            "pad_loop", "parallel", "partition", "prefetch", "reorder", "reverse_compute_at", "reverse_compute_inline", "rfactor", "set_scope",
+            "specialize", "split", "stage", "swing", "tensorize", "unroll", "vectorize",
+        ),  # fmt: skip
         "weft.scheduling.rule": EVERYTHING,
         "weft.scheduling.schedule": ("Schedule",),
         "weft.scheduling.trace": ("Step", "Trace", "replay"),
@@ -82,6 +88,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.passes.pipeline": ("GraphPass",),
         "weft.passes.place": ("Offers", "Refuse", "Take"),
         "weft.lower.lower": ("lower_group", "lower_tensors"),
+        "weft.lower.offers": ("offer_by_rules",),
         # code and what runs it
         "weft.codegen.base": EVERYTHING,
         "weft.codegen.c_family": EVERYTHING,

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.errors import GraphError
+from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.ops.activation import Relu
 
@@ -58,3 +61,10 @@ def test_names_of_one_stem_are_not_searched_one_by_one() -> None:
     for _ in range(500):
         builder.add(Relu(), x)
     assert lines() <= few
+
+
+def test_dimensions_by_name() -> None:
+    assert tensor_type("float32", ("n", 4)) == tensor_type("float32", (Var("n"), 4))
+    with pytest.raises(GraphError) as caught:
+        tensor_type("float32", ("n + 1",))
+    assert str(caught.value) == "a dimension is called 'n + 1', which is no name\n  hint: a size is an int, a formula is made of symbols: Var(\"n\") + 1"

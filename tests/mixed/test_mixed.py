@@ -11,14 +11,17 @@ import pytest
 from tests.mixed import board as plugin
 
 import weft
-from weft.errors import GraphError, UnsupportedError
+from weft.errors import CodegenError, GraphError, UnsupportedError
 from weft.expr.nodes import Var
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.lower.offers import offer_by_rules
 from weft.ops.activation import Relu
 from weft.ops.arithmetic import Add, Multiply
 from weft.ops.contraction import MatMul
 from weft.ops.normalization import Softmax
+from weft.passes.place import Refuse, Take
+from weft.pipeline import resolve_target
 from weft.plugins import host
 from weft.runtime import device as devices
 from weft.runtime.plan import Copy, DeviceCall, Native
@@ -265,3 +268,23 @@ def test_an_archive_without_native_code_is_for_any_machine(tmp_path: Path, monke
     np.testing.assert_array_equal(weft.Executable.load(tmp_path / "all")(x), np.maximum(x, 0))
     with pytest.raises(ArchiveError, match=r"holds code for \w+, this machine is riscv64"):
         weft.Executable.load(tmp_path / "part")
+
+
+def test_what_rules_say_of_a_node() -> None:
+    target = resolve_target("board -ops=MatMul,Softmax")
+    product, add, softmax = (next(n for n in model().nodes if isinstance(n.op, kind)) for kind in (MatMul, Add, Softmax))
+    assert offer_by_rules(product, target.rules, target.machine, cost=2e-6) == Take((product,), 2e-6)
+    refused = offer_by_rules(add, target.rules, target.machine)
+    assert refused == Refuse(add, "no_rule", "anything: the board has no Add [operator]")
+    assert offer_by_rules(softmax, target.rules, target.machine) == Refuse(softmax, "not_claimed", "the target does not claim this composite")
+    assert isinstance(offer_by_rules(softmax, target.rules, target.machine, claims={"Softmax"}), Take)
+
+
+def test_what_a_code_generator_lacks_ends_a_compilation_and_says_whose_work_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin.Text, "check", lambda self, program: ["more than 256 integer registers"])
+    with pytest.raises(CodegenError) as caught:
+        weft.compile(model(), target="board -ops=MatMul, llvm", cache=False)
+    assert str(caught.value).splitlines()[1:] == [
+        "  more than 256 integer registers",
+        "  hint: the schedule of the rule that took it should leave none of these; a rule declines in `offer` what its schedules cannot make fit",
+    ]

@@ -212,6 +212,23 @@ def test_cache_read_in_another_order() -> None:
     same(p, s.program)
 
 
+def test_cache_write_in_another_order() -> None:
+    p = matmul(8, 9, 5)
+    s = sched(p, ("cache_write", "matmul", "local", [1, 0]))
+    assert shape(s, "matmul_local") == "9, 8"
+    assert "matmul_local[vj, vi] = matmul_local[vj, vi] + " in str(s) and "init { matmul_local[vj, vi] = 0.0f32 }" in str(s)
+    same(p, s.program)
+    s.reverse_compute_at("matmul_copy", "j")
+    s.compact_buffer("matmul_local")
+    same(p, s.program)
+    three = parse_program("""program turn(x: float32[2, 3, 4]) -> (y: float32[2, 3, 4]) {
+      for i in 2 { for j in 3 { for k in 4 { block t(a: 2 = i, b: 3 = j, c: 4 = k) { y[a, b, c] = x[a, b, c]*2.0f32 } } } }
+    }""")
+    s = sched(three, ("cache_write", "t", "local", [2, 0, 1]))
+    assert shape(s, "t_local") == "4, 2, 3"
+    same(three, s.program)
+
+
 def test_pad_loop_makes_tiles_whole() -> None:
     p = matmul(7, 9, 5)
     s = sched(p, ("pad_loop", "matmul", "j", 4))
@@ -380,6 +397,7 @@ REFUSALS: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (M, [("cache_read", "matmul", "C", "local")], "'matmul' writes 'C'"),
     (M, [("compute_at", "pack", "i"), ("cache_read", "matmul", "P", "local")], "'P' is written under the same loop 'i'"),
     (M, [("cache_read", "matmul", "A", "local", [0, 2])], "the order (0, 2) does not name each of the 2 dimensions of 'A' once"),
+    (M, [("cache_write", "matmul", "local", [0, 0])], "the order (0, 0) does not name each of the 2 dimensions of 'C' once"),
     (M, [("pad_loop", "matmul", "i", 4)], "'A' has no elements for so many steps of 'i'"),
     (M, [("pad_loop", "matmul", "k0", 4)], "'k0' does not run over one spatial iterator of 'matmul'"),
     (M, [("pad_loop", "add", "j1", 4)], "'add' does not alone write one intermediate buffer"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
@@ -10,6 +11,8 @@ from tests.scheduling.nests import matmul, softmax
 from weft.errors import ScheduleError
 from weft.loop.nodes import Program
 from weft.scheduling import Decline, Offer, Rule, Schedule, Trace, replay, select_rule
+from weft.scheduling.intrinsic import Call, Intrinsic, Operand
+from weft.tensor import language as tl
 
 
 def test_trace_reads_as_the_calls() -> None:
@@ -74,3 +77,26 @@ def test_no_rule_takes_it() -> None:
     assert "y: MatMul is not mine [op]; x: rank 2 only [rank]" in text
     with pytest.raises(ScheduleError, match="there are no rules"):
         select_rule([], softmax(), None)
+
+
+def test_a_rule_that_asks_gets_the_intrinsics() -> None:
+    class Asks(Rule):
+        name: ClassVar[str] = "asks"
+
+        def offer(self, program: Program, machine: Any, intrinsics: Mapping[str, Any] | None = None) -> Offer | Decline:
+            return Offer(1.0) if "row4" in (intrinsics or {}) else Decline("no_row", "the machine has no row4")
+
+        def apply(self, schedule: Schedule) -> None:
+            raise AssertionError
+
+    found, _ = select_rule([Asks()], matmul(), None, {"row4": intrinsic()})
+    assert found.name == "asks"
+    for intrinsics in ({}, None):
+        with pytest.raises(ScheduleError) as caught:
+            select_rule([Asks()], matmul(), None, intrinsics)
+        assert caught.value.why == "asks: the machine has no row4 [no_row]"
+
+
+def intrinsic() -> Intrinsic:
+    x = tl.placeholder((4,), name="X")
+    return Intrinsic("row4", tl.compute((4,), lambda i: x[i] * 2.0, name="Y"), (Operand("X"), Operand("Y")), Call("row4"))

@@ -155,7 +155,7 @@ def _calls(profiled: Profiled, inputs: Mapping[str, Array], times: Array) -> tup
             if value is not None and value.constant is not None:
                 held[value.name] = value.constant.nbytes
         # A kernel from the cache was not scheduled now; the same rule would take it again.
-        rule = rules[kernel.name] = rules.get(kernel.name) or kernel.rule or select_rule(target.rules, kernel.naive, target.machine)[0].name
+        rule = rules[kernel.name] = rules.get(kernel.name) or kernel.rule or select_rule(target.rules, kernel.naive, target.machine, target.intrinsics)[0].name
         start, end = (tuple(times[:, k, side].tolist()) for side in (0, 1))
         calls.append(Call(kernel.name, rule, tuple(sorted(node.names)), None if work is None else work.flop, constants, others, start, end))
     return tuple(calls), sum(held.values())

@@ -40,7 +40,10 @@ class Codegen(Protocol):
     """The functions of `weft.expr.functions` that need no expansion."""
 
     def check(self, program: Program) -> list[str]:
-        """What `program` uses and this target lacks, everything at once, a line each; empty if it can be compiled."""
+        """What `program` uses and this target lacks, everything at once, a line each; empty if it can be compiled.
+
+        A rule has taken the program by then, and nobody else is asked: a line here ends the compilation. So rules decline what does not fit.
+        """
         ...
 
     def compile(self, program: Program) -> KernelCode:
@@ -65,5 +68,5 @@ def require(codegen: Codegen, program: Program, target: str) -> None:
     """Raises CodegenError naming everything that `program` uses and the target lacks."""
     lacks = codegen.check(program)
     if lacks:
-        hint = "a loop pass or a schedule step should have removed these"
+        hint = "the schedule of the rule that took it should leave none of these; a rule declines in `offer` what its schedules cannot make fit"
         raise CodegenError(f"target '{target}' cannot compile kernel '{program.name}'", where="\n".join(lacks), hint=hint)

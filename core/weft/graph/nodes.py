@@ -75,8 +75,18 @@ Type: TypeAlias = "TensorType | SequenceType | OptionalType"
 
 
 def tensor_type(dtype: object, shape: Iterable[object], layout: Layout | None = None) -> TensorType:
-    """A TensorType; dimensions may be ints, formulas or constants."""
-    return TensorType(dt.dtype(dtype), tuple(as_dim(d) for d in shape), layout)
+    """A TensorType; dimensions may be ints, formulas, constants, or names of symbols: "n" is Var("n").
+
+    Raises:
+        GraphError: a text that is no name.
+    """
+    return TensorType(dt.dtype(dtype), tuple(_symbol(d) if isinstance(d, str) else as_dim(d) for d in shape), layout)
+
+
+def _symbol(name: str) -> Var:
+    if not name.isidentifier():
+        raise GraphError(f"a dimension is called '{name}', which is no name", hint='a size is an int, a formula is made of symbols: Var("n") + 1')
+    return Var(name, dt.int64)
 
 
 class Value:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from inspect import signature
 from typing import Any, ClassVar
 
 from weft.errors import ScheduleError
 from weft.loop.nodes import Program
+from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.schedule import Schedule
 
 
@@ -36,15 +39,25 @@ class Rule(ABC):
 
     @abstractmethod
     def offer(self, program: Program, machine: Any) -> Offer | Decline:
-        """Whether the rule takes the Program, and at what cost."""
+        """Whether the rule takes the Program, and at what cost. With an argument `intrinsics=None` it gets the target's by name."""
 
     @abstractmethod
     def apply(self, schedule: Schedule) -> None:
         """Schedules the Program."""
 
 
-def select_rule(rules: Sequence[Rule], program: Program, machine: Any) -> tuple[Rule, list[tuple[str, Decline]]]:
+@cache
+def _wants_intrinsics(kind: type[Rule]) -> bool:
+    return "intrinsics" in signature(kind.offer).parameters
+
+
+def select_rule(
+    rules: Sequence[Rule], program: Program, machine: Any, intrinsics: Mapping[str, Intrinsic] | None = None
+) -> tuple[Rule, list[tuple[str, Decline]]]:
     """The cheapest offer of the highest priority (ties: by name), and what the others of that or higher priority declined with.
+
+    Args:
+        intrinsics: the target's, by name, for rules that want to know them.
 
     Raises:
         ScheduleError: no rule takes the Program; lists why each does not.
@@ -54,7 +67,8 @@ def select_rule(rules: Sequence[Rule], program: Program, machine: Any) -> tuple[
     for priority in dict.fromkeys(r.priority for r in ordered):
         offers: list[tuple[float, str, Rule]] = []
         for rule in (r for r in ordered if r.priority == priority):
-            answer = rule.offer(program, machine)
+            more = {"intrinsics": intrinsics or {}} if _wants_intrinsics(type(rule)) else {}
+            answer = rule.offer(program, machine, **more)
             if isinstance(answer, Decline):
                 declines.append((rule.name, answer))
             else:

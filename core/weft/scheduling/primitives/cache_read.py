@@ -6,7 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.expr.nodes import Expr, transform
-from weft.loop.nodes import Allocate, Block, Buffer, For, Load, Program, Region, Stmt, map_stmt_exprs, replace_buffers, seq, transform_stmts
+from weft.loop.nodes import (
+    Allocate,
+    AtomicUpdate,
+    Block,
+    Buffer,
+    For,
+    Load,
+    Program,
+    Region,
+    Stmt,
+    Store,
+    map_stmt_exprs,
+    replace_buffers,
+    seq,
+    transform_stmts,
+)  # fmt: skip
 from weft.scheduling.dependence import writers
 from weft.scheduling.region import block_accesses
 from weft.scheduling.rewrite import copy_block
@@ -35,9 +50,7 @@ def cache_read(program: Program, block: str, buffer: str, scope: str, order: Seq
         known = sorted({a.buffer.name for a in block_accesses(b) if not a.write})
         raise tree.error(step, why, (block,), "it reads " + (", ".join(known) or "nothing"))
     source = uses[0].buffer
-    dims = tuple(range(len(source.shape))) if order is None else tuple(order)
-    if sorted(dims) != list(range(len(source.shape))):
-        raise tree.error(step, f"the order {dims} does not name each of the {len(source.shape)} dimensions of '{buffer}' once", (block,))
+    dims = dims_in(order, source, tree, step, block)
     name = tree.fresh(f"{buffer}_{scope}")
     cached = Buffer(name, tuple(source.shape[d] for d in dims), source.dtype, scope)
     suppliers = set(writers(tree, [buffer]))
@@ -49,7 +62,7 @@ def cache_read(program: Program, block: str, buffer: str, scope: str, order: Seq
     late = [w for w in suppliers if list(tree.block_paths).index(w) > list(tree.block_paths).index(block)]
     if late:
         raise tree.error(step, f"'{late[0]}' writes '{buffer}' after '{block}' read it", (block, late[0]))
-    new_block = replace_buffers(b, {buffer: cached}) if order is None else _permuted(b, buffer, cached, dims)
+    new_block = replace_buffers(b, {buffer: cached}) if order is None else permuted(b, buffer, cached, dims)
     copy = copy_block(tree, name, cached, source, dims)
     changed = tree.replace(path, new_block)
     again = Tree(changed)
@@ -58,18 +71,39 @@ def cache_read(program: Program, block: str, buffer: str, scope: str, order: Seq
     return allocate(result, cached), name
 
 
-def _permuted(block: Block, buffer: str, cached: Buffer, order: tuple[int, ...]) -> Stmt:
-    """The block reading `cached` in place of `buffer`, its indices in `order`."""
+def permuted(block: Block, buffer: str, cached: Buffer, order: tuple[int, ...]) -> Block:
+    """The block on `cached` in place of `buffer`, its indices in `order`."""
+
+    def at(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(indices[d] for d in order)
 
     def load(e: Expr) -> Expr | None:
-        return Load(cached, tuple(e.indices[d] for d in order), e.predicate) if isinstance(e, Load) and e.buffer.name == buffer else None
+        return Load(cached, at(e.indices), e.predicate) if isinstance(e, Load) and e.buffer.name == buffer else None
 
-    def region(r: Region) -> Region:
-        return Region(cached, tuple(r.ranges[d] for d in order)) if r.buffer.name == buffer else r
+    def regions(found: tuple[Region, ...] | None) -> tuple[Region, ...] | None:
+        return found and tuple(Region(cached, tuple(r.ranges[d] for d in order)) if r.buffer.name == buffer else r for r in found)
 
-    changed = transform_stmts(block, lambda s: map_stmt_exprs(s, lambda e: transform(e, load)))
+    def rule(s: Stmt) -> Stmt:
+        s = map_stmt_exprs(s, lambda e: transform(e, load))
+        if isinstance(s, (Store, AtomicUpdate)) and s.buffer.name == buffer:
+            return replace(s, buffer=cached, indices=at(s.indices))
+        return replace(s, reads=regions(s.reads), writes=regions(s.writes)) if isinstance(s, Block) else s
+
+    changed = transform_stmts(block, rule)
     assert isinstance(changed, Block)
-    return changed if changed.reads is None else replace(changed, reads=tuple(map(region, changed.reads)))
+    return changed
+
+
+def dims_in(order: Sequence[int] | None, buffer: Buffer, tree: Tree, step: str, block: str) -> tuple[int, ...]:
+    """The dimensions of `buffer` in `order`, its own if that is None.
+
+    Raises:
+        ScheduleError: it does not name each once.
+    """
+    dims = tuple(range(len(buffer.shape))) if order is None else tuple(order)
+    if sorted(dims) != list(range(len(buffer.shape))):
+        raise tree.error(step, f"the order {dims} does not name each of the {len(buffer.shape)} dimensions of '{buffer.name}' once", (block,))
+    return dims
 
 
 def allocate(program: Program, buffer: Buffer) -> Program:
@@ -83,5 +117,3 @@ def allocate(program: Program, buffer: Buffer) -> Program:
     for b in reversed(above):
         body = Allocate(b, body)
     return program.with_body(body)
-
-

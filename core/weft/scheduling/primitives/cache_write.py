@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.expr.nodes import free_vars
-from weft.loop.nodes import Allocate, For, Program, replace_buffers, seq
+from weft.loop.nodes import Allocate, Block, For, Program, seq
 from weft.scheduling.dependence import readers, writers, written_buffers
-from weft.scheduling.primitives.cache_read import allocate
+from weft.scheduling.primitives.cache_read import allocate, dims_in, permuted
 from weft.scheduling.rewrite import copy_block
 from weft.scheduling.tree import Tree, blocks_in, map_blocks
 
 
-def cache_write(program: Program, block: str, scope: str) -> tuple[Program, str]:
+def cache_write(program: Program, block: str, scope: str, order: Sequence[int] | None = None) -> tuple[Program, str]:
     """`block` computes into a new buffer in memory `scope`, and a new block after it copies that out. Returns the copy block's name.
+
+    `order`: the result's dimensions in the order in which the new buffer has them; None: the result's own.
 
         block C(…) init { y[bi] = 0.0f32 } { y[bi] = y[bi] + x[bi, rk] }
         → cache_write("C", "register") → "C_copy"
@@ -35,7 +38,8 @@ def cache_write(program: Program, block: str, scope: str) -> tuple[Program, str]
         raise tree.error(step, f"blocks {several} all write '{old.name}'", several, "cache_write before decompose_reduction")
     if b.init is None and block in readers(tree, [old.name]):
         raise tree.error(step, f"'{block}' updates '{old.name}' in place: the new buffer would start empty", (block,))
-    new = replace(old, name=tree.fresh(f"{block}_{scope}"), scope=scope)
+    dims = dims_in(order, old, tree, step, block)
+    new = replace(old, name=tree.fresh(f"{block}_{scope}"), scope=scope, shape=tuple(old.shape[d] for d in dims))
     name = tree.fresh(f"{block}_copy")
     # Inside a scan the copy belongs to the step: later blocks of the step read what it writes.
     steps = {v for i, x in zip(b.iters, b.bindings) if i.kind == "scan" for v in free_vars(x)}
@@ -47,9 +51,7 @@ def cache_write(program: Program, block: str, scope: str) -> tuple[Program, str]
     moved = {block} | users  # readers under the same loop come before the copy: they take the new buffer
 
     def change(x: object) -> object:
-        return replace_buffers(x, {old.name: new}) if getattr(x, "name", None) in moved else x  # type: ignore[arg-type]
+        return permuted(x, old.name, new, dims) if isinstance(x, Block) and x.name in moved else x
 
     inside = map_blocks(path[spot], change)  # type: ignore[arg-type]
-    return allocate(tree.replace(path[: spot + 1], seq(inside, copy_block(tree, name, old, new))), new), name
-
-
+    return allocate(tree.replace(path[: spot + 1], seq(inside, copy_block(tree, name, old, new, [dims.index(d) for d in range(len(dims))]))), new), name

@@ -86,7 +86,7 @@ def _codes(kit: Kit, target: ResolvedTarget, programs: list[Program]) -> list[by
     found: list[bytes | str] = []
     for program in programs:
         try:
-            rule, _ = select_rule(target.rules, program, target.machine)
+            rule, _ = select_rule(target.rules, program, target.machine, target.intrinsics)
             s = Schedule(program, target.machine, intrinsics=target.intrinsics)
             rule.apply(s)
             lowered = lower_program(s.program, codegen.functions, extra=target.loop_passes())

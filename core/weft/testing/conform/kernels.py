@@ -22,7 +22,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 def schedule(kit: Kit, program: Program) -> Schedule:
     """A Program scheduled by the best rule of the target. Raises ScheduleError if there is none."""
-    rule, _ = select_rule(kit.target.rules, program, kit.target.machine)
+    rule, _ = select_rule(kit.target.rules, program, kit.target.machine, kit.target.intrinsics)
     s = Schedule(program, kit.target.machine, intrinsics=kit.target.intrinsics)
     rule.apply(s)
     return s

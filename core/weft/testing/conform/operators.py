@@ -32,7 +32,7 @@ def test_algorithm(kit: Kit, variant: tuple[Case, str]) -> None:
     case, algorithm = variant
     try:
         program = lower_group(case.graph(), "kernel", {case.op.__name__: algorithm})
-        select_rule(kit.target.rules, program, kit.target.machine)
+        select_rule(kit.target.rules, program, kit.target.machine, kit.target.intrinsics)
     except (LoweringError, ScheduleError) as error:
         kit.decline(str(error))
     try:

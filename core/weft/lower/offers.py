@@ -1,0 +1,57 @@
+"""What schedule rules say of one node of a graph: what a target without a hook `offload` offers, and what such a hook can ask."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from weft.errors import PluginError, ScheduleError, WeftError
+from weft.graph.nodes import Graph, Node, Value
+from weft.lower.lower import lower_group
+from weft.passes.place import Refuse, Take
+from weft.scheduling.rule import Rule, select_rule
+
+if TYPE_CHECKING:
+    from weft.machine import Machine
+    from weft.scheduling.intrinsic import Intrinsic
+
+
+def offer_by_rules(
+    node: Node,
+    rules: Sequence[Rule],
+    machine: Machine,
+    *,
+    intrinsics: Mapping[str, Intrinsic] | None = None,
+    claims: Collection[str] = (),
+    cost: float = 0.0,
+) -> Take | Refuse:
+    """Whether one of a target's rules takes a node by itself, as one kernel.
+
+    Args:
+        rules: of the target, those that its hook `schedules` gives.
+        machine, intrinsics: its own; rules get them.
+        claims: composites that it computes itself (`Capabilities.claims`), by name of the operator's class.
+        cost: seconds, of the Take.
+    """
+    if node.op.kind == "composite" and type(node.op).__name__ not in claims:
+        return Refuse(node, "not_claimed", "the target does not claim this composite")
+    try:
+        select_rule(rules, lower_group(alone(node), "kernel"), machine, intrinsics)
+    except PluginError:
+        raise
+    except ScheduleError as error:
+        return Refuse(node, "no_rule", error.why or error.what)
+    except WeftError as error:
+        return Refuse(node, "not_lowered", error.what)
+    return Take((node,), cost)
+
+
+def alone(node: Node) -> Graph:
+    """A graph of one node."""
+    # As in the groups of `fuse`: a constant of more than one element is an input of its kernel.
+    inputs: dict[int, Value] = {}
+    for v in (v for v in node.inputs if v is not None):
+        inputs[id(v)] = Value(v.name, v.type, constant=v.constant if v.constant is not None and v.constant.size == 1 else None)
+    outputs = [Value(v.name, v.type) for v in node.outputs]
+    copy = Node(node.op, [None if v is None else inputs[id(v)] for v in node.inputs], outputs, node.names)
+    return Graph("node", [v for v in inputs.values() if v.constant is None], outputs, [copy], output_names=[v.name for v in outputs])
