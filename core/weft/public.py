@@ -27,6 +27,13 @@ _OPERATORS = (
     "movement", "normalization", "quantization", "recurrent", "reduction", "scanning", "signal", "sorting", "transcendental", "window",
 )  # fmt: skip
 
+# Methods of a Schedule, whose program is their first argument.
+_PRIMITIVES = (
+    "annotate", "bind", "cache_read", "cache_write", "compact_buffer", "compute_at", "compute_inline", "decompose_reduction", "fuse",
+    "pad_loop", "parallel", "partition", "prefetch", "reorder", "reverse_compute_at", "reverse_compute_inline", "rfactor", "set_scope",
+    "specialize", "split", "stage", "swing", "tensorize", "unroll", "vectorize",
+)  # fmt: skip
+
 PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "weft": _FACE,
@@ -55,12 +62,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.loop.pipeline": ("LoopPass", "lower_program"),
         "weft.scheduling": EVERYTHING,
         "weft.scheduling.intrinsic": ("Call", "Intrinsic", "Operand", "OperandView", "meanings"),
-        # methods of a Schedule, whose program is their first argument
-        "weft.scheduling.primitives": (
-            "annotate", "bind", "cache_read", "cache_write", "compact_buffer", "compute_at", "compute_inline", "decompose_reduction", "fuse",
-            "pad_loop", "parallel", "partition", "prefetch", "reorder", "reverse_compute_at", "reverse_compute_inline", "rfactor", "set_scope",
-            "specialize", "split", "stage", "swing", "tensorize", "unroll", "vectorize",
-        ),  # fmt: skip
+        "weft.scheduling.primitives": _PRIMITIVES,
         "weft.scheduling.rule": EVERYTHING,
         "weft.scheduling.schedule": ("Schedule",),
         "weft.scheduling.trace": ("Step", "Trace", "replay"),
