@@ -23,6 +23,8 @@ from weft.ops.normalization import LayerNorm, Softmax
 from weft.ops.reduction import ReduceMean
 from weft.runtime.executable import Executable
 
+pytestmark = pytest.mark.filterwarnings("error::weft.errors.ScheduleWarning")  # kernels that a rule failed at would be slow
+
 TOLERANCE = 1e-4
 """Of the largest magnitude of the right answer."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from weft.assemble import Assembly, KernelUse, assemble
 from weft.codegen.base import Codegen, KernelCode, require
 from weft.codegen.profile import profiled
 from weft.dtypes import DType
-from weft.errors import LoweringError, ScheduleError
+from weft.errors import LoweringError, ScheduleError, ScheduleWarning
 from weft.expr.nodes import Expr
 from weft.graph.assumptions import assumptions
 from weft.graph.group import Group, kernel_text
@@ -254,6 +255,8 @@ class Compilation:
                     declines.append((rule.name, text))
                     failed.append(f"{rule.name}: {text}")
                     rules.remove(rule)
+        if failed:
+            warnings.warn(f"kernel '{kernel.name}' was left to rule '{rule.name}', which may be slow: {'; '.join(failed)}", ScheduleWarning, stacklevel=2)
         kernel.rule, kernel.trace, kernel.scheduled = rule.name, schedule.trace, schedule.program
         kernel.declines = tuple(declines)
 

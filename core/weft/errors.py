@@ -80,6 +80,10 @@ class ScheduleError(WeftError):
     """A schedule step that may not act; `where` shows the program with the place marked."""
 
 
+class ScheduleWarning(UserWarning):
+    """A rule that offered to schedule a kernel met a step that may not act, so another rule took it: results are right, the code may be slow."""
+
+
 class LoweringError(WeftError):
     """A group of operators that cannot be lowered."""
 
