@@ -10,7 +10,7 @@ import pytest
 from tests.mixed import board
 from tests.scheduling.test_tensorize import gemm
 
-from weft.cli.explain import Choice, explain
+from weft.cli.explain import Choice, _together, explain
 from weft.hooks import hookimpl
 from weft.loop.pipeline import LoopPass
 from weft.passes.capabilities import Capabilities
@@ -167,3 +167,12 @@ def test_health_stands_below(weft: Callable[..., Any], monkeypatch: pytest.Monke
     out = weft("plugins", "--explain", "board").out
     assert "weft-bad 2.0 (weft_bad) is out of use: needs weft>=9" in out
     assert "weft-odd: it implements no hook" in out
+
+
+def test_many_intrinsics_of_one_kind_are_one_row() -> None:
+    many = [Choice("intrinsics", f"axpy{k}", "weft-wave", "all that it asks for") for k in range(60)]
+    few = [Choice("intrinsics", f"(gemm{k})", "weft-wave", "left out") for k in range(2)]
+    assert _together([*many, *few]) == [
+        Choice("intrinsics", "axpy0, axpy1, axpy2, axpy3, axpy4, … axpy59: 60 in all", "weft-wave", "all that it asks for"),
+        *few,
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import WeftError
@@ -25,6 +25,7 @@ class Choice:
 
 
 CORE = "weft"
+MANY = 6
 
 
 def explain(target: ResolvedTarget) -> list[Choice]:
@@ -159,7 +160,19 @@ def _intrinsics(t: ResolvedTarget) -> list[Choice]:
         lacks = [f for f in c.value.requires if f not in t.machine.features]
         why = f"left out: the machine has no {', '.join(lacks)}" if lacks else "the machine has " + (", ".join(c.value.requires) or "all that it asks for")
         rows.append(Choice("intrinsics", c.value.name if c.value.name in chosen and not lacks else f"({c.value.name})", _by(c.plugin), why))
-    return rows or [Choice("intrinsics", "none", _owner(t), "no plugin offers one")]
+    return _together(rows) or [Choice("intrinsics", "none", _owner(t), "no plugin offers one")]
+
+
+def _together(rows: list[Choice]) -> list[Choice]:
+    """Rows that say the same of many names as one."""
+    alike: dict[tuple[str, str], list[Choice]] = {}
+    for row in rows:
+        alike.setdefault((row.by, row.why), []).append(row)
+    found = []
+    for same in alike.values():
+        names = [row.chosen for row in same]
+        found += same if len(same) <= MANY else [replace(same[0], chosen=f"{', '.join(names[: MANY - 1])}, … {names[-1]}: {len(same)} in all")]
+    return found
 
 
 def _code(t: ResolvedTarget) -> list[Choice]:
