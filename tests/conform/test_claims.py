@@ -116,3 +116,12 @@ def test_where_a_plugin_raised(install: Callable[..., str], capsys: pytest.Captu
     assert conform("--traceback", *words) == 1
     out = capsys.readouterr().out
     assert "Traceback (most recent call last)" in out and "select_rule" in out
+
+
+def test_a_device_that_is_played_may_take_longer(install: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    install("good")
+    kit = Kit.open("board -ops=Relu", quick=True)
+    assert kit.patience == 1.0
+    monkeypatch.setattr(type(kit.device()), "simulated", True)
+    assert kit.patience == 10.0
+    assert Kit.open("llvm", quick=True).patience == 1.0
