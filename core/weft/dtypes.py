@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Literal
 
 import ml_dtypes
@@ -96,6 +98,33 @@ _NAMES: dict[str, DType] = {
         complex64, complex128, string, handle,
     )
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FloatFormat:
+    """How a float of 16 bits or less is stored: bits of the exponent and of the fraction, and the exponent's bias.
+
+    `special`: "ieee" has infinities and NaN (IEEE 754); "fn" only NaN, all ones (OCP 8-bit floating point, 2023); "fnuz" one NaN in the place of minus
+    zero; "finite" has neither (OCP microscaling formats, 2023).
+    """
+
+    exponent: int
+    mantissa: int
+    bias: int
+    special: Literal["ieee", "fn", "fnuz", "finite"]
+
+
+FLOAT_FORMATS: Mapping[str, FloatFormat] = MappingProxyType(
+    {
+        "float16": FloatFormat(5, 10, 15, "ieee"),
+        "float8_e5m2": FloatFormat(5, 2, 15, "ieee"),
+        "float8_e4m3fn": FloatFormat(4, 3, 7, "fn"),
+        "float8_e4m3fnuz": FloatFormat(4, 3, 8, "fnuz"),
+        "float8_e5m2fnuz": FloatFormat(5, 2, 16, "fnuz"),
+        "float4_e2m1fn": FloatFormat(2, 1, 1, "finite"),
+    }
+)
+"""By the name of the dtype; bfloat16 is the upper half of a float32."""
 
 
 def all_dtypes() -> tuple[DType, ...]:

@@ -30,26 +30,6 @@ class Value:
     never_nan: bool = False
 
 
-@dataclass(frozen=True)
-class _Format:
-    """A float stored in few bits. `special`: "ieee" has infinities; "fn" only NaN, all ones; "fnuz" NaN is minus zero; "finite" has neither."""
-
-    exponent: int
-    mantissa: int
-    bias: int
-    special: str
-
-
-_FORMATS = {
-    "float16": _Format(5, 10, 15, "ieee"),
-    "float8_e5m2": _Format(5, 2, 15, "ieee"),
-    "float8_e4m3fn": _Format(4, 3, 7, "fn"),
-    "float8_e4m3fnuz": _Format(4, 3, 8, "fnuz"),
-    "float8_e5m2fnuz": _Format(5, 2, 16, "fnuz"),
-    "float4_e2m1fn": _Format(2, 1, 1, "finite"),
-}
-
-
 @dataclass
 class Function:
     """Text of a function under construction. Stack slots go to the front of the entry block, where LLVM promotes them."""
@@ -661,7 +641,7 @@ class Arithmetic:
         if d.name == "float8_e8m0fnu":
             bits = self.select(self.compare("==", x, self.zero(word)), self.const(0x00400000, word), i("shl", x, 23))
             return self.bitcast(self.select(self.compare("==", x, self.const(255, word)), self.const(0x7FC00000, word), bits), f32)
-        f = _FORMATS[d.name]
+        f = dt.FLOAT_FORMATS[d.name]
         top = f.exponent + f.mantissa
         size = i("and", x, (1 << top) - 1)
         sign = i("shl", i("and", x, 1 << top), 31 - top)
@@ -716,7 +696,7 @@ class Arithmetic:
             rounded = self.select(self.compare("<", bits, self.const(0x00800000, word)), low, rounded)
             bad = self.logic("or", self.logic("or", nan, self.compare("<", self.const(0x7F7FFFFF, word), bits)), self.compare("==", bits, self.zero(word)))
             return done(self.select(bad, self.const(255, word), rounded))
-        f = _FORMATS[d.name]
+        f = dt.FLOAT_FORMATS[d.name]
         top = f.exponent + f.mantissa
         cut = 23 - f.mantissa
         size = i("and", bits, 0x7FFFFFFF)

@@ -5,32 +5,10 @@ All of them are pure and take and give values, never pointers, so they are the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft import dtypes as dt
 from weft.codegen.c_family.language import Language, part_of, short
 from weft.dtypes import DType
 from weft.errors import CodegenError
-
-
-@dataclass(frozen=True)
-class _Format:
-    """A float stored in few bits. `special`: "ieee" has infinities; "fn" only NaN, all ones; "fnuz" NaN is minus zero; "finite" has neither."""
-
-    exponent: int
-    mantissa: int
-    bias: int
-    special: str
-
-
-_FORMATS = {
-    "float16": _Format(5, 10, 15, "ieee"),
-    "float8_e5m2": _Format(5, 2, 15, "ieee"),
-    "float8_e4m3fn": _Format(4, 3, 7, "fn"),
-    "float8_e4m3fnuz": _Format(4, 3, 8, "fnuz"),
-    "float8_e5m2fnuz": _Format(5, 2, 16, "fnuz"),
-    "float4_e2m1fn": _Format(2, 1, 1, "finite"),
-}
 
 
 class Definitions:
@@ -215,7 +193,7 @@ class Definitions:
             return self._define(name, f, f"{t} x", f"return {back}(({u})x << 16);")
         if d.name == "float8_e8m0fnu":
             return self._define(name, f, f"{t} x", f"return {back}(x == 255 ? 0x7fc00000U : x == 0 ? 0x00400000U : ({u})x << 23);")
-        form = _FORMATS[d.name]
+        form = dt.FLOAT_FORMATS[d.name]
         top = form.exponent + form.mantissa
         ones = (1 << top) - 1
         shifted = f"size << {23 - form.mantissa}"
@@ -248,7 +226,7 @@ class Definitions:
             # A power of two, ties upwards; what is not positive has no representation.
             lines = [bits, "if (x != x || bits > 0x7f7fffffU || bits == 0) return 255;", "if (bits < 0x00800000U) return bits < 0x00600000U ? 0 : 1;"]
             return self._define(name, t, f"{f} x", *lines, f"return ({t})((bits + 0x400000U) >> 23);")
-        form = _FORMATS[d.name]
+        form = dt.FLOAT_FORMATS[d.name]
         top, cut = form.exponent + form.mantissa, 23 - form.mantissa
         ones, infinity = (1 << top) - 1, ((1 << form.exponent) - 1) << form.mantissa
         # Adding a number whose last bit is the format's least one makes the hardware round a subnormal.
