@@ -32,9 +32,6 @@ from weft_llvm.arithmetic import Arithmetic, Function, Value, part_of
 if TYPE_CHECKING:
     from weft_llvm.target import Isa
 
-VERSION = 1
-"""Goes into cache keys: raise it when other text comes out for the same Program."""
-
 STACK_BYTES = 16 << 10
 """Local buffers of constant size go on the stack up to this much per function; workers' stacks are small."""
 

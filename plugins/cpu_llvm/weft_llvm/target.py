@@ -34,6 +34,9 @@ CONVERSIONS: dict[str, tuple[str, dict[str, str]]] = {
 
 DOT_PRODUCTS = frozenset({"avx512bw", "avx512vnni", "avxvnni", "avx512bf16", "dotprod", "i8mm"})
 
+EMITTER_VERSION = 1
+"""Goes into cache keys: raise it when `weft_llvm.emitter` gives other text for the same Program. It stands here so that a cached model is found without it."""
+
 
 @dataclass(frozen=True)
 class LlvmOptions:
@@ -203,11 +206,10 @@ class LlvmTarget(TargetKind):
         import llvmlite
         import llvmlite.binding as llvm
 
-        from weft_llvm.emitter import VERSION
-
         o = self.resolve(target).options
         # Threads are cores to the schedules, which cut work for so many.
-        parts = (".".join(map(str, llvm.llvm_version_info)), llvmlite.__version__, f"emitter{VERSION}", o.mtriple, o.mcpu, ",".join(o.mattr), o.opt, o.threads)
+        versions = (".".join(map(str, llvm.llvm_version_info)), llvmlite.__version__, f"emitter{EMITTER_VERSION}")
+        parts = (*versions, o.mtriple, o.mcpu, ",".join(o.mattr), o.opt, o.threads)
         return "llvm" + "/".join(map(str, parts))
 
 
