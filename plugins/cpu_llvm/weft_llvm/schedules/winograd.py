@@ -12,6 +12,7 @@ from itertools import product
 from typing import NamedTuple
 
 from weft.dtypes import float32
+from weft.expr.nodes import free_vars
 from weft.graph.nodes import Node
 from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
@@ -101,6 +102,11 @@ def shape_of(program: Program) -> Shape | None:
     if any(len(blocks[k].iters) - batch != 6 for k in SPARING if k in blocks):
         return None
 
+    inputs = {b.name for b in program.inputs}
+    weights = next((x for x in access.loads(product) if x.buffer.name in inputs), None)
+    if weights is None or not any(product.iters[batch].var.name in free_vars(i) for i in weights.indices):
+        return None  # one block of channels: what stands there is the batch
+
     def extents(block: Block, first: int) -> list[int] | None:
         sizes = [int_const(i.extent) for i in block.iters[first:]]
         return None if None in sizes else sizes  # type: ignore[return-value]
@@ -110,7 +116,8 @@ def shape_of(program: Program) -> Shape | None:
         return None
     channel_blocks, down, _, _, block = a
     outputs, tiles, m, _, _ = b
-    return Shape(channel_blocks * block, outputs * block, down, tiles // down, m, block, (SPARING[0] in blocks, SPARING[1] in blocks))
+    found = Shape(channel_blocks * block, outputs * block, down, tiles // down, m, block, (SPARING[0] in blocks, SPARING[1] in blocks))
+    return None if min(channel_blocks, outputs, *(t for _, t in found.parts(down))) == 1 else found
 
 
 class WinogradRule(Rule):
@@ -282,8 +289,8 @@ def choose_pieces(shape: Shape, images: int, machine: Machine) -> Pieces:
     weights = 4 * shape.products * shape.channels * shape.outputs
     found: list[Pieces] = []
     for rows in range(1, shape.down + 1):
-        if shape.down % rows or (any(shape.spared) and rows < shape.down):
-            continue  # a smaller last piece would have conditions in its innermost loops
+        if shape.down % rows or (any(shape.spared) and rows < shape.down) or any(tiles == 1 for _, tiles in shape.parts(rows)):
+            continue  # a smaller last piece would have conditions in its innermost loops; a single tile has no loop
         count = shape.down // rows
         v = 4 * shape.products * shape.channels * shape.across * rows
         work = sum(n * row_tiles_cycles(tiles, panel, machine) for n, tiles in shape.parts(rows))
