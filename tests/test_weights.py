@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,27 @@ def test_a_mapped_file_is_let_go_once_packed(tmp_path: Path) -> None:
         np.testing.assert_array_equal(weights[other], data[::-2, ::-1])
     assert resident(mapped) < data.nbytes // 64
     np.testing.assert_array_equal(source, data)  # read again where somebody asks
+
+
+@pytest.mark.parametrize("layout", [None, blocked(2, 0, 8)])
+def test_data_that_only_the_compilation_has_goes_once_packed(layout: Layout | None) -> None:
+    made, given = constant(np.arange(60.0).reshape(10, 6), layout), constant(np.ones((10, 6)), layout)
+    data, gone = given.constant, weakref.ref(made.constant)
+    with Weights([made, given], {id(made)}) as weights:
+        stored = weights[made]
+    assert gone() is None and given.constant is data
+    np.testing.assert_array_equal(made.constant, np.arange(60.0).reshape(10, 6))
+    np.testing.assert_array_equal(packed(made), stored)
+
+
+def test_data_of_the_callers_graph_stays() -> None:
+    data = np.ones((64, 64), np.float32)
+    b = GraphBuilder("g")
+    x = b.input("x", tensor_type("float32", (64, 64)))
+    b.output(b.add(MatMul(), x, b.constant(data)), "y")
+    graph = b.build()
+    weft.compile(graph, cache=False)
+    assert next(iter(graph.constants())).constant is data
 
 
 def test_memory_of_the_caller_is_not_let_go() -> None:

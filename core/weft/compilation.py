@@ -72,6 +72,7 @@ class Compilation:
     seconds: dict[str, float] = field(default_factory=dict)
     plan: MemoryPlan | None = None
     assembly: Assembly | None = None
+    made: frozenset[int] = frozenset()
     keep_graphs: bool = False
     check: bool = False
     profile: bool = False
@@ -142,10 +143,7 @@ class Compilation:
     @contextmanager
     def kernels_and_weights(self, grouped: Graph) -> Iterator[tuple[dict[int, KernelUse], Weights]]:
         """The kernel of every group, while weights are being packed."""
-        for value in grouped.constants():
-            if value.constant is not None:
-                let_go(value.constant)  # what passes read of it; what they made of it is another constant
-        with Weights(grouped.constants()) as weights:
+        with Weights(grouped.constants(), self.made) as weights:
             yield self.compile_kernels(grouped), weights
 
     def memory(self, grouped: Graph, uses: Mapping[int, KernelUse]) -> MemoryPlan:
@@ -165,6 +163,13 @@ class Compilation:
         grouped = run_passes(graph, self.target.capabilities, [*self.target.graph_passes(), *self.extra], on_pass, check=self.check)
         grouped = own_outputs(grouped)
         self.graphs["fuse"] = grouped
+        theirs = [v.constant for v in graph.constants()]
+        for data in theirs:
+            if data is not None:
+                let_go(data)  # what passes read of it; what they made of it is another constant
+        known = {id(data) for data in theirs}
+        self.made = frozenset(id(v) for v in grouped.constants() if id(v.constant) not in known)
+        gc.collect()  # the graphs between: values and nodes refer to each other, and hold weights of every pass
         return grouped
 
     # -- kernels

@@ -263,7 +263,7 @@ class _Plan:
             self.code[section] = segment.sections["main"]
             if "pool" in segment.sections:
                 self.code["pool"] = segment.sections["pool"]
-            constants = [self.constant(section, v, segment.constants[v.name]) for v in segment.assembly.constants]
+            constants = [self.constant(one, section, v, segment.constants[v.name]) for v in segment.assembly.constants]
             self.steps.append(segment.step(section, inputs, outputs, constants))
             self.arenas.append(str(segment.assembly.spec.arena_bytes))
         else:
@@ -273,9 +273,11 @@ class _Plan:
             self.steps.append(call)
         self.there.update({name: [place] for name in outputs})
 
-    def constant(self, section: str, value: Value, packed: Any) -> str:
-        """The name of a constant in the plan; what several sections read alike is there once."""
-        name, _ = self.stored.setdefault((id(value.constant), str(value.tensor.layout)), (f"{section}.{value.name}", value.constant))
+    def constant(self, one: Compilation, section: str, value: Value, packed: Any) -> str:
+        """The name of a constant in the plan; what several sections read alike of the model's is there once."""
+        name = f"{section}.{value.name}"
+        if id(value) not in one.made:
+            name, _ = self.stored.setdefault((id(value.constant), str(value.tensor.layout)), (name, value.constant))
         self.constants.setdefault(name, packed)
         return name
 
@@ -305,7 +307,7 @@ class _Plan:
                     if id(root) in names:
                         places.append(Place("value", names[id(root)]))
                     elif root.constant is not None:
-                        places.append(Place("constant", self.constant(section, root, weights[root])))
+                        places.append(Place("constant", self.constant(one, section, root, weights[root])))
                     else:
                         places.append(Place("arena", offset=_text(memory.offsets[root.name]), bytes=_text(stored_bytes(root))))
                 return index[id(root)]

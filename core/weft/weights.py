@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -24,11 +24,20 @@ class Weights:
     """Packs constants one after another on a thread of its own, in the order given; numpy moves bytes without Python's lock.
 
     A context manager: at its end what has not been packed is not wanted any more.
+
+    `made`: the ids of values that nobody but this compilation knows. Their data goes once it is packed: transformed weights are larger than the model's.
     """
 
-    def __init__(self, values: Iterable[Value]) -> None:
+    def __init__(self, values: Iterable[Value], made: Collection[int] = ()) -> None:
         self._pool = ThreadPoolExecutor(1, "weft-weights")
-        self._packed: dict[int, Future[Array]] = {id(v): self._pool.submit(packed, v) for v in values}
+        self._packed: dict[int, Future[Array]] = {id(v): self._pool.submit(self._pack, v, id(v) in made) for v in values}
+
+    @staticmethod
+    def _pack(value: Value, made: bool) -> Array:
+        stored = packed(value)
+        if made:
+            value.keep_stored(stored)
+        return stored
 
     def __getitem__(self, value: Value) -> Array:
         """The stored form of a constant, when it is ready."""

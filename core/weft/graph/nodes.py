@@ -90,12 +90,31 @@ def _symbol(name: str) -> Var:
 
 
 class Value:
-    """A value of the graph; compared by identity. `constant` is its numpy data (logical shape) if it is known."""
+    """A value of the graph; compared by identity."""
 
-    __slots__ = ("constant", "name", "producer", "type")
+    __slots__ = ("_data", "_stored", "name", "producer", "type")
 
     def __init__(self, name: str, type: Type, producer: Node | None = None, constant: np.ndarray[Any, Any] | None = None) -> None:
         self.name, self.type, self.producer, self.constant = name, type, producer, constant
+
+    @property
+    def constant(self) -> np.ndarray[Any, Any] | None:
+        """Its numpy data (logical shape) if it is known."""
+        data = self._data
+        if data is None and self._stored is not None:
+            layout = self.tensor.layout
+            return self._stored if layout is None else layout.unpack(self._stored, [d for d in self.shape if isinstance(d, int)])
+        return data
+
+    @constant.setter
+    def constant(self, data: np.ndarray[Any, Any] | None) -> None:
+        self._stored: np.ndarray[Any, Any] | None = None
+        self._data = data
+
+    def keep_stored(self, stored: np.ndarray[Any, Any]) -> None:
+        """Lets go of the data of a constant, whose stored form this is: from now on the data is unpacked from it whenever it is asked for."""
+        self._stored = stored
+        self._data = None
 
     @property
     def tensor(self) -> TensorType:
