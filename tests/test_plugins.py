@@ -225,12 +225,12 @@ def test_a_target_of_two_plugins_names_both(site: Site) -> None:
 
 
 def test_a_target_whose_plugin_is_quarantined_says_why(site: Site) -> None:
-    site.install("weft-cuda", "import a_driver\n", plugin="cuda")
+    site.install("weft-tpu", "import a_driver\n", plugin="tpu")
     with pytest.raises(TargetError) as caught:
-        resolve_target("cuda", site.host())
+        resolve_target("tpu", site.host())
     assert str(caught.value) == (
-        "the plugin of target 'cuda' is not in use\n  cuda\n"
-        "  hint: weft-cuda 1.5 is installed but out of use: ModuleNotFoundError: No module named 'a_driver'"
+        "the plugin of target 'tpu' is not in use\n  tpu\n"
+        "  hint: weft-tpu 1.5 is installed but out of use: ModuleNotFoundError: No module named 'a_driver'"
     )
 
 

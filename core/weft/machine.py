@@ -33,12 +33,34 @@ class Transfer:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """What a machine that runs grids of groups of threads allows, axes in the order x, y, z.
+
+    Args:
+        threads: of one group at most.
+        threads_per_axis: extents of a group at most.
+        groups_per_axis: extents of a grid at most.
+        warp: threads that run in step, and can hand each other values where `Machine.features` has "shuffle"; 1 where none do.
+        registers: of 32 bits, that the threads of one group have together.
+        resident: threads that one core keeps at once, in one group or several.
+    """
+
+    threads: int = 1024
+    threads_per_axis: tuple[int, int, int] = (1024, 1024, 64)
+    groups_per_axis: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+    warp: int = 32
+    registers: int = 65536
+    resident: int = 2048
+
+
+@dataclass(frozen=True)
 class Machine:
     """One processor as a schedule sees it.
 
     `flops_per_cycle` maps a dtype's name to multiplications plus additions one core starts per cycle;
     `masked` says that masked vector loads and stores cost about as much as plain ones;
     `features` are the target's own words for what it can do.
+    `grid`: its kernels are grids of groups of threads; a core is what runs a group, `vector_bits` what one thread moves at once.
     """
 
     kind: str
@@ -52,6 +74,7 @@ class Machine:
     features: frozenset[str] = frozenset()
     scopes: Mapping[str, Scope] = field(default_factory=dict)
     cache_line: int = 64
+    grid: Grid | None = None
 
     def __post_init__(self) -> None:
         # A Machine is shared by every schedule of a compilation: the tables must not change under one of them.
@@ -59,14 +82,14 @@ class Machine:
         object.__setattr__(self, "scopes", MappingProxyType(dict(self.scopes)))
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.vector_bits, self.vector_registers, self.fma, self.masked, self.caches, self.cores, self.features))
+        return hash((self.kind, self.vector_bits, self.vector_registers, self.fma, self.masked, self.caches, self.cores, self.features, self.grid))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (
             Machine,
             (
                 self.kind, self.vector_bits, self.vector_registers, self.fma, self.masked, self.caches, self.cores,
-                dict(self.flops_per_cycle), self.features, dict(self.scopes), self.cache_line,
+                dict(self.flops_per_cycle), self.features, dict(self.scopes), self.cache_line, self.grid,
             ),
         )  # fmt: skip
 

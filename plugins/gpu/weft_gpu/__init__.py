@@ -1,0 +1,1 @@
+"""What the GPU targets share: see docs/architecture.md, "Grids"."""

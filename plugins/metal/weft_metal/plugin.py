@@ -1,0 +1,1 @@
+"""What weft-metal contributes. Imports nothing heavy: a plugin module loads in milliseconds."""
