@@ -21,13 +21,14 @@ class Dialect:
         name: what errors call it.
         types: dtype's name → the language's name. Floats of less than 32 bits that are absent are words, computed in float32 and rounded after every
             operation; complex numbers are structures, integers of less than eight bits are int8 or uint8: none of them needs an entry.
-        kernel: the head of a kernel, up to its brace: `{name}` and `{parameters}`.
+        kernel: the head of a kernel, up to its brace: `{name}`, `{parameters}`, and how many threads are in a group: `{threads}`, along x `{group[0]}`.
         header: lines at the top of every text.
         end: the last statement of a kernel.
         buffer: a buffer as a parameter: `{const}` ("const " or nothing), `{type}`, `{name}`, `{index}`. Empty: kernels get tables, see `buffer_entry`.
         size: a dim as a parameter: `{type}`, `{name}`, `{index}`. Indices go on from those of buffers.
         more_parameters: parameters of every kernel behind these.
-        buffer_entry, size_entry: statements that take a buffer or a dim out of a table, with the same fields.
+        buffer_entry, size_entry: statements that take a buffer or a dim out of a table, with the same fields; `buffer_entry` beside `buffer`: out of
+            what `buffer` has made of it.
         function: what stands before a helper function.
         constant_tables: what stands before a table of constants.
         scopes: memory scope → a declaration inside the kernel, with `{type}`, `{name}`, `{size}` (elements), `{align}` (bytes). "global" is no such scope:
@@ -37,10 +38,10 @@ class Dialect:
         serial: one thread runs the kernel: parallel loops are loops, atomic updates are updates.
         indices: loop kind ("blockIdx.x", "threadIdx.x" …) → the number of the thread or group.
         barrier: the statement at which the threads of a group meet.
-        atomics: "add float32" → statement with `{buffer}`, `{index}`, `{value}`.
+        atomics: "add float32" → statement with `{buffer}`, `{index}`, `{value}`, and `{space}`, the buffer's address space.
         functions: name of `weft.expr.functions` → formula with `{0}`, `{1}` …; `{f}` is "f" for float32. Floats only; what integers need is written out.
         intrinsics: name of an IntrinsicCall → formula or statement with `{0}` … (a value) and `{0:address}` (the address of a Load).
-        suffixes: dtype's name → what follows a literal of it that does not fit into 32 bits; "float32" → what follows each.
+        suffixes: dtype's name → what follows a literal of it that does not fit into 32 bits; of floats each, those of less than 32 bits as float32.
         infinity, nan: of float32; converted elsewhere.
         bitcast: `{to}` (a type), `{value}`: its bits as another type; empty: memcpy.
         widen, narrow: a float of less than 32 bits → formula of `{0}` that makes it a float32, or it of a float32; default: integer arithmetic on its bits.

@@ -11,6 +11,7 @@ Loops, variables and buffers keep the names that they have in the Program, where
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -174,7 +175,7 @@ class _Kernel:
                 f.definitions.complex(b.dtype)
             if self.dialect.buffer:
                 parameters.append(self.dialect.buffer.format(**fields))
-            elif b.name in used:
+            if self.dialect.buffer_entry and b.name in used:
                 entries.append(self.dialect.buffer_entry.format(**fields))
         for i, v in enumerate(p.dims):
             fields = {"type": f.language.type(v.dtype), "name": f.name_of(v.name), "index": i + (len(buffers) if self.dialect.buffer else 0)}
@@ -182,7 +183,9 @@ class _Kernel:
                 parameters.append(self.dialect.size.format(**fields))
             elif v.name in used:
                 entries.append(self.dialect.size_entry.format(**fields))
-        head = self.dialect.kernel.format(name=self.symbol, parameters=", ".join([*parameters, *self.dialect.more_parameters]))
+        group = [lp.int_const(self.grid.get(f"threadIdx.{axis}", lp.int64(1))) or 1 for axis in "xyz"]
+        every = ", ".join([*parameters, *self.dialect.more_parameters])
+        head = self.dialect.kernel.format(name=self.symbol, parameters=every, group=group, threads=math.prod(group))
         text = [f"// {p.name}", *self.dialect.header, ""]
         for helper in f.definitions.texts():
             text += [helper, ""]
@@ -547,7 +550,8 @@ class _Kernel:
             index = f.element(s.buffer, s.indices).partition("[")[2][:-1]
             text = f.value(s.value).text
             self._flush()
-            self.line(template.format(buffer=f.name_of(s.buffer.name), index=index, value=text))
+            space = self.dialect.spaces.get(s.buffer.scope, "")
+            self.line(template.format(buffer=f.name_of(s.buffer.name), index=index, value=text, space=space))
             return
         at = tuple(ex.Broadcast(i, s.value.dtype.lanes) if i.dtype.lanes < s.value.dtype.lanes else i for i in s.indices)
         value = s.value if s.value.dtype.lanes == Load(s.buffer, at).dtype.lanes else ex.Broadcast(s.value, Load(s.buffer, at).dtype.lanes)

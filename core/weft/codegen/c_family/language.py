@@ -94,8 +94,8 @@ class Language:
         # The shortest decimal that rounds to the value.
         text = repr(float(value)) if d.bits == 64 else str(np.float32(value))
         text = text if any(c in text for c in ".e") else text + ".0"
-        suffix = self.dialect.suffixes.get("float32", "")
-        return text + (self.dialect.suffixes.get("float64", "") if d.bits == 64 else suffix)
+        default = "" if d.bits == 64 else self.dialect.suffixes.get("float32", "")
+        return text + self.dialect.suffixes.get(d.name, default)
 
     def _integer(self, value: int, d: DType) -> str:
         suffix = self.dialect.suffixes.get(d.name, "")
