@@ -26,10 +26,10 @@ from weft.ops.reduction import ReduceMean, ReduceSum
 from weft.ops.transcendental import Exp
 from weft.ops.window import AveragePool
 from weft.passes.pipeline import run_passes
+from weft.scheduling.access import LoopView, blocks_of, is_reduction, target
 from weft.scheduling.rule import Decline, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.codegen import LlvmCodegen
-from weft_llvm.schedules.access import LoopView, blocks_of, is_reduction, target
 from weft_llvm.schedules.elementwise import ElementwiseRule
 from weft_llvm.schedules.reduction import ReductionRule
 from weft_llvm.schedules.rowwise import RowwiseRule

@@ -299,7 +299,7 @@ def test_scales_are_part_of_the_kernel() -> None:
 
 
 def _blocks(program: Program) -> list[Any]:
-    from weft_llvm.schedules.access import blocks_of
+    from weft.scheduling.access import blocks_of
 
     return blocks_of(program)
 

@@ -16,9 +16,9 @@ from weft.errors import ScheduleError
 from weft.expr.nodes import FloorDiv, FloorMod, Var, free_vars
 from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
+from weft.scheduling import access
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules import access
 from weft_llvm.schedules.contraction import PANEL_VECTORS, UNROLLED_STEPS, find_roles, is_contraction, split_panels
 from weft_llvm.schedules.elementwise import PARALLEL_WORK, parallelise, schedule_elementwise
 from weft_llvm.schedules.rowwise import fold_halves, schedule_row

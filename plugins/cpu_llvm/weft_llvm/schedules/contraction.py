@@ -15,10 +15,10 @@ from weft.errors import ScheduleError
 from weft.expr.nodes import Add, Cast, Expr, FloorDiv, FloorMod, Mul, Var, free_vars, walk
 from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
+from weft.scheduling import access
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.intrinsics import Dot
-from weft_llvm.schedules import access
 from weft_llvm.schedules.elementwise import schedule_elementwise
 from weft_llvm.schedules.prefetch import prefetch_panels, prefetch_rows, prefetch_tiles
 from weft_llvm.schedules.tiles import Tile, choose_tile, rows_inside

@@ -9,10 +9,10 @@ from __future__ import annotations
 from weft.expr.nodes import Add, Cast, Expr, Mul
 from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
+from weft.scheduling import access
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.intrinsics import Dot, dots_of
-from weft_llvm.schedules import access
 from weft_llvm.schedules.contraction import anchor_of, schedule_tile, split_panels
 from weft_llvm.schedules.elementwise import schedule_elementwise
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from weft.errors import ScheduleError
 from weft.loop.nodes import Program
 from weft.machine import Machine
+from weft.scheduling import access
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules import access
 
 
 class FallbackRule(Rule):

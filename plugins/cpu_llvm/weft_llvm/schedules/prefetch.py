@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weft.loop.nodes import Load
 from weft.machine import Machine
+from weft.scheduling import access
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules import access
 
 LEAST_SHARERS = 2
 """Tiles that use a panel. One that is used once is a stream, which hardware reads ahead in."""

@@ -12,9 +12,9 @@ from weft.errors import ScheduleError
 from weft.expr.nodes import free_vars
 from weft.loop.nodes import Program
 from weft.machine import Machine
+from weft.scheduling import access
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules import access
 from weft_llvm.schedules.contraction import find_roles, schedule_tile, split_panels
 from weft_llvm.schedules.elementwise import schedule_elementwise
 

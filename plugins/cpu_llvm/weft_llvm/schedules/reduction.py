@@ -5,12 +5,13 @@ What follows a reduction element by element (the division of a mean, an activati
 
 from __future__ import annotations
 
-from weft.loop.nodes import Block, Program, int_const
+from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
+from weft.scheduling import access
+from weft.scheduling.patterns import follows, inline_producers, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules import access
-from weft_llvm.schedules.elementwise import inline_producers, parallelise, schedule_elementwise, split_blocks
+from weft_llvm.schedules.elementwise import parallelise, schedule_elementwise
 
 MOST_TAPS = 16
 """Steps of inner reduction loops that are unrolled, at most."""
@@ -36,22 +37,12 @@ class ReductionRule(Rule):
         inline_producers(s)
         names = s.blocks()
         reductions = [n for n in names if access.is_reduction(s.block(n))]
-        tail = names[-1] if len(reductions) == 1 and names[-2:-1] == reductions and _follows(s.block(names[-1]), s.block(reductions[0])) else None
+        tail = names[-1] if len(reductions) == 1 and names[-2:-1] == reductions and follows(s.block(names[-1]), s.block(reductions[0])) else None
         if tail is None:
             schedule_apart(s, names, s.machine)
             return
         schedule_apart(s, names[:-2], s.machine)
         schedule_reduction(s, reductions[0], s.machine, tail=tail)
-
-
-def _follows(block: Block, reduction: Block) -> bool:
-    """Whether the block computes its elements one by one from those of the reduction at the same place."""
-    spatial = [i for i in reduction.iters if i.kind == "spatial"]
-    if access.is_reduction(block) or len(list(access.stores(block))) != 1 or [str(i.extent) for i in block.iters] != [str(i.extent) for i in spatial]:
-        return False
-    result = access.target(reduction).buffer.name
-    places = [x.indices for x in access.loads(block) if x.buffer.name == result]
-    return bool(spatial) and bool(places) and all(p == tuple(i.var for i in block.iters) for p in places)
 
 
 def schedule_apart(s: Schedule, names: list[str], machine: Machine) -> None:

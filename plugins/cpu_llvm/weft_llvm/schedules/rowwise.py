@@ -6,28 +6,12 @@ from weft.errors import ScheduleError
 from weft.expr.nodes import free_vars
 from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
+from weft.scheduling import access
+from weft.scheduling.patterns import common_rows, inline_producers, row_iter, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules import access
-from weft_llvm.schedules.elementwise import inline_producers, lanes_of, split_blocks
+from weft_llvm.schedules.elementwise import lanes_of
 from weft_llvm.schedules.reduction import lane_loop, schedule_apart
-
-
-def common_rows(program: Program) -> int:
-    """How many leading loops all blocks of the program share: each is a spatial iterator of the same extent that indexes every store alike."""
-    blocks = access.blocks_of(program)
-    if len(blocks) < 2 or not any(access.is_reduction(b) for b in blocks):
-        return 0
-    depth = 0
-    while all(_row_iter(b, depth) for b in blocks) and len({str(b.iters[depth].extent) for b in blocks}) == 1:
-        depth += 1
-    return depth
-
-
-def _row_iter(block: Block, k: int) -> bool:
-    if k >= len(block.iters) or block.iters[k].kind != "spatial":
-        return False
-    return any(access.is_plain(i, block.iters[k].var) for i in access.target(block).indices)
 
 
 class RowwiseRule(Rule):
@@ -105,7 +89,7 @@ def _inner_spatial(s: Schedule, name: str, row: str) -> list[str]:
 
 def _own_rows(block: Block) -> int:
     k = 0
-    while _row_iter(block, k) and k < len([i for i in block.iters if i.kind == "spatial"]) - (0 if access.is_reduction(block) else 1):
+    while row_iter(block, k) and k < len([i for i in block.iters if i.kind == "spatial"]) - (0 if access.is_reduction(block) else 1):
         k += 1
     return k
 

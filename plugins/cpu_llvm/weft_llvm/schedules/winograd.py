@@ -18,9 +18,9 @@ from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
 from weft.ops.contraction import Conv
 from weft.ops.winograd import POINTS, TAPS, WinogradConv
+from weft.scheduling import access
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules import access
 from weft_llvm.schedules.contraction import PANEL_VECTORS
 from weft_llvm.schedules.prefetch import prefetch_panels
 from weft_llvm.schedules.reduction import schedule_apart

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weft.expr.nodes import And, Const, Expr, Var, free_vars, substitute, walk
+from weft.expr.affine import affine
+from weft.expr.nodes import And, Call, Const, Expr, Var, free_vars, substitute, walk
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
-from weft.loop.nodes import Block, For, If, Load, Program, Stmt, Store, int_const, stmt_exprs, walk_stmts
+from weft.loop.nodes import Block, For, If, Load, Program, Stmt, Store, int_const, stmt_children, stmt_exprs, walk_stmts
 
 if TYPE_CHECKING:
     from weft.scheduling.schedule import Schedule
@@ -67,8 +68,6 @@ def stride_of(access: Load | Store, var: str) -> int | None:
 
 def _coefficient(e: Expr, var: str) -> int | None:
     """d e / d var if e is linear in var with a constant coefficient; 0 if var is absent; None otherwise."""
-    from weft.expr.affine import affine
-
     if var not in free_vars(e):
         return 0
     form = affine(e, [var])
@@ -149,8 +148,6 @@ def block_work(block: Block, steps: bool = True) -> int:
 
 def formula_cost(block: Block) -> int:
     """A rough count of the operations of one step of the block; calls to functions weigh most."""
-    from weft.expr.nodes import Call
-
     cost = 0
     for s in walk_stmts(block.body):
         for e in stmt_exprs(s):
@@ -164,8 +161,6 @@ INSTRUCTIONS = frozenset({"abs", "ceil", "copysign", "floor", "fma", "round", "s
 
 def calls_formula(block: Block) -> bool:
     """Whether the block calls a function that becomes a long formula, such as exp."""
-    from weft.expr.nodes import Call
-
     return any(isinstance(n, Call) and n.name not in INSTRUCTIONS for s in walk_stmts(block.body) for e in stmt_exprs(s) for n in walk(e))
 
 
@@ -181,8 +176,6 @@ def has_sequential_loop(program: Program) -> bool:
 
 def outside_blocks(stmt: Stmt) -> bool:
     """Whether a store or branch stands outside every block (a loop program written by hand)."""
-    from weft.loop.nodes import stmt_children
-
     if isinstance(stmt, Block):
         return False
     if isinstance(stmt, Store) or type(stmt).__name__ in ("While", "If", "AtomicUpdate", "Evaluate", "Let"):
