@@ -30,7 +30,7 @@ _OPERATORS = (
 # Methods of a Schedule, whose program is their first argument.
 _PRIMITIVES = (
     "annotate", "bind", "cache_read", "cache_write", "compact_buffer", "compute_at", "compute_inline", "decompose_reduction", "fuse",
-    "pad_loop", "parallel", "partition", "prefetch", "reorder", "reverse_compute_at", "reverse_compute_inline", "rfactor", "set_scope",
+    "pad_loop", "parallel", "partition", "prefetch", "reorder", "reverse_compute_at", "reverse_compute_inline", "rfactor", "serial", "set_scope",
     "specialize", "split", "stage", "swing", "tensorize", "unroll", "vectorize",
 )  # fmt: skip
 

@@ -88,6 +88,21 @@ def test_loop_kinds() -> None:
     assert [s.loop(x).kind for x in ("i", "j_1", "j_0", "i1", "j1")] == ["parallel", "vectorized", "unrolled", "blockIdx.x", "threadIdx.x"]
 
 
+def test_pieces_of_a_parallel_loop_are_bound_though_their_formulas_show_no_more_that_they_are_independent() -> None:
+    s = sched(matmul(6, 7, 5), ("fuse", "i1", "j1"))
+    with pytest.raises(ScheduleError, match="are not independent"):
+        sched(s.program, ("split", "i1_j1", [None, 2, 4]), ("bind", "i1_j1_2", "threadIdx.x"))
+    s = sched(s.program, ("parallel", "i1_j1"), ("split", "i1_j1", [None, 2, 4]))
+    assert [s.loop(x).kind for x in s.loops("add")] == ["parallel"] * 3
+    s.bind("i1_j1_0", "blockIdx.x")
+    s.bind("i1_j1_2", "threadIdx.x")
+    s.serial("i1_j1_1")
+    assert [s.loop(x).kind for x in s.loops("add")] == ["blockIdx.x", "serial", "threadIdx.x"]
+    with pytest.raises(ScheduleError, match="'i1_j1_0' is blockIdx.x already"):
+        s.serial("i1_j1_0")
+    same(matmul(6, 7, 5), s.program)
+
+
 def test_annotate_block_and_loop() -> None:
     s = sched(matmul(), ("annotate", "matmul", "role", "main"), ("annotate", "i", "pragma", 3), ("annotate", "i", "pragma", 4))
     assert s.block("matmul").annotation("role") == "main" and s.block("matmul").annotation("op") == "MatMul"

@@ -24,6 +24,7 @@ from weft.scheduling.primitives.reorder import reorder
 from weft.scheduling.primitives.reverse_compute_at import reverse_compute_at
 from weft.scheduling.primitives.reverse_compute_inline import reverse_compute_inline
 from weft.scheduling.primitives.rfactor import rfactor
+from weft.scheduling.primitives.serial import serial
 from weft.scheduling.primitives.set_scope import set_scope
 from weft.scheduling.primitives.specialize import specialize
 from weft.scheduling.primitives.split import split
@@ -39,7 +40,7 @@ Primitive: TypeAlias = Callable[..., tuple[Program, Any]]
 PRIMITIVES: dict[str, Primitive] = {
     f.__name__: f
     for f in (
-        split, partition, pad_loop, fuse, reorder, unroll, vectorize, parallel, bind, annotate,
+        split, partition, pad_loop, fuse, reorder, unroll, vectorize, parallel, serial, bind, annotate,
         compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
         cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, prefetch, swing,
         specialize, stage, tensorize,

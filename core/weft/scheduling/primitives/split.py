@@ -20,12 +20,13 @@ def split(program: Program, loop: str, factors: Sequence[int | None], names: Seq
         for i_0 in (n + 15)//16 { for i_1 in 16 { block C(bi: n = i_0*16 + i_1) where i_0*16 + i_1 < n … } }
 
     The condition is there only if the factors may overshoot. New loops are called i_0, i_1, … unless `names` says otherwise.
+    Pieces of a parallel loop are parallel: what its iterations may do at once, theirs may.
     """
     tree = Tree(program)
     path = tree.loop_path(loop, "split")
     f = path[-1]
     assert isinstance(f, For)
-    if f.kind != "serial":
+    if f.kind not in ("serial", "parallel"):
         raise tree.error("split", f"loop '{loop}' is {f.kind} already", {loop: f.kind}, "split first, then bind, vectorize, unroll or parallel the pieces")
     if sum(x is None for x in factors) > 1 or not factors:
         raise tree.error("split", f"factors {list(factors)} leave the extents open", (loop,), "give at least one factor, at most one of them None")
@@ -62,5 +63,5 @@ def split(program: Program, loop: str, factors: Sequence[int | None], names: Seq
     if overshoots:
         body = guard(body, lt(index, f.extent))
     for k in reversed(range(len(factors))):
-        body = For(variables[k], extents[k], body, "serial", f.annotations if k == 0 else ())
+        body = For(variables[k], extents[k], body, f.kind, f.annotations if k == 0 else ())
     return tree.replace(path, body), [v.name for v in variables]

@@ -1,0 +1,19 @@
+"""serial: a parallel loop's iterations one after another."""
+
+from __future__ import annotations
+
+from weft.loop.nodes import Program
+from weft.scheduling.loop_kinds import with_kind
+from weft.scheduling.tree import Tree
+
+
+def serial(program: Program, loop: str) -> tuple[Program, None]:
+    """The iterations run in order: those that a thread of a grid keeps to itself once the other pieces of a parallel loop are bound.
+
+    for i_0 in 8 threadIdx.x { for i_1 in 4 parallel { … } }  →  for i_0 in 8 threadIdx.x { for i_1 in 4 { … } }
+    """
+    tree = Tree(program)
+    f = tree.loop(loop, "serial")
+    if f.kind not in ("serial", "parallel"):
+        raise tree.error("serial", f"loop '{loop}' is {f.kind} already", {loop: f.kind})
+    return with_kind(tree, loop, "serial", "serial"), None
