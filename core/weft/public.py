@@ -101,7 +101,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.runtime.abi": EVERYTHING,
         "weft.runtime.arrays": EVERYTHING,
         "weft.runtime.cpu_features": ("known_features",),
-        "weft.runtime.device": ("Device", "DeviceKind", "HostDevice", "Memory", "Slice", "open_device"),
+        "weft.runtime.device": ("Device", "DeviceKind", "HostDevice", "Memory", "Slice", "Started", "blamed", "open_device"),
         "weft.runtime.executable": ("Executable", "NativeCode"),
         "weft.runtime.formulas": ("formula",),
         "weft.runtime.threads": ("available_threads",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tests.runtime.models import affine
 from weft.errors import ArchiveError, ExecutionError, InputError
 from weft.runtime import device as devices
 from weft.runtime.arrays import Array
-from weft.runtime.device import Device, DeviceKind, Memory, Slice
+from weft.runtime.device import Device, DeviceKind, Memory, Slice, Started
 from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.plan import Condition, Copy, DataSymbol, DeviceCall, Launch, Place, TensorInfo
 
@@ -404,3 +404,41 @@ def test_a_device_may_be_made_of_others(monkeypatch: pytest.MonkeyPatch) -> None
     done.join(20)
     assert not done.is_alive(), "it waits for itself"
     assert list(devices._open) == ["inner", "board"]
+
+
+def test_launches_are_prepared_once_for_the_same_sizes_and_places(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[tuple[str, ...]] = []
+    usual = Board.prepare
+
+    def prepare(self: Board, module: Any, launches: Sequence[Started]) -> Callable[[], None]:
+        prepared.append(tuple(each.kernel for each in launches))
+        return usual(self, module, launches)
+
+    monkeypatch.setattr(Board, "prepare", prepare)
+    exe = plan()
+
+    def run(rows: int) -> int:
+        x = np.random.default_rng(rows).random((rows, 4), np.float32)
+        before = len(prepared)
+        np.testing.assert_allclose(exe(x), expected(x), rtol=1e-6)
+        return len(prepared) - before
+
+    assert run(8) == 1
+    assert prepared == [("weigh", "double")]
+    assert [run(8), run(3), run(3), run(8)] == [0, 1, 0, 0]
+    assert run(20) == 1  # the arena grows: nothing lies where it was
+    assert run(8) == 1
+    board.fail = "launch"
+    with pytest.raises(ExecutionError, match="kernel 'weigh' failed on device 'board'"):
+        run(8)
+    board.fail = ""
+    assert run(8) == 1  # what failed is made anew
+
+
+def test_many_sizes_are_not_kept_for_ever(board: Board) -> None:
+    exe = plan()
+    for rows in (40, *range(1, 40)):
+        x = np.random.default_rng(rows).random((rows, 4), np.float32)
+        np.testing.assert_allclose(exe(x), expected(x), rtol=1e-6)
+    (held,) = exe._execute.__self__._held.values()  # type: ignore[attr-defined]
+    assert len(held.ready) == 16

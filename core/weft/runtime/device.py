@@ -6,16 +6,18 @@ A saved model runs without the compiler: a device is runtime, and so is what imp
 from __future__ import annotations
 
 import importlib
+import itertools
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from weft.errors import ExecutionError, nearest
+from weft.errors import ExecutionError, WeftError, nearest, raised_in
 from weft.runtime.arrays import Array, aligned_empty
 
 
@@ -25,6 +27,8 @@ class Memory:
 
     size: int
     handle: Any
+    number: int = field(default_factory=itertools.count().__next__, init=False, repr=False, compare=False)
+    """Of no other piece in this process, now or later."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,15 @@ class Slice:
     memory: Memory
     offset: int
     bytes: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """One kernel to be launched: its buffers (inputs, outputs, then scratch), and the sizes that only a run knows."""
+
+    kernel: str
+    buffers: tuple[Slice, ...]
+    dims: tuple[int, ...]
 
 
 class Device(ABC):
@@ -82,9 +95,31 @@ class Device(ABC):
     def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
         """Starts a kernel after those started before: inputs, outputs, then scratch."""
 
+    def prepare(self, module: Any, launches: Sequence[Started]) -> Callable[[], None]:
+        """What starts these kernels one after another, as often as it is called. A device that takes a list of launches at once (a graph) overrides this.
+
+        What it returns is called only while all the memory that the launches name is held.
+        """
+
+        def start() -> None:
+            for each in launches:
+                with blamed(self.name, f"kernel '{each.kernel}'"):
+                    self.launch(module, each.kernel, each.buffers, each.dims)
+
+        return start
+
     @abstractmethod
     def synchronize(self) -> None:
         """Returns when everything started is done."""
+
+    def record(self, on: bool) -> None:  # noqa: B027 - a device may leave it so
+        """Whether the device notes from now on when launches begin and end. One that cannot tell ignores this."""
+
+    def recorded(self) -> list[tuple[str, float, float]]:
+        """Of every `launch` since the last call of this or of `record`, in order: the kernel, and the seconds at which it began and ended by the device's
+        clock. Waits until all are done.
+        """
+        return []
 
     def share(self, data: Array) -> Memory:
         """The host's contiguous array as memory of a device that `shares_memory`: the handle is its bytes. A driver that must be told is told here.
@@ -159,11 +194,26 @@ class DeviceKind:
         name: what plans call it.
         missing: None if it is here, else why not, as a sentence.
         open: the device, opened once a process.
+        named: where a machine may have several: the kind of the one that plans call "name:WHICH", by WHICH. Its name is that whole text.
     """
 
     name: str
     missing: Callable[[], str | None]
     open: Callable[[], Device]
+    named: Callable[[str], DeviceKind] | None = None
+
+
+@contextmanager
+def blamed(device: str, what: str) -> Iterator[None]:
+    """Whatever a device's plugin raises becomes an error that names the device and what it was doing."""
+    try:
+        yield
+    except WeftError:
+        raise
+    except Exception as error:
+        place = raised_in(error)
+        why = (f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) + (f" ({place})" if place else "")
+        raise ExecutionError(f"{what} failed on device '{device}'", why=why) from error
 
 
 def _of_plugins() -> Mapping[str, DeviceKind]:
@@ -194,7 +244,11 @@ def open_device(name: str) -> Device:
     with _opening:
         if name in _open:
             return _open[name]
-        kinds = _find()
+        kinds = dict(_find())
+        family, _, which = name.partition(":")
+        of_several = kinds[family].named if family in kinds else None
+        if which and of_several is not None:
+            kinds[name] = of_several(which)
         if name not in kinds:
             close = nearest(name, kinds)
             hint = f"did you mean '{close}'?" if close else "install the plugin that the model was compiled with; see `weft plugins`"

@@ -6,7 +6,7 @@ What devices hold (constants, arenas, values) is made once and used again by lat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 
 from weft.dtypes import dtype
-from weft.errors import ExecutionError, InputError, WeftError, raised_in
+from weft.errors import ExecutionError, InputError, WeftError
 from weft.runtime.arrays import Array, aligned_empty
-from weft.runtime.device import Device, Memory, Slice, open_device
+from weft.runtime.device import Device, Memory, Slice, Started, blamed, open_device
 from weft.runtime.dlpack import as_array
 from weft.runtime.formulas import Formula, formula, symbol_of
 from weft.runtime.native import NativeSegment, check_names, fill, storage, wrong_type
 from weft.runtime.plan import HOST, Copy, DataSymbol, DeviceCall, Manifest, Native, TensorInfo
+
+_READY = 16
+"""Sizes that a plan keeps its launches for, so that a call starts them as they are."""
 
 
 @dataclass
@@ -42,6 +45,7 @@ class _Held:
     constants: dict[str, Slice] = field(default_factory=dict)
     values: dict[str, Memory] = field(default_factory=dict)
     arena: Memory | None = None
+    ready: dict[tuple[Any, ...], Callable[[], None]] = field(default_factory=dict)  # by the number of a step, sizes and places: what starts its kernels
 
 
 @dataclass(frozen=True)
@@ -126,9 +130,10 @@ class Steps:
                     elif isinstance(step, Copy):
                         self._copy(call, step, held)
                     else:
-                        self._launch(call, self._devices[k], held[step.device])
+                        self._launch(call, k, self._devices[k], held[step.device])
             except BaseException:
                 for name in self._manifest.devices:
+                    held[name].ready.clear()
                     with suppress(Exception):  # the first error is the one to tell
                         held[name].device.synchronize()  # what was started uses memory that the next call writes to
                 raise
@@ -197,12 +202,13 @@ class Steps:
         memory = held.values.get(name)
         if memory is None or memory.size < size:
             held.values.pop(name, None)
+            held.ready.clear()
             memory = held.values[name] = _reserve(held.device, size)
         return Slice(memory, 0, size)
 
     def _shared(self, held: _Held, array: Array, what: str) -> Slice:
         """An array of the host as memory of a device that takes it as it is."""
-        with _blamed(held.device.name, what):
+        with blamed(held.device.name, what):
             return Slice(held.device.share(array), 0, array.nbytes)
 
     def _fresh(self, call: _Call, name: str) -> Array:
@@ -226,31 +232,32 @@ class Steps:
                 call.there[step.target, step.value] = self._shared(held[step.target], array, f"sharing '{step.value}'")
                 return
             room = self._memory(held[step.target], step.value, array.nbytes)
-            with _blamed(step.target, f"the copy of '{step.value}'"):
+            with blamed(step.target, f"the copy of '{step.value}'"):
                 held[step.target].device.write(room, array)
             call.there[step.target, step.value] = room
             return
         device = held[step.source].device
         array = call.host[step.value] if device.shares_memory else self._fresh(call, step.value)
-        with _blamed(step.source, f"the copy of '{step.value}'"):
+        with blamed(step.source, f"the copy of '{step.value}'"):
             device.synchronize()
             if not device.shares_memory:
                 device.read(call.there[step.source, step.value], array)
         call.host[step.value] = array
 
-    def _launch(self, call: _Call, compiled: _Device, held: _Held) -> None:
+    def _launch(self, call: _Call, number: int, compiled: _Device, held: _Held) -> None:
         step, env = compiled.step, call.symbols
         for condition, (holds, args) in zip(step.conditions, compiled.conditions):
             if not holds(env):
                 numbers = [int(a(env)) for a in args]
                 raise ExecutionError(fill(condition.what, numbers), where=self._manifest.name, hint=fill(condition.hint, numbers) or None)
         if step.section not in held.modules:
-            with _blamed(step.device, f"loading section '{step.section}'"):
+            with blamed(step.device, f"loading section '{step.section}'"):
                 held.modules[step.section] = held.device.load(self._code[step.section], self._manifest.sections[step.section].entries)
         arena = int(compiled.arena(env))
         if held.arena is not None and held.arena.size < arena:
-            with _blamed(step.device, "the wait before its arena grows"):
+            with blamed(step.device, "the wait before its arena grows"):
                 held.device.synchronize()  # kernels of an earlier step may be at work in it
+            held.ready.clear()
             held.arena = None  # gives it back before more is asked for
         if held.arena is None and any(p.where == "arena" for p in step.places):  # of no bytes, perhaps
             held.arena = _reserve(held.device, arena)
@@ -260,10 +267,23 @@ class Steps:
                 call.there[step.device, name] = self._shared(held, call.host[name], f"sharing '{name}'")
             else:
                 call.there[step.device, name] = self._memory(held, name, self._shapes[name].bytes(env))
-        slices = [self._slice(call, held, step, k, compiled) for k in range(len(step.places))]
-        for launch, dims in zip(step.launches, compiled.dims):
-            with _blamed(step.device, f"kernel '{launch.kernel}'"):
-                held.device.launch(held.modules[step.section], launch.kernel, [slices[b] for b in launch.buffers], [int(d(env)) for d in dims])
+        there = [call.there[step.device, name] for name in (*step.inputs, *step.outputs)]
+        key = (number, *env.items(), *((s.memory.number, s.offset, s.bytes) for s in there))  # the arena and constants stay where they are
+        start = held.ready.get(key)
+        if start is None:
+            slices = [self._slice(call, held, step, k, compiled) for k in range(len(step.places))]
+            launches = [
+                Started(launch.kernel, tuple(slices[b] for b in launch.buffers), tuple(int(d(env)) for d in dims))
+                for launch, dims in zip(step.launches, compiled.dims)
+            ]
+            with blamed(step.device, f"preparing the kernels of section '{step.section}'"):
+                start = held.device.prepare(held.modules[step.section], launches)
+            if not held.device.shares_memory:  # there values lie somewhere else at every call
+                while len(held.ready) >= _READY:
+                    held.ready.pop(next(iter(held.ready)))
+                held.ready[key] = start
+        with blamed(step.device, f"the kernels of section '{step.section}'"):
+            start()
 
     def _slice(self, call: _Call, held: _Held, step: DeviceCall, number: int, compiled: _Device) -> Slice:
         place = step.places[number]
@@ -276,7 +296,7 @@ class Steps:
                     held.constants[place.name] = self._shared(held, array, f"sharing constant '{place.name}'")
                     return held.constants[place.name]
                 room = Slice(_reserve(held.device, array.nbytes), 0, array.nbytes)
-                with _blamed(step.device, f"the copy of constant '{place.name}'"):
+                with blamed(step.device, f"the copy of constant '{place.name}'"):
                     held.device.write(room, array)
                 held.constants[place.name] = room
             return held.constants[place.name]
@@ -297,18 +317,5 @@ def _compiled(step: DeviceCall) -> _Device:
 
 
 def _reserve(device: Device, size: int) -> Memory:
-    with _blamed(device.name, f"reserving {size} bytes"):
+    with blamed(device.name, f"reserving {size} bytes"):
         return device.reserve(size)
-
-
-@contextmanager
-def _blamed(device: str, what: str) -> Iterator[None]:
-    """Whatever a device's plugin raises becomes an error that names the device and what it was doing."""
-    try:
-        yield
-    except WeftError:
-        raise
-    except Exception as error:
-        place = raised_in(error)
-        why = (f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) + (f" ({place})" if place else "")
-        raise ExecutionError(f"{what} failed on device '{device}'", why=why) from error
