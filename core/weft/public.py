@@ -96,6 +96,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # code and what runs it
         "weft.codegen.base": EVERYTHING,
         "weft.codegen.c_family": EVERYTHING,
+        "weft.codegen.launches": EVERYTHING,
         "weft.codegen.segment": EVERYTHING,
         "weft.runtime": EVERYTHING,
         "weft.runtime.abi": EVERYTHING,
@@ -103,7 +104,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.runtime.cpu_features": ("known_features",),
         "weft.runtime.device": ("Device", "DeviceKind", "HostDevice", "Memory", "Slice", "Started", "blamed", "open_device"),
         "weft.runtime.executable": ("Executable", "NativeCode"),
-        "weft.runtime.formulas": ("formula",),
+        "weft.runtime.formulas": ("Formula", "formula"),
         "weft.runtime.threads": ("available_threads",),
         # tests
         "weft.testing.imports": EVERYTHING,

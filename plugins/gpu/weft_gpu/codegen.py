@@ -1,0 +1,77 @@
+"""Lowered Programs → kernels of one launch or several: cut, emitted in a dialect, compiled where a target has a compiler, packed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+
+from weft.codegen.base import KernelCode
+from weft.codegen.c_family import Dialect, Emitter
+from weft.codegen.launches import Launches, Part, cut
+from weft.errors import CodegenError, LoopError
+from weft.expr.nodes import Expr, Var, substitute
+from weft.loop.nodes import Program
+from weft.machine import Machine
+from weft_gpu.image import Kernel, Launch
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """They wait for compilers, which are processes or let go of Python's lock."""
+    return ThreadPoolExecutor(max(1, min(8, os.cpu_count() or 1)), thread_name_prefix="weft-gpu")
+
+
+class GpuCodegen:
+    """A Codegen and SourceCodegen of a language of C's family for grids of groups of threads.
+
+    Args:
+        dialect: the language.
+        build: text of a launch → binary, called on threads; None keeps the text, in UTF-8.
+        machine: whose limits programs must keep; None for any.
+    """
+
+    def __init__(self, dialect: Dialect, build: Callable[[str], bytes] | None = None, machine: Machine | None = None) -> None:
+        self.dialect, self.build, self.machine = dialect, build, machine
+        self.emitter = Emitter(dialect)
+        self.functions = self.emitter.functions
+
+    def check(self, program: Program) -> list[str]:
+        try:
+            parts = cut(program).parts
+        except (CodegenError, LoopError) as error:
+            return [error.what + (f": {error.why}" if error.why else "")]
+        return list(dict.fromkeys(line for part in parts for line in self.emitter.check(part.program)))
+
+    def source(self, program: Program) -> str:
+        """The texts of the launches, one after another."""
+        return "\n".join(self._text(part)[1] for part in cut(program).parts)
+
+    def compile(self, program: Program) -> KernelCode:
+        return self.submit(program).result()
+
+    def submit(self, program: Program) -> Future[KernelCode]:
+        launches = cut(program)
+        texts = [self._text(part) for part in launches.parts]
+        if self.build is None:
+            done: Future[KernelCode] = Future()
+            done.set_result(_kernel(program, launches, [(symbol, text.encode()) for symbol, text in texts]))
+            return done
+        build = self.build
+        return _threads().submit(lambda: _kernel(program, launches, [(symbol, build(text)) for symbol, text in texts]))
+
+    def _text(self, part: Part) -> tuple[str, str]:
+        """What a launch is called in its text, and the text."""
+        emitted = self.emitter.emit(part.program)
+        assert not emitted.scratch  # buffers that launches hand each other are parameters of theirs
+        return emitted.symbol, emitted.source
+
+
+def _kernel(program: Program, launches: Launches, codes: list[tuple[str, bytes]]) -> KernelCode:
+    names: dict[str, Expr] = {d.name: Var(f"d{k}", d.dtype) for k, d in enumerate(program.dims)}
+    found = []
+    for part, (symbol, code) in zip(launches.parts, codes, strict=True):
+        x, y, z = (str(substitute(n, names)) for n in part.grid)
+        found.append(Launch(symbol, code, (x, y, z), part.group, part.buffers, part.dims))
+    return KernelCode(program.name, Kernel(program.name, tuple(found)).to_bytes(), launches.scratch)

@@ -1,0 +1,170 @@
+"""Kernels as a code section: each is one launch or several, in order, of source text or binaries.
+
+    section := (bytes of the kernel: uint64, kernel)*            entries: a kernel's name → where it begins
+    kernel  := "WGRD", version: uint32, bytes of the table: uint32, table (JSON), the launches' code one after another
+    table   := [[symbol, [x, y, z], [x, y, z], [buffer, …], [dim, …], bytes of code], …]
+
+The grid's extents are formulas over the kernel's dims `d0`, `d1` …, as `weft.runtime.formulas` reads them. This module is runtime: it imports no compiler.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn
+
+from weft.errors import ArchiveError, ExecutionError
+from weft.runtime.formulas import Formula, formula
+
+MAGIC = b"WGRD"
+VERSION = 1
+MOST = 1 << 16
+"""Launches of a kernel, and buffers and dims of a launch, at most: what is beyond is no code of ours."""
+_HEAD = struct.Struct("<4sII")
+_SIZE = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a grid.
+
+    Args:
+        symbol: what the function is called in the code.
+        code: source in UTF-8, or a binary.
+        grid: groups along x, y and z, formulas over the kernel's dims `d0`, `d1` …
+        group: threads of a group along x, y and z.
+        buffers: which of the kernel's buffers (inputs, outputs, scratch) it takes, in the order of its parameters.
+        dims: which of the kernel's dims it takes behind them.
+    """
+
+    symbol: str
+    code: bytes
+    grid: tuple[str, str, str]
+    group: tuple[int, int, int]
+    buffers: tuple[int, ...]
+    dims: tuple[int, ...]
+
+    @cached_property
+    def extents(self) -> tuple[Formula, Formula, Formula]:
+        """The grid's formulas, ready to be evaluated.
+
+        Raises:
+            ArchiveError: one of them is none.
+        """
+        x, y, z = map(formula, self.grid)
+        return x, y, z
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a code section: its launches, one after another."""
+
+    name: str
+    launches: tuple[Launch, ...]
+
+    def to_bytes(self) -> bytes:
+        """As a section holds it; the name is the section's to keep."""
+        table = [[x.symbol, x.grid, x.group, x.buffers, x.dims, len(x.code)] for x in self.launches]
+        text = json.dumps(table, separators=(",", ":")).encode()
+        return b"".join([_HEAD.pack(MAGIC, VERSION, len(text)), text, *(x.code for x in self.launches)])
+
+    @staticmethod
+    def from_bytes(data: bytes, name: str) -> Kernel:
+        """The kernel of what `to_bytes` gave.
+
+        Raises:
+            ExecutionError: the bytes are anything else, or of another version.
+        """
+        if len(data) < _HEAD.size or data[: len(MAGIC)] != MAGIC:
+            _damaged(name, f"it begins with {bytes(data[:4])!r}, not with {MAGIC!r}")
+        _, version, size = _HEAD.unpack_from(data)
+        if version != VERSION:
+            raise ExecutionError(f"the code of kernel '{name}' is of version {version}", why=f"this device runs version {VERSION}", hint="compile it again")
+        at = _HEAD.size + size
+        if at > len(data):
+            _damaged(name, f"its table has {size} bytes, {len(data) - _HEAD.size} are left")
+        try:
+            table = json.loads(data[_HEAD.size : at].decode())
+        except (ValueError, RecursionError) as error:
+            _damaged(name, f"its table cannot be read: {error}")
+        launches = []
+        for row in _items(table, "its table", name):
+            launch, size = _launch(row, data, at, name)
+            launches.append(launch)
+            at += size
+        if at != len(data):
+            _damaged(name, f"{len(data) - at} bytes follow the last launch")
+        return Kernel(name, tuple(launches))
+
+
+def pack(kernels: Mapping[str, bytes]) -> tuple[bytes, dict[str, int]]:
+    """A section of kernels (name → `Kernel.to_bytes()`), and its entries."""
+    image, entries = bytearray(), {}
+    for name, data in kernels.items():
+        entries[name] = len(image)
+        image += _SIZE.pack(len(data)) + data
+    return bytes(image), entries
+
+
+def unpack(image: bytes, entries: Mapping[str, int]) -> dict[str, Kernel]:
+    """The kernels of a section, by name.
+
+    Raises:
+        ExecutionError: the section is not what `pack` makes; names the kernel.
+    """
+    found = {}
+    for name, at in entries.items():
+        if not _is_int(at) or not 0 <= at <= len(image) - _SIZE.size:
+            _damaged(name, f"its entry is {at!r}, the section has {len(image)} bytes")
+        (size,) = _SIZE.unpack_from(image, at)
+        at += _SIZE.size
+        if size > len(image) - at:
+            _damaged(name, f"it has {size} bytes, {len(image) - at} are left")
+        found[name] = Kernel.from_bytes(bytes(image[at : at + size]), name)
+    return found
+
+
+def _launch(row: Any, data: bytes, at: int, name: str) -> tuple[Launch, int]:
+    """A row of the table with its code, which begins at `at`, and how long that is."""
+    match row:
+        case [str(symbol), [str(), str(), str()] as grid, [_, _, _] as group, list(buffers), list(dims), size]:
+            pass
+        case _:
+            _damaged(name, f"a launch is {str(row)[:80]}")
+    if not (symbol.isascii() and symbol.isidentifier()):
+        _damaged(name, f"a launch is called {symbol[:40]!r}")
+    if not all(_is_int(n) and 1 <= n < 1 << 31 for n in group):
+        _damaged(name, f"a group of '{symbol}' is {str(group)[:80]}")
+    for numbers, what in ((buffers, "buffers"), (dims, "dims")):
+        if not all(_is_int(n) and 0 <= n < MOST for n in _items(numbers, f"a list of {what}", name)):
+            _damaged(name, f"the {what} of '{symbol}' are {str(numbers)[:80]}")
+    if not _is_int(size) or not 0 <= size <= len(data) - at:
+        _damaged(name, f"the code of '{symbol}' has {str(size)[:40]} bytes, {len(data) - at} are left")
+    launch = Launch(symbol, data[at : at + size], _three(grid), _three(group), tuple(buffers), tuple(dims))
+    try:
+        _ = launch.extents
+    except ArchiveError as error:
+        _damaged(name, f"the grid of '{symbol}': {error.what}")
+    return launch, size
+
+
+def _items(value: Any, what: str, name: str) -> Sequence[Any]:
+    if not isinstance(value, list) or len(value) > MOST:
+        _damaged(name, f"{what} is {str(value)[:40]}")
+    return value
+
+
+def _three(values: list[Any]) -> tuple[Any, Any, Any]:
+    x, y, z = values
+    return x, y, z
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _damaged(name: str, why: str) -> NoReturn:
+    raise ExecutionError(f"the code of kernel '{name}' is damaged", why=why, hint="compile the model again")
