@@ -1,0 +1,63 @@
+"""Machines of groups of threads, from the limits that a device reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from weft.machine import Grid, Machine, Scope
+
+SHARED_ALIGN = 16
+"""Bytes: what a thread moves at once begins at a multiple of it."""
+TYPICAL_GROUP = 256
+"""Threads of a group by which the registers of one thread are counted."""
+
+
+def grid_machine(
+    kind: str,
+    *,
+    cores: int,
+    shared: int,
+    threads: int = 1024,
+    threads_per_axis: tuple[int, int, int] = (1024, 1024, 64),
+    groups_per_axis: tuple[int, int, int] = (2**31 - 1, 65535, 65535),
+    warp: int = 32,
+    registers: int = 65536,
+    resident: int = 2048,
+    vector_bits: int = 128,
+    caches: tuple[int, int, int] | None = None,
+    cache_line: int = 128,
+    flops_per_cycle: Mapping[str, int] | None = None,
+    features: Iterable[str] = (),
+) -> Machine:
+    """The machine of a target that runs grids.
+
+    Args:
+        kind: the target's name.
+        cores: units that run groups (multiprocessors, compute units).
+        shared: bytes of shared memory that one group may have.
+        threads, threads_per_axis, groups_per_axis, warp, registers, resident: as `weft.machine.Grid` has them.
+        vector_bits: what one thread loads or stores at once.
+        caches: bytes of the first, second and third; by default the first is as large as `shared`, the second 4 MiB, and there is no third.
+        flops_per_cycle: dtype's name → multiplications plus additions that one core starts per cycle.
+        features: the target's words for what it can do; "shuffle": threads of a warp hand each other values.
+    """
+    limits = Grid(threads, threads_per_axis, groups_per_axis, max(1, warp), registers, max(resident, threads))
+    scopes = {
+        "shared": Scope("shared", shared, SHARED_ALIGN, "block"),
+        "local": Scope("local", None, SHARED_ALIGN, "thread"),
+        "register": Scope("register", None, SHARED_ALIGN, "thread"),
+    }
+    return Machine(
+        kind=kind,
+        vector_bits=vector_bits,
+        vector_registers=max(16, min(255, registers // TYPICAL_GROUP)),
+        fma=True,
+        masked=False,
+        caches=caches or (shared, 4 << 20, 0),
+        cores=max(1, cores),
+        flops_per_cycle=dict(flops_per_cycle or {}),
+        features=frozenset(features),
+        scopes=scopes,
+        cache_line=cache_line,
+        grid=limits,
+    )

@@ -1,0 +1,10 @@
+"""How machines of groups of threads compute kernels: one schedule rule per pattern of blocks, for every target whose `Machine.grid` is set."""
+
+from __future__ import annotations
+
+from weft.scheduling.rule import Rule
+from weft_gpu.schedules.elementwise import ElementwiseRule
+from weft_gpu.schedules.fallback import FallbackRule
+
+RULES: tuple[Rule, ...] = (ElementwiseRule(), FallbackRule())
+"""The cheapest offer of the highest priority wins; a target's plugin adds its own to them."""

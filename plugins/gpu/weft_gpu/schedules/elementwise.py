@@ -1,0 +1,99 @@
+"""Groups that reduce nothing: one nest, flattened over groups and threads; vectors where memory lies that way, tiles where it is transposed."""
+
+from __future__ import annotations
+
+from weft.expr.affine import affine
+from weft.expr.nodes import Expr
+from weft.loop.nodes import Load, Program, int_const
+from weft.machine import Machine
+from weft.scheduling import access
+from weft.scheduling.patterns import inline_producers, split_blocks
+from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.schedule import Schedule
+from weft_gpu.schedules.threads import GROUP, spread
+
+
+class ElementwiseRule(Rule):
+    """Groups whose blocks are all without reductions."""
+
+    name = "elementwise"
+    priority = 10
+
+    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
+        blocks = access.blocks_of(program)
+        if access.outside_blocks(program.body):
+            return Decline("loop_program", "statements stand outside blocks")
+        if any(access.is_reduction(b) for b in blocks):
+            return Decline("reduction", "a block reduces")
+        if access.has_sequential_loop(program):
+            return Decline("scan", "a block lies in a sequential loop")
+        return Offer(float(sum(access.block_work(b) for b in blocks)))
+
+    def apply(self, s: Schedule) -> None:
+        assert s.machine is not None
+        inline_producers(s, keep_shared=True)
+        for name in s.blocks():
+            schedule_elementwise(s, name, s.machine)
+
+
+def schedule_elementwise(s: Schedule, name: str, machine: Machine) -> None:
+    """Schedules one block without reduction, under loops of its own, as a launch."""
+    loops = s.loops(name)
+    if not loops:
+        return
+    lanes = vector_lanes(s, name, machine)
+    if lanes > 1:
+        if access.LoopView.of(s, name).extents[loops[-1]] == lanes:
+            *loops, lane = loops
+        else:
+            *loops, rows, lane = [*loops[:-1], *s.split(loops[-1], [None, lanes])]
+            loops.append(rows)
+        s.vectorize(lane)
+    if loops:
+        spread(s, name, loops, machine)
+
+
+def vector_lanes(s: Schedule, name: str, machine: Machine) -> int:
+    """Neighbouring elements that one thread moves at once; 1 where memory does not lie that way, or where they leave threads without work."""
+    if len(list(access.stores(s.block(name)))) != 1:
+        return 1
+    split_blocks(s, name)
+    view = access.LoopView.of(s, name)
+    inner = view.loops[-1]
+    n = view.extents[inner]
+    widest = max(x.buffer.dtype.scalar.bytes for x in [view.store, *view.loads])
+    lanes = machine.vector_bits // (8 * widest)
+    total = 1
+    for x in view.loops:
+        total *= view.extent(x)
+    while lanes > 1 and total // lanes < machine.cores * GROUP:
+        lanes //= 2
+    if n is None or view.stride(view.store, inner) != 1:
+        return 1
+    while lanes > 1 and (n % lanes or not all(_aligned(view, x, inner, lanes) for x in [view.store, *view.loads])):
+        lanes //= 2
+    return max(1, lanes)
+
+
+def _aligned(view: access.LoopView, x: Load, inner: str, lanes: int) -> bool:
+    """Whether the access does not move along `inner`, or is contiguous along it and begins at a multiple of `lanes` elements."""
+    stride = view.stride(x, inner)
+    if stride == 0:
+        return True
+    place = flat_index(x)
+    form = None if place is None else affine(place, view.loops)
+    if stride != 1 or form is None:
+        return False
+    others = [int_const(c) for v, c in form.coefficients.items() if v != inner]
+    rest = int_const(form.rest)
+    return rest is not None and rest % lanes == 0 and all(c is not None and c % lanes == 0 for c in others)
+
+
+def flat_index(x: Load) -> Expr | None:
+    """Where in memory the access is, in elements, as a formula; None of a buffer without dimensions."""
+    total: Expr | None = None
+    for index, stride in zip(x.indices, access.strides(x)):
+        total = index * stride if total is None else total + index * stride
+    return total
+
+

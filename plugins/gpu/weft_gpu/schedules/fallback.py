@@ -1,0 +1,74 @@
+"""What no other rule takes: independent outer loops on groups and threads, everything else by one thread. Correct, not fast."""
+
+from __future__ import annotations
+
+from weft.loop.nodes import Block, For, Program, Stmt, int_const, stmt_children, walk_stmts
+from weft.machine import Machine
+from weft.scheduling import access
+from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.schedule import Schedule
+from weft_gpu.schedules.threads import most_threads, nest_of, sequential, share, spatial_loops, spread, top_statements
+
+LINES = 32
+"""Threads of a group that go through loops written by hand, each through memory of its own."""
+
+
+class FallbackRule(Rule):
+    """Takes every program."""
+
+    name = "fallback"
+    priority = 0
+
+    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
+        return Offer(float("inf"))
+
+    def apply(self, s: Schedule) -> None:
+        assert s.machine is not None
+        for statement in top_statements(s.program.body):
+            schedule_launch(s, statement, s.machine)
+
+
+def schedule_launch(s: Schedule, statement: Stmt, machine: Machine) -> None:
+    """One launch: a block under its own loops, the steps of a scan, or loops written by hand."""
+    blocks = [x for x in walk_stmts(statement) if isinstance(x, Block)]
+    steps = sequential(s)
+    if access.outside_blocks(statement):
+        schedule_loops(s, statement, machine)
+    elif len(blocks) == 1 and not steps & set(s.loops(blocks[0].name)):
+        spread(s, blocks[0].name, spatial_loops(s, blocks[0].name), machine, several=False)
+    else:
+        schedule_group(s, [b.name for b in blocks], machine, steps)
+
+
+def schedule_group(s: Schedule, names: list[str], machine: Machine, steps: set[str]) -> None:
+    """Blocks under loops that they share, all in one group: each block's own independent loops are its threads'."""
+    uses = [x for name in names for x in s.loops(name)]
+    for name in names:
+        own = [x for x in s.loops(name) if uses.count(x) == 1 and x not in steps]
+        spatial = {x for x in own if _is_spatial(s, name, x)}
+        first = [x for k, x in enumerate(own) if all(y in spatial for y in own[: k + 1])]
+        share(s, name, first, machine, most_threads(machine))
+
+
+def _is_spatial(s: Schedule, name: str, loop: str) -> bool:
+    view = access.LoopView.of(s, name) if len(list(access.stores(s.block(name)))) else None
+    return view is not None and view.kinds.get(loop) == "spatial"
+
+
+def schedule_loops(s: Schedule, statement: Stmt, machine: Machine) -> None:
+    """Loops written by hand: those that say that they are parallel, outermost, become threads; each thread does what is inside alone."""
+    nest = nest_of(statement)
+    if nest and nest[0].kind == "parallel":
+        outer = nest[0].var.name
+        n = int_const(nest[0].extent)
+        group, thread = s.split(outer, [None, most_threads(machine, LINES if n is None else min(n, LINES))])
+        s.bind(group, "blockIdx.x")
+        s.bind(thread, "threadIdx.x")
+    for inner in _parallel(statement):
+        if not nest or inner != nest[0].var.name:
+            s.serial(inner)
+
+
+def _parallel(stmt: Stmt) -> list[str]:
+    found = [stmt.var.name] if isinstance(stmt, For) and stmt.kind == "parallel" else []
+    return found + [x for c in stmt_children(stmt) for x in _parallel(c)]

@@ -1,0 +1,147 @@
+"""How iterations become groups and threads: how many a group has, what a thread keeps to itself, and loops given to them."""
+
+from __future__ import annotations
+
+from weft.errors import ScheduleError
+from weft.expr.nodes import free_vars
+from weft.loop.nodes import Allocate, For, Let, LoopKind, Seq, Stmt, int_const
+from weft.machine import Grid, Machine
+from weft.scheduling import access
+from weft.scheduling.schedule import Schedule
+
+GROUP = 256
+"""Threads of a group that have nothing to say to each other."""
+MOST_EACH = 4
+"""Independent elements of one thread: enough to have several loads under way."""
+WAVES = 2
+"""Times that all threads a machine keeps at once should be busy before one thread takes several elements."""
+
+
+def grid_of(machine: Machine) -> Grid:
+    """What the machine allows; these rules are for machines of groups of threads only."""
+    assert machine.grid is not None
+    return machine.grid
+
+
+def most_threads(machine: Machine, wanted: int = GROUP) -> int:
+    """Threads along x of a group: as many as wanted, if there may be."""
+    grid = grid_of(machine)
+    return max(1, min(wanted, grid.threads, grid.threads_per_axis[0]))
+
+
+def threads_for(machine: Machine, n: int | None, wanted: int = GROUP) -> int:
+    """Threads of the groups that share `n` iterations (None: as many as a run says): fewer where that gives more cores a group, in whole warps."""
+    most = most_threads(machine, wanted)
+    if n is None:
+        return most
+    if n <= grid_of(machine).warp:
+        return max(1, min(n, most))
+    while most > grid_of(machine).warp and most % 2 == 0 and -(-n // most) < 2 * machine.cores:
+        most //= 2
+    return min(most, n)
+
+
+def each(machine: Machine, n: int | None, threads: int) -> int:
+    """Iterations that one thread takes where there are so many that all threads of the machine have enough."""
+    if n is None:
+        return MOST_EACH // 2
+    k = 1
+    while k < MOST_EACH and n // (2 * k) >= WAVES * machine.cores * grid_of(machine).resident:
+        k *= 2
+    return k
+
+
+def spread(s: Schedule, name: str, loops: list[str], machine: Machine, wanted: int = GROUP, several: bool = True) -> bool:
+    """Gives the outermost loops of a block, one directly inside the other, to groups and threads; False if they are not independent.
+
+    Args:
+        wanted: threads of a group.
+        several: a thread may take several iterations, which are unrolled.
+    """
+    if not loops:
+        return False
+    trial = Schedule(s.program, machine)
+    try:
+        trial.parallel(loops[0] if len(loops) == 1 else trial.fuse(*loops))
+    except ScheduleError as error:
+        s.annotate(name, "spread_declined", error.why or error.what)
+        return False
+    flat = loops[0] if len(loops) == 1 else s.fuse(*loops)
+    n = int_const(s.loop(flat).extent)
+    s.parallel(flat)
+    threads = threads_for(machine, n, wanted)
+    k = each(machine, n, threads) if several else 1
+    if k > 1:
+        group, own, thread = s.split(flat, [None, k, threads])
+        s.reorder(group, thread, own)
+        s.serial(own)
+        s.unroll(own)
+    else:
+        group, thread = s.split(flat, [None, threads])
+    s.bind(group, "blockIdx.x")
+    s.bind(thread, "threadIdx.x")
+    return True
+
+
+def share(s: Schedule, name: str, loops: list[str], machine: Machine, threads: int, axis: LoopKind = "threadIdx.x") -> bool:
+    """Gives loops of a block, which lie inside a group, to the group's threads, in turns; False if they are not independent.
+
+    Neighbouring threads take neighbouring iterations.
+    """
+    if not loops:
+        return False
+    trial = Schedule(s.program, machine)
+    try:
+        trial.parallel(loops[0] if len(loops) == 1 else trial.fuse(*loops))
+    except ScheduleError as error:
+        s.annotate(name, "share_declined", error.why or error.what)
+        return False
+    flat = loops[0] if len(loops) == 1 else s.fuse(*loops)
+    n = int_const(s.loop(flat).extent)
+    s.parallel(flat)
+    if n is None or n > threads:
+        turns, thread = s.split(flat, [None, threads])
+        s.reorder(thread, turns)
+        s.serial(turns)
+    else:
+        thread = flat
+    s.bind(thread, axis)
+    return True
+
+
+def spatial_loops(s: Schedule, name: str) -> list[str]:
+    """The outermost loops of a block's own nest that drive spatial iterators alone, those of scans left out."""
+    block, loops = s.block(name), s.loops(name)
+    kinds: dict[str, set[str]] = {}
+    for i, b in zip(block.iters, block.bindings):
+        for v in free_vars(b):
+            kinds.setdefault(v, set()).add(i.kind)
+    found: list[str] = []
+    for x in loops:
+        if kinds.get(x) != {"spatial"}:
+            break
+        found.append(x)
+    return found
+
+
+def sequential(s: Schedule) -> set[str]:
+    """Loops whose iterations come one after another: those of scans."""
+    return {v for b in access.blocks_of(s.program) for i, x in zip(b.iters, b.bindings) if i.kind == "scan" for v in free_vars(x)}
+
+
+def top_statements(stmt: Stmt) -> list[Stmt]:
+    """What stands one after another under nothing but allocations and definitions: the launches of a Program."""
+    if isinstance(stmt, Seq):
+        return [x for c in stmt.stmts for x in top_statements(c)]
+    if isinstance(stmt, (Allocate, Let)):
+        return top_statements(stmt.body)
+    return [stmt]
+
+
+def nest_of(stmt: Stmt) -> list[For]:
+    """The loops directly inside one another, from the statement inwards."""
+    found: list[For] = []
+    while isinstance(stmt, For):
+        found.append(stmt)
+        stmt = stmt.body
+    return found
