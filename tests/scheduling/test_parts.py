@@ -141,3 +141,79 @@ def test_refusals_of_blocks_that_are_not_ready() -> None:
     own = "program p(x: float32[4]) -> (y: float32[4]) { for i in 4 { block C(b: 4 = i) { y[b] = exp(y[b] + x[b])*2.0f32 } } }"
     with pytest.raises(ScheduleError, match="reads 'y', which 'C' changes meanwhile"):
         sched(own).stage("C", "i", "y[b] + x[b]", "local")
+
+
+STAGED = """
+program p(x: float32[n, 6, 5], w: float32[7, 6]) -> (y: float32[n, 7, 5]) dims(n) {
+  for b in n { for i in 7 { for j in 5 { for k in 6 {
+    block C(vb: n = b, vi: 7 = i, vj: 5 = j, vk: reduce 6 = k) {
+      init { y[vb, vi, vj] = 0.0f32 }
+      if 1 <= vk + vj { y[vb, vi, vj] = y[vb, vi, vj] + x[vb, vk, vj]*w[vi, vk] }
+    }
+  } } } }
+}
+"""
+
+
+def tiled() -> Schedule:
+    """The product of each picture and w, the pictures' columns fused, in tiles of 4 × 8, four terms at a time."""
+    s = sched(STAGED)
+    s.reorder("i", "b")
+    fused = s.fuse("b", "j")
+    for loop, factor in (("i", 4), (fused, 8), ("k", 4)):
+        s.split(loop, [None, factor])
+    s.reorder("i_0", "b_j_0", "k_0", "k_1", "i_1", "b_j_1")
+    return s
+
+
+def test_results_and_operands_of_a_tile_are_staged_by_its_loops_and_zero_beyond_its_ends() -> None:
+    s = tiled()
+    assert s.stage_result("C", "k_0", "register") == "C_copy"
+    assert "allocate C_register: float32[4, 8] in register" in str(s) and "where i_0*4 + i_1_1 < 7 and b_j_0*8 + b_j_1_1 < n*5" in str(s)
+    start = s.decompose_reduction("C", "k_0")
+    for name in (start, "C"):
+        s.specialize(name)
+        s.pad_tile(name)
+    assert "where" not in str(s).partition("C_copy")[0] and "if" not in str(s)
+    product = s.block("C").body
+    assert isinstance(product, Store) and all(isinstance(e, Select) for e in (product.value.b.a, product.value.b.b))  # type: ignore[attr-defined]
+    for factor in (product.value.b.a, product.value.b.b):  # type: ignore[attr-defined]
+        s.stage("C", "k_1", str(factor), "shared")
+    assert "C_register[i_1_v, b_j_1_v] + C_shared[k_1_v, b_j_1_v]*C_shared_1[k_1_v, i_1_v]" in str(s)
+    rng = np.random.default_rng(0)
+    for n in (0, 1, 3):
+        x, w = rng.standard_normal((n, 6, 5)).astype(np.float32), rng.standard_normal((7, 6)).astype(np.float32)
+        expected = interpret(parse_program(STAGED), [x, w], {"n": n})["y"]
+        np.testing.assert_allclose(interpret(s.program, [x, w], {"n": n})["y"], expected, rtol=1e-5, atol=1e-6)
+    assert str(replay(parse_program(STAGED), s.trace)) == str(s.program)
+
+
+def test_what_staging_results_refuses() -> None:
+    with pytest.raises(ScheduleError, match=r"'C' is not complete there: its reduction over 'k_0' goes on outside(.|\n)*hint: choose a loop outside"):
+        tiled().stage_result("C", "k_1", "register")
+    s = tiled()
+    s.decompose_reduction("C", "k_0")
+    with pytest.raises(ScheduleError, match="'C' is no reduction into one buffer with an init"):
+        s.stage_result("C", "k_0", "register")
+    text = """program p(x: float32[4]) -> (y: float32[4], z: float32[4]) {
+      for q in 4 { block C(v: 4 = q) { y[v] = x[v] } block D(u: 4 = q) { z[u] = x[u] } } }"""
+    with pytest.raises(ScheduleError, match="loop 'q' does not hold 'C' alone, under nothing but loops"):
+        sched(text).stage_result("C", "q", "register")
+
+
+def test_what_padding_a_tile_refuses() -> None:
+    s = tiled()
+    with pytest.raises(ScheduleError, match=r"the body of 'C' is not one store(.|\n)*hint: decompose_reduction and specialize first"):
+        s.pad_tile("C")
+    start = s.decompose_reduction("C", "k_0")
+    s.specialize(start)
+    with pytest.raises(ScheduleError, match=r"'y' is a parameter, of which 'C_init' may store what it is asked for only(.|\n)*hint: stage_result first"):
+        s.pad_tile(start)
+    text = """program p(x: float32[9]) -> (y: float32[9]) { allocate t: float32[9]
+      for i in 3 { for j in 4 { block A(u: 3 = i, v: 4 = j) where i*4 + j < 9 { t[u*4 + v] = 0.0f32 } } }
+      for k in 9 { block B(w: 9 = k) { y[w] = t[w] + x[w] } } }"""
+    with pytest.raises(ScheduleError, match=r"'t' may have no room in dimension 0 for all of 'A'(.|\n)*hint: stage_result makes a buffer of the loops"):
+        sched(text).pad_tile("A")
+    text = text.replace("allocate t: float32[9]", "allocate t: float32[12]").replace("= 0.0f32", "= x[u]")
+    with pytest.raises(ScheduleError, match="'A' is no sum of products"):
+        sched(text).pad_tile("A")

@@ -17,6 +17,7 @@ from weft.scheduling.primitives.compute_inline import compute_inline
 from weft.scheduling.primitives.decompose_reduction import decompose_reduction
 from weft.scheduling.primitives.fuse import fuse
 from weft.scheduling.primitives.pad_loop import pad_loop
+from weft.scheduling.primitives.pad_tile import pad_tile
 from weft.scheduling.primitives.parallel import parallel
 from weft.scheduling.primitives.partition import partition
 from weft.scheduling.primitives.prefetch import prefetch
@@ -29,6 +30,7 @@ from weft.scheduling.primitives.set_scope import set_scope
 from weft.scheduling.primitives.specialize import specialize
 from weft.scheduling.primitives.split import split
 from weft.scheduling.primitives.stage import stage
+from weft.scheduling.primitives.stage_result import stage_result
 from weft.scheduling.primitives.swing import swing
 from weft.scheduling.primitives.tensorize import ANNOTATION, tensorize
 from weft.scheduling.primitives.unroll import unroll
@@ -43,7 +45,7 @@ PRIMITIVES: dict[str, Primitive] = {
         split, partition, pad_loop, fuse, reorder, unroll, vectorize, parallel, serial, bind, annotate,
         compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
         cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, prefetch, swing,
-        specialize, stage, tensorize,
+        specialize, stage, stage_result, pad_tile, tensorize,
     )
 }  # fmt: skip
 

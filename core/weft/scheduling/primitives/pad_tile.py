@@ -1,0 +1,81 @@
+"""pad_tile: a block that computes a whole tile, with zeros where its condition does not hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.expr.nodes import Add, Cast, Const, Expr, Mul, Var, all_of, const, free_vars, select, substitute
+from weft.loop.nodes import Allocate, Block, For, Load, Program, Store
+from weft.scheduling.region import accesses, at_least_zero, poly
+from weft.scheduling.rewrite import clean_extents, domain, own_nest, tidy
+from weft.scheduling.tree import Path, Tree, conjuncts
+
+
+def pad_tile(program: Program, block: str) -> tuple[Program, None]:
+    """The condition of a sum of products moves into its factors, which are zero where it does not hold; a start value is stored everywhere.
+
+        allocate c: float32[16] in register { for j in 16 { for k in 8 {
+          block C(bj: 16 = j, rk: reduce 9 = k) where j < n and k < m { c[bj] = c[bj] + a[rk]*b[rk, bj] } } } … }
+        → pad_tile("C")
+        … block C(bj: 16 = j, rk: reduce 9 = k) { c[bj] = c[bj] + select(k < m, a[rk], 0.0f32)*select(j < n and k < m, b[rk, bj], 0.0f32) } …
+
+    The buffer is allocated, and has room for the whole tile; nobody reads what is new in it, and to the rest only zeros are added (a zero times infinity or
+    NaN, where an operand has them, is NaN, as in any product with padding). Where the factors are staged, the innermost loop has no condition any more.
+    Each iterator of the block is one loop (specialize sees to it).
+    """
+    step = "pad_tile"
+    tree = Tree(program)
+    path, b = tree.block_path(block, step), tree.block(block, step)
+    if not isinstance(b.body, Store) or b.init is not None or b.writes is not None or b.body.predicate is not None:
+        raise tree.error(step, f"the body of '{block}' is not one store", (block,), "decompose_reduction and specialize first")
+    store = b.body
+    iter_of = {x.name: i.var for i, x in zip(b.iters, b.bindings) if isinstance(x, Var)}
+    asked = [substitute(c, iter_of) for c in conjuncts(b.predicate)]
+    loops = domain(path)
+    if any(free_vars(c).keys() & loops.keys() for c in asked):
+        raise tree.error(step, f"an iterator of '{block}' is not one loop of its own", (block,), f"specialize('{block}') first")
+    if store.buffer.name not in tree.allocate_paths:
+        raise tree.error(step, f"'{store.buffer.name}' is a parameter, of which '{block}' may store what it is asked for only", (block,), "stage_result first")
+    home = tree.allocate_paths[store.buffer.name]
+    _room(tree, step, path, home, b)
+    extents = clean_extents(b)
+    value = store.value
+    if isinstance(value, Const):
+        if any(isinstance(s, For) for s in path[len(home) : own_nest(path)]):
+            why = f"'{block}' shares a loop with others that use '{store.buffer.name}': it might start what is computed already"
+            raise tree.error(step, why, (block,))
+        return tree.replace(path, replace(b, predicate=const(True))), None
+    target = Load(store.buffer, store.indices)
+    term = value.b if isinstance(value, Add) and value.a == target else value.a if isinstance(value, Add) and value.b == target else None
+    if not isinstance(term, Mul):
+        raise tree.error(step, f"'{block}' is no sum of products: it stores {value}", (block,))
+    factors = [term.a, term.b]
+    held: list[list[Expr]] = [[], []]
+    for c in asked:
+        at = [k for k, e in enumerate(factors) if free_vars(c).keys() & extents.keys() <= free_vars(e).keys()]
+        if not at:
+            raise tree.error(step, f"no factor of '{block}' varies with all of {c}", (block,))
+        for k in at:
+            held[k].append(c)
+    a, z = (_where(all_of(cs), e) if cs else e for cs, e in zip(held, factors))
+    new = replace(store, value=tidy(target + a * z, extents))
+    return tree.replace(path, replace(b, body=new, predicate=const(True))), None
+
+
+def _where(condition: Expr, e: Expr) -> Expr:
+    """`e` where the condition holds, else zero; conversions stay outside, so that what is staged is as narrow as it was."""
+    if isinstance(e, Cast) and not e.value.dtype.is_bool:
+        return Cast(_where(condition, e.value), e.dtype)
+    return select(condition, e, const(0, e.dtype))
+
+
+def _room(tree: Tree, step: str, path: Path, home: Path, block: Block) -> None:
+    """Checks that the buffer has room for all iterations."""
+    allocation = home[-1]
+    assert isinstance(allocation, Allocate) and isinstance(block.body, Store)
+    moving = domain(path[len(home) :])
+    (use,) = [a for a in accesses(block, block.body.buffer.name) if a.write]
+    for k, (ends, extent) in enumerate(zip(use.box(moving), allocation.buffer.shape)):
+        if ends is None or not at_least_zero(ends[0]) or not at_least_zero((poly(extent) - ends[1]).plus(-1)):
+            why = f"'{allocation.buffer.name}' may have no room in dimension {k} for all of '{block.name}'"
+            raise tree.error(step, why, (block.name, allocation.buffer.name), "stage_result makes a buffer of the loops")

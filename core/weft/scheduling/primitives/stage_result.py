@@ -1,0 +1,120 @@
+"""stage_result: what a block computes under a loop goes into a buffer of those loops, and from there to its place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft import dtypes as dt
+from weft.expr.nodes import Expr, Var, all_of, const, free_vars, substitute, transform
+from weft.loop.nodes import (
+    Allocate,
+    AtomicUpdate,
+    Block,
+    BlockIter,
+    Buffer,
+    For,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    map_stmt_exprs,
+    seq,
+    substitute_stmt,
+    transform_stmts,
+)  # fmt: skip
+from weft.scheduling.dependence import writers, written_buffers
+from weft.scheduling.region import block_accesses
+from weft.scheduling.rewrite import domain
+from weft.scheduling.tree import Tree, conjuncts, nest
+
+
+def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[Program, str]:
+    """`block`, a reduction, computes all of `loop` and the loops in it into a new buffer in memory `scope`, with one dimension for each of these loops
+    that is no reduction's; a new block after `loop` copies that out. Returns the copy block's name. The mirror of `stage`.
+
+        for i in n { for k in 8 { for j in 16 {
+          block C(bi: n = i, bj: 16 = j, rk: reduce 8 = k) { init { y[bi, bj//4, bj%4] = 0.0f32 } y[bi, bj//4, bj%4] = y[bi, bj//4, bj%4] + x[rk, bj] } } } }
+        → stage_result("C", "k", "register") → "C_copy"
+        for i in n { allocate C_register: float32[16] in register
+          for k in 8 { for j in 16 { block C(…) { init { C_register[bj] = 0.0f32 } C_register[bj] = C_register[bj] + x[rk, bj] } } }
+          for j_1 in 16 { block C_copy(bi_1: n = i, bj_1: 16 = j_1) { y[bi_1, bj_1//4, bj_1%4] = C_register[bj_1] } } }
+
+    Where cache_write keeps the result's dimensions, this one keeps the loops, so that it does not matter by what formulas the result is stored.
+    """
+    step = "stage_result"
+    tree = Tree(program)
+    path, spot, b = tree.block_path(block, step), tree.loop_path(loop, step), tree.block(block, step)
+    loops = [s for s in path[len(spot) - 1 : -1] if isinstance(s, For)]
+    if path[: len(spot)] != spot or len(loops) != len(path) - len(spot):
+        raise tree.error(step, f"loop '{loop}' does not hold '{block}' alone, under nothing but loops", {loop: "wanted here", block: ""})
+    buffers = written_buffers(b)
+    if len(buffers) != 1 or b.writes is not None or b.init is None:
+        raise tree.error(step, f"'{block}' is no reduction into one buffer with an init", (block,), "before decompose_reduction and tensorize")
+    (old,) = buffers
+    if writers(tree, [old.name]) != [block]:
+        raise tree.error(step, f"blocks {writers(tree, [old.name])} all write '{old.name}'", (block,), "before decompose_reduction")
+    places = {a.indices for a in block_accesses(b, old.name)}
+    if len(places) != 1:
+        raise tree.error(step, f"'{block}' uses several elements of '{old.name}' in one step", (block,))
+    (indices,) = places
+    reduced = {v for i, x in zip(b.iters, b.bindings) if i.kind != "spatial" for v in free_vars(x)}
+    spatial = [(i, x) for i, x in zip(b.iters, b.bindings) if i.kind == "spatial"]
+    driven = {v for _, x in spatial for v in free_vars(x)}
+    outside = domain(path[: len(spot) - 1])
+    late = sorted(reduced & outside.keys())
+    if late:
+        why = f"'{block}' is not complete there: its reduction over '{late[0]}' goes on outside"
+        raise tree.error(step, why, {loop: "wanted here", late[0]: "reduction"}, "choose a loop outside every reduction loop")
+    both = [s.var.name for s in loops if s.var.name in reduced & driven]
+    if both:
+        raise tree.error(step, f"loop '{both[0]}' drives spatial and reduce iterators at once", (both[0],), "fuse spatial loops only with spatial ones")
+    inside = {s.var.name for s in loops}
+    held: list[Expr] = []  # what tells which elements there are; the rest tells which terms there are
+    for c in conjuncts(b.predicate):
+        asks = free_vars(_over_loops(c, b)).keys() & (inside | outside.keys())
+        if not asks & reduced:
+            held.append(c)
+        elif asks & driven:
+            raise tree.error(step, f"the condition {c} of '{block}' mixes spatial and reduction loops", (block,))
+    kept = [s for s in loops if s.var.name not in reduced]
+    alone = {x.name: i for i, x in spatial if isinstance(x, Var)}
+    added = {s.var.name: BlockIter(Var(tree.fresh(f"{s.var.name}_v"), dt.int64), s.extent) for s in kept if s.var.name not in alone}
+    place = {s.var.name: (alone.get(s.var.name) or added[s.var.name]).var for s in kept}
+    new = Buffer(tree.fresh(f"{block}_{scope.split('.')[-1]}"), tuple(s.extent for s in kept) or (const(1),), old.dtype, scope)
+    at: tuple[Expr, ...] = tuple(place[s.var.name] for s in kept) or (const(0),)
+
+    def load(e: Expr) -> Expr | None:
+        return Load(new, at, e.predicate) if isinstance(e, Load) and e.buffer.name == old.name else None
+
+    def moved(s: Stmt) -> Stmt:
+        s = map_stmt_exprs(s, lambda e: transform(e, load))
+        return replace(s, buffer=new, indices=at) if isinstance(s, (Store, AtomicUpdate)) and s.buffer.name == old.name else s
+
+    changed = replace(
+        b,
+        iters=(*b.iters, *added.values()),
+        bindings=(*b.bindings, *(Var(v, dt.int64) for v in added)),
+        body=transform_stmts(b.body, moved),
+        init=transform_stmts(b.init, moved),
+    )
+    name = tree.fresh(f"{block}_copy")
+    renamed: dict[str, Expr] = {s.var.name: Var(tree.fresh(s.var.name), dt.int64) for s in kept}
+    pairs = [*spatial, *((i, Var(v, dt.int64)) for v, i in added.items())]
+    iters: dict[str, Expr] = {i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i, _ in pairs}
+    copy = Block(
+        name,
+        tuple(BlockIter(iters[i.var.name], i.extent) for i, _ in pairs),  # type: ignore[arg-type]
+        tuple(substitute(x, renamed) for _, x in pairs),
+        substitute_stmt(Store(old, indices, Load(new, at)), iters),
+        predicate=all_of(substitute(c, {**iters, **renamed}) for c in held),
+        annotations=(("op", "copy"),),
+    )
+    fresh = [replace(s, var=renamed[s.var.name], annotations=()) for s in kept]  # type: ignore[arg-type]
+    again = Tree(tree.replace(path, changed))
+    top = again.block_path(block, step)[: len(spot)]
+    return again.replace(top, Allocate(new, seq(top[-1], nest(fresh, copy)))), name
+
+
+def _over_loops(condition: Expr, block: Block) -> Expr:
+    """A condition of a predicate, which may use iterators and loops, over loops alone."""
+    return substitute(condition, {i.var.name: x for i, x in zip(block.iters, block.bindings)})
