@@ -338,7 +338,13 @@ def _guarded_device(plugins: PluginHost, item: Contribution) -> DeviceKind:
             raise PluginError(f"{item.plugin} opened the device '{kind.name}' as {type(device).__name__}, which is no Device")
         return device
 
-    return replace(kind, missing=missing, open=open_it)
+    def named(which: str) -> DeviceKind:
+        assert kind.named is not None
+        with plugins.blame(item.plugin.name, f"to name the device '{kind.name}:{which}'"):
+            one = kind.named(which)
+        return _guarded_device(plugins, replace(item, value=one))
+
+    return replace(kind, missing=missing, open=open_it, named=named if kind.named is not None else None)
 
 
 def _not_to_be_opened() -> Device:

@@ -101,6 +101,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.runtime": EVERYTHING,
         "weft.runtime.abi": EVERYTHING,
         "weft.runtime.arrays": EVERYTHING,
+        "weft.runtime.cache": ("Cache",),
         "weft.runtime.cpu_features": ("known_features",),
         "weft.runtime.device": ("Device", "DeviceKind", "HostDevice", "Memory", "Slice", "Started", "blamed", "open_device"),
         "weft.runtime.executable": ("Executable", "NativeCode"),

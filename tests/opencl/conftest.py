@@ -1,0 +1,34 @@
+"""Tests of OpenCL run on a device; where there is none they fail, and say what to install."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from weft.errors import ExecutionError
+from weft.runtime.cache import Cache
+from weft_opencl import devices
+from weft_opencl.device import OpenclDevice
+from weft_opencl.devices import Found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def here() -> Found:
+    """The device that tests run on."""
+    # PoCL keeps what it compiled: not with the user's.
+    os.environ.setdefault("POCL_CACHE_DIR", str(Path(os.environ["WEFT_CACHE_DIR"]) / "pocl"))
+    try:
+        return devices.found()[0]
+    except ExecutionError as error:
+        pytest.fail(f"these tests need an OpenCL device: {error}", pytrace=False)
+
+
+@pytest.fixture
+def device(here: Found, tmp_path: Path) -> Iterator[OpenclDevice]:
+    """One that is opened for a test alone, with a cache of its own."""
+    opened = OpenclDevice("opencl", here, Cache("opencl", tmp_path))
+    yield opened
+    opened.synchronize()
