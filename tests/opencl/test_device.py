@@ -124,6 +124,14 @@ def test_too_much_memory_is_refused_with_both_numbers(device: OpenclDevice) -> N
     assert f"{free + 1} bytes are wanted, {free} of {device.capacity} are free" in str(caught.value)
 
 
+def test_a_piece_larger_than_the_driver_gives_is_refused(device: OpenclDevice) -> None:
+    device._largest = 1 << 20
+    with pytest.raises(ExecutionError, match="device 'opencl' has no piece of memory so large") as caught:
+        device.reserve((1 << 20) + 1)
+    assert "1048577 bytes are wanted, its driver gives at most 1048576 in one piece" in str(caught.value)
+    assert device.reserve(1 << 20).size == 1 << 20
+
+
 def test_launches_are_prepared_once_and_started_often(device: OpenclDevice) -> None:
     module = device.load(*twice(device))
     memory = device.reserve(1024)

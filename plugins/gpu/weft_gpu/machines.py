@@ -37,7 +37,7 @@ def grid_machine(
         shared: bytes of shared memory that one group may have.
         threads, threads_per_axis, groups_per_axis, warp, registers, resident: as `weft.machine.Grid` has them.
         vector_bits: what one thread loads or stores at once.
-        caches: bytes of the first, second and third; by default the first is as large as `shared`, the second 4 MiB, and there is no third.
+        caches: bytes of the first, second and third; by default the first is as large as `shared`, the second 4 MiB, and so is the third.
         flops_per_cycle: dtype's name → multiplications plus additions that one core starts per cycle.
         features: the target's words for what it can do; "shuffle": threads of a warp hand each other values.
     """
@@ -53,7 +53,7 @@ def grid_machine(
         vector_registers=max(16, min(255, registers // TYPICAL_GROUP)),
         fma=True,
         masked=False,
-        caches=caches or (shared, 4 << 20, 0),
+        caches=caches or (shared, max(shared, 4 << 20), max(shared, 4 << 20)),
         cores=max(1, cores),
         flops_per_cycle=dict(flops_per_cycle or {}),
         features=frozenset(features),

@@ -71,8 +71,13 @@ class OpenclDevice(Device):
 
     @property
     def free(self) -> int:
-        # Drivers do not tell what other processes hold; one buffer cannot have more than `_largest`.
-        return max(0, min(self._capacity - self._used, self._largest))
+        return max(0, self._capacity - self._used)  # what others hold drivers do not tell
+
+    def reserve(self, size: int) -> Memory:
+        if self._largest < size <= self.free:
+            why = f"{size} bytes are wanted, its driver gives at most {self._largest} in one piece; {self.free} of {self.capacity} are free"
+            raise ExecutionError(f"device '{self.name}' has no piece of memory so large", why=why, hint="run smaller inputs")
+        return super().reserve(size)
 
     def allocate(self, size: int) -> Memory:
         memory = Memory(size, cl.Buffer(self.context, cl.mem_flags.READ_WRITE, max(1, size)))

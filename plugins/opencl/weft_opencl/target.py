@@ -60,7 +60,7 @@ class OpenclTarget(TargetKind):
             warp=limits.warp,
             registers=limits.registers,
             resident=limits.resident,
-            caches=(16 << 10, cache, 0),
+            caches=(16 << 10, cache, cache),
             cache_line=int(device.global_mem_cacheline_size) or 64,
             flops_per_cycle={"float32": 128},  # of two multiply-adds of 32 lanes: what a small unit has, and no driver tells
             features=features(device),
