@@ -181,5 +181,3 @@ def sample_programs(name: str) -> tuple[tuple[Program, Any, Any], ...]:
             continue
         result.append((p, inputs, want))
     return tuple(result)
-
-

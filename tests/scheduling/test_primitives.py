@@ -103,6 +103,12 @@ def test_pieces_of_a_parallel_loop_are_bound_though_their_formulas_show_no_more_
     same(matmul(6, 7, 5), s.program)
 
 
+def test_a_single_iteration_depends_on_no_other() -> None:
+    s = sched(matmul(), ("split", "k0", [1, None]), ("reorder", "k0_0", "i", "j", "k0_1"), ("parallel", "k0_0"))
+    assert s.loop("k0_0").kind == "parallel"
+    same(matmul(), s.program)
+
+
 def test_annotate_block_and_loop() -> None:
     s = sched(matmul(), ("annotate", "matmul", "role", "main"), ("annotate", "i", "pragma", 3), ("annotate", "i", "pragma", 4))
     assert s.block("matmul").annotation("role") == "main" and s.block("matmul").annotation("op") == "MatMul"

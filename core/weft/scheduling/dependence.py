@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weft.expr.nodes import Expr, FloorDiv, FloorMod, Var, free_vars, walk
-from weft.loop.nodes import Allocate, Block, Buffer, For, Stmt, walk_stmts
+from weft.loop.nodes import Allocate, Block, Buffer, For, Stmt, int_const, walk_stmts
 from weft.scheduling.region import Access, Interval, Poly, accesses, at_least_zero, block_accesses, interval, loops_under, number, poly, union_box
 from weft.scheduling.tree import Tree, blocks_in
 
@@ -75,6 +75,8 @@ def carried(tree: Tree, loop: str, step: str, ignore_scopes: Iterable[str] = ())
     path = tree.loop_path(loop, step)
     f = path[-1]
     assert isinstance(f, For)
+    if int_const(f.extent) == 1:
+        return None
     for b in blocks_in(f.body):
         for it, binding in zip(b.iters, b.bindings):
             if it.kind != "spatial" and loop in free_vars(binding):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.scheduling.rule import Rule
 from weft_gpu.schedules.elementwise import ElementwiseRule
 from weft_gpu.schedules.fallback import FallbackRule
+from weft_gpu.schedules.reduction import ReductionRule
 
-RULES: tuple[Rule, ...] = (ElementwiseRule(), FallbackRule())
+RULES: tuple[Rule, ...] = (ElementwiseRule(), ReductionRule(), FallbackRule())
 """The cheapest offer of the highest priority wins; a target's plugin adds its own to them."""

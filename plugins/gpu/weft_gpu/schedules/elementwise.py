@@ -95,5 +95,3 @@ def flat_index(x: Load) -> Expr | None:
     for index, stride in zip(x.indices, access.strides(x)):
         total = index * stride if total is None else total + index * stride
     return total
-
-
