@@ -17,7 +17,7 @@ from weft.errors import WeftError
 from weft.expr.evaluate import evaluate
 from weft.graph.group import Group
 from weft.loop.interpret import interpret
-from weft.loop.nodes import Allocate, For, Program, int_const, stmt_children
+from weft.loop.nodes import Allocate, For, Program, int_const, stmt_children, walk_stmts
 from weft.loop.pipeline import lower_program
 from weft.loop.verify import verify
 from weft.lower.lower import lower_group
@@ -99,6 +99,11 @@ def _nests(stmt: Any, around: Mapping[str, Any]) -> list[dict[str, Any]]:
         assert not here, f"'{stmt.buffer.name}' is in global memory and allocated by a group"
     children = stmt_children(stmt)
     return [x for c in children for x in _nests(c, here)] if children else [here]
+
+
+def axes_of(program: Program) -> list[tuple[str, str]]:
+    """The bound loops in order: axis and extent."""
+    return [(x.kind, str(x.extent)) for x in walk_stmts(program.body) if isinstance(x, For) and "Idx" in x.kind]
 
 
 def random_inputs(program: Program, dims: Mapping[str, int] | None = None, seed: int = 0) -> list[Any]:

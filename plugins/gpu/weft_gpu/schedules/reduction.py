@@ -273,9 +273,10 @@ def cooperate(s: Schedule, name: str, group: str, machine: Machine, threads: int
         if group not in s.loops(name):
             s.reverse_compute_at(name, group)
         _level(s, part, group, partial, [mine], machine, axis, other, beside)
-        while left > FAN:
+        fan = _fan(left)
+        while left > fan:
             kk = s.loops(name)[-1]
-            left = -(-left // FAN)
+            left = -(-left // fan)
             _, lane = s.split(kk, [None, left])
             folded = s.rfactor(name, lane, last)
             _level(s, folded, group, access.target(s.block(folded)).buffer.name, [lane], machine, axis, other, beside)
@@ -284,6 +285,16 @@ def cooperate(s: Schedule, name: str, group: str, machine: Machine, threads: int
         s.reorder(*outputs, *reduce)
         in_register(s, name, reduce[0], tail)
     share(s, name, outputs, machine, beside, other)
+
+
+def _fan(partial: int) -> int:
+    """Partial sums that a thread adds up on each level of the tree, a power of two: as few levels as FAN allows, all about as wide."""
+    levels, fan = 1, 2
+    while FAN**levels < partial:
+        levels += 1
+    while fan**levels < partial:
+        fan *= 2
+    return fan
 
 
 def _inside(s: Schedule, name: str, group: str) -> tuple[list[str], list[str]]:

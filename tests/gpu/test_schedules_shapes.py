@@ -1,0 +1,129 @@
+"""Reductions, rows and pointwise groups of all kinds of shapes, symbolic ones included: scheduled for machines of groups, they mean what they meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.gpu.kernels import MACHINES, agree, axes_of, meaning, programs, random_inputs, scheduled
+
+from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.graph.operator import Operator
+from weft.loop.nodes import Allocate, Program, walk_stmts
+from weft.ops.activation import Relu
+from weft.ops.arithmetic import Add, Multiply
+from weft.ops.movement import Transpose
+from weft.ops.normalization import InstanceNorm, LayerNorm, LogSoftmax, Softmax
+from weft.ops.reduction import ReduceMax, ReduceMean, ReduceSum
+from weft.ops.window import AveragePool, MaxPool
+
+UNITS = 40
+"""Of the last place: sums are added up in another order."""
+
+
+def graph(op: Operator, dims: tuple[int | str, ...], *more: tuple[int, ...], dtype: str = "float32") -> Graph:
+    b = GraphBuilder("g")
+    b.output(b.add(op, b.input("x", tensor_type(dtype, dims)), *(b.input(f"w{k}", tensor_type(dtype, m)) for k, m in enumerate(more))), "y")
+    return b.build()
+
+
+def check(program: Program, machine: str, size: int = 37) -> tuple[str, Program]:
+    """The rule that took the program, and what it made of it, which means the same."""
+    dims = {v.name: size + 5 * k for k, v in enumerate(program.dims)}
+    inputs = random_inputs(program, dims)
+    rule, s = scheduled(program, MACHINES[machine])
+    agree(meaning(s.program, inputs, dims, seed=1), meaning(program, inputs, dims), UNITS, f"{rule} for '{machine}'\n{s.program}")
+    return rule, s.program
+
+
+REDUCED: list[tuple[tuple[int | str, ...], tuple[int, ...]]] = [
+    ((1, 5000), (1,)), ((3000,), (0,)), ((7, 600), (1,)), ((600, 7), (0,)), ((600, 40), (0,)), ((3, 600, 5), (1,)), ((256, 40), (1,)), (("n", 300), (1,)),
+    (("n", "m"), (1,)), (("n", "m"), (0,)), (("n", 70), (0,)), ((4, 6, 10, 12), (1, 3)), ((4, 6, 10, 12), (0, 2)), ((5, 6, 70, 3), (0, 2, 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("dims,axes", REDUCED, ids=str)
+def test_reductions(dims: tuple[int | str, ...], axes: tuple[int, ...], machine: str) -> None:
+    for op in (ReduceMean(axes), ReduceMax(axes)) if machine == "small" else (ReduceSum(axes),):
+        for program in programs(graph(op, dims)):
+            rule, _ = check(program, machine)
+            assert rule == "reduction"
+
+
+ROWS: list[tuple[Operator, tuple[int | str, ...], tuple[tuple[int, ...], ...], str]] = [
+    (Softmax(-1), (6, 100), (), "rowwise"), (Softmax(-1), (3, 5000), (), "rowwise"), (Softmax(-1), (4, 64, 20), (), "rowwise"),
+    (Softmax(-1), (600, 8), (), "rowwise"), (Softmax(1), (3, 20, 30), (), "reduction"), (Softmax(-1), ("n", 40), (), "rowwise"),
+    (Softmax(-1), ("n", "m"), (), "rowwise"), (LayerNorm(axis=-1), (9, 70), ((70,), (70,)), "rowwise"),
+    (LayerNorm(axis=1), (4, 6, 30), ((6, 30), (6, 30)), "rowwise"), (InstanceNorm(), (2, 3, 7, 9), ((3,), (3,)), "rowwise"),
+    (LogSoftmax(-1), (2, 16, 33), (), "rowwise"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("op,dims,more,wanted", ROWS, ids=str)
+def test_rows(op: Operator, dims: tuple[int | str, ...], more: tuple[tuple[int, ...], ...], wanted: str, machine: str) -> None:
+    for program in programs(graph(op, dims, *more)):
+        rule, _ = check(program, machine)
+        assert rule == wanted
+
+
+def test_a_long_sum_takes_two_launches_and_a_short_one_a_group() -> None:
+    (long,) = programs(graph(ReduceSum((0,)), (5000,)))
+    _, program = check(long, "wide")
+    assert [a for a in axes_of(program) if a[0] == "blockIdx.x"] == [("blockIdx.x", "4"), ("blockIdx.x", "1")]
+    (short,) = programs(graph(ReduceSum((1,)), (8, 500)))
+    _, program = check(short, "wide")
+    assert [a for a in axes_of(program) if a[0] == "blockIdx.x"] == [("blockIdx.x", "8")]
+
+
+def test_rows_stay_in_shared_memory_while_they_fit() -> None:
+    for length, scope in ((1000, "shared"), (9000, "global")):
+        (program,) = programs(graph(Softmax(-1), (2, length)))
+        _, s = scheduled(program, MACHINES["wide"])
+        assert {x.buffer.name: x.buffer.scope for x in walk_stmts(s.program.body) if isinstance(x, Allocate)}["exp"] == scope
+
+
+def test_vectors_where_memory_is_contiguous_and_whole() -> None:
+    (program,) = programs(graph(Relu(), (1 << 13,)))
+    _, s = scheduled(program, MACHINES["wide"])
+    assert any(getattr(x, "kind", "") == "vectorized" and str(x.extent) == "4" for x in walk_stmts(s.program.body))  # type: ignore[attr-defined]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_random_groups(data: Any) -> None:
+    """A chain of a few operators over a picture of random size."""
+    draw = data.draw
+    dims = tuple(draw(st.lists(st.sampled_from((1, 2, 3, 5, 8, 16, 17, 33, 64)), min_size=2, max_size=4).filter(lambda d: _size(d) <= 3000)))
+    b = GraphBuilder("g")
+    x = b.input("x", tensor_type("float32", dims))
+    for k in range(draw(st.integers(1, 3))):
+        rank = len(x.shape)
+        step = draw(st.sampled_from(("relu", "add", "scale", "transpose", "softmax", "sum", "pool")))
+        if step == "relu":
+            x = b.add(Relu(), x)
+        elif step == "add":
+            x = b.add(Add(), x, b.input(f"r{k}", tensor_type("float32", x.shape[-1:])))
+        elif step == "scale":
+            x = b.add(Multiply(), x, x)
+        elif step == "transpose":
+            x = b.add(Transpose(tuple(draw(st.permutations(range(rank))))), x)
+        elif step == "softmax" and rank:
+            x = b.add(Softmax(draw(st.integers(0, rank - 1))), x)
+        elif step == "sum" and rank:
+            x = b.add(ReduceSum((draw(st.integers(0, rank - 1)),), draw(st.booleans())), x)
+        elif step == "pool" and rank == 4 and min(x.shape[2:]) >= 3:
+            x = b.add(draw(st.sampled_from((MaxPool((3, 3)), AveragePool((3, 3), (2, 2))))), x)
+    b.output(x, "y")
+    for program in programs(b.build()):
+        check(program, draw(st.sampled_from(sorted(MACHINES))))
+
+
+def _size(dims: list[int]) -> int:
+    total = 1
+    for d in dims:
+        total *= d
+    return total
