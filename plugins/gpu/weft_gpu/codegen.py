@@ -61,9 +61,13 @@ class GpuCodegen:
         build = self.build
         return _threads().submit(lambda: _kernel(program, launches, [(symbol, build(text)) for symbol, text in texts]))
 
+    def emitter_of(self, part: Part) -> Emitter:
+        """Who writes a launch, for a language that writes some of them in another way."""
+        return self.emitter
+
     def _text(self, part: Part) -> tuple[str, str]:
         """What a launch is called in its text, and the text."""
-        emitted = self.emitter.emit(part.program)
+        emitted = self.emitter_of(part).emit(part.program)
         assert not emitted.scratch  # buffers that launches hand each other are parameters of theirs
         return emitted.symbol, emitted.source
 

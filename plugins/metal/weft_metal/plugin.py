@@ -1,1 +1,50 @@
 """What weft-metal contributes. Imports nothing heavy: a plugin module loads in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from weft.hooks import hookimpl
+
+if TYPE_CHECKING:
+    from weft.runtime.device import Device, DeviceKind
+    from weft.scheduling.intrinsic import Intrinsic
+    from weft.scheduling.rule import Rule
+    from weft.target import Target, TargetKind
+
+
+@hookimpl
+def targets() -> Sequence[TargetKind]:
+    from weft_metal.target import MetalTarget
+
+    return [MetalTarget()]
+
+
+@hookimpl
+def schedules(target: Target) -> Sequence[Rule]:
+    if target.kind != "metal":
+        return []
+    from weft_gpu.languages import rules_in
+    from weft_metal.dialect import dialect
+
+    return rules_in(dialect())
+
+
+@hookimpl
+def intrinsics(target: Target) -> Sequence[Intrinsic]:
+    return []
+
+
+@hookimpl
+def devices() -> Sequence[DeviceKind]:
+    from weft.runtime.device import DeviceKind
+    from weft_metal.driver import missing
+
+    return [DeviceKind("metal", missing, _open)]
+
+
+def _open() -> Device:
+    from weft_metal.device import MetalDevice
+
+    return MetalDevice()

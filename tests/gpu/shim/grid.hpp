@@ -243,9 +243,9 @@ SHIM_REPORT(type_mismatch_v1, "an address is misaligned or null")
 SHIM_REPORT(load_invalid_value, "a bool is neither false nor true")
 SHIM_REPORT(pointer_overflow, "an address overflows")
 
-extern "C" inline __bf16 __truncsfbf2(float x) {  // nearest, ties to even
+extern "C" __attribute__((used)) inline __bf16 __truncsfbf2(float x) {  // nearest, ties to even
   unsigned bits = __builtin_bit_cast(unsigned, x);
   bits = x != x ? bits | 0x400000 : bits + 0x7fff + (bits >> 16 & 1);
   return __builtin_bit_cast(__bf16, (unsigned short)(bits >> 16));
 }
-extern "C" inline __bf16 __truncdfbf2(double x) { return __truncsfbf2((float)x); }
+extern "C" __attribute__((used)) inline __bf16 __truncdfbf2(double x) { return __truncsfbf2((float)x); }

@@ -33,6 +33,7 @@ struct alignas(16) ulong2 {
   ulong2(ulong x = 0, ulong y = 0) : x(x), y(y) {}
 };
 
+inline constexpr half operator""h(long double x) { return (half)x; }
 template <class B, class A> inline B as_type(A x) { return __builtin_bit_cast(B, x); }
 
 namespace metal {

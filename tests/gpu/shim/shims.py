@@ -19,7 +19,7 @@ import re
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ OPTIONS = (
     "-x", "c++", "-std=c++20", "-nostdinc++", "-O1", "-g0", "-shared", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-ffp-contract=off",
     "-fno-math-errno", "-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none", "-ftrivial-auto-var-init=pattern",
     "-fno-sanitize=all", "-fsanitize=array-bounds,alignment,null,bool,shift,signed-integer-overflow,integer-divide-by-zero,float-cast-overflow",
-    "-fno-sanitize-recover=all", "-Wall", "-Wno-unknown-attributes", "-Wno-unknown-pragmas", "-Wno-unused", "-Wno-pass-failed", "-lm",
+    "-fno-sanitize-recover=all", "-Wall", "-Wno-unknown-attributes", "-Wno-unknown-pragmas", "-Wno-unused", "-Wno-pass-failed",
+    "-Wno-user-defined-literals", "-lm",
 )  # fmt: skip
 LANGUAGES = {"cuda": "cuda.hpp", "metal": "metal.hpp"}
 DIMS = 30
@@ -147,11 +148,19 @@ class Library:
         for f in self._functions:
             f.restype = ctypes.c_char_p
 
-    def launch(self, number: int, buffers: Sequence[int], dims: Sequence[int], grid: tuple[int, int, int], group: tuple[int, int, int], seed: int = 0) -> None:
+    def launch(
+        self,
+        number: int,
+        buffers: Sequence[int] | Mapping[int, int],
+        dims: Sequence[int],
+        grid: tuple[int, int, int],
+        group: tuple[int, int, int],
+        seed: int = 0,
+    ) -> None:
         """Runs one kernel, of the number that its text has.
 
         Args:
-            buffers: addresses, in the order of the kernel's parameters.
+            buffers: addresses, in the order of the kernel's parameters, or by their places in Metal's table.
             dims: of the kernel.
             seed: the order of threads: 0 forwards, 1 backwards, else by chance.
 
@@ -159,9 +168,12 @@ class Library:
             ShimError: the kernel did what it may not do.
         """
         sizes = (ctypes.c_int64 * max(1, len(dims)))(*dims)
-        table = (ctypes.c_void_p * max(DIMS + 1, len(buffers)))(*buffers)
+        places = dict(buffers) if isinstance(buffers, Mapping) else dict(enumerate(buffers))
         if self.language == "metal":
-            table[DIMS] = ctypes.addressof(sizes)
+            places.setdefault(DIMS, ctypes.addressof(sizes))
+        table = (ctypes.c_void_p * (max(places, default=0) + 1))()
+        for k, address in places.items():
+            table[k] = address
         said = self._functions[number](table, sizes, (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*group), ctypes.c_uint(seed))
         if said:
             symbol, text = self.texts[number]

@@ -25,7 +25,7 @@ class Dialect:
         header: lines at the top of every text.
         end: the last statement of a kernel.
         buffer: a buffer as a parameter: `{const}` ("const " or nothing), `{type}`, `{name}`, `{index}`. Empty: kernels get tables, see `buffer_entry`.
-        size: a dim as a parameter: `{type}`, `{name}`, `{index}`. Indices go on from those of buffers.
+        size: a dim as a parameter: `{type}`, `{name}`, `{index}`, which goes on from those of buffers, and `{number}`, which does not.
         more_parameters: parameters of every kernel behind these.
         buffer_entry, size_entry: statements that take a buffer or a dim out of a table, with the same fields; `buffer_entry` beside `buffer`: out of
             what `buffer` has made of it.

@@ -178,7 +178,8 @@ class _Kernel:
             if self.dialect.buffer_entry and b.name in used:
                 entries.append(self.dialect.buffer_entry.format(**fields))
         for i, v in enumerate(p.dims):
-            fields = {"type": f.language.type(v.dtype), "name": f.name_of(v.name), "index": i + (len(buffers) if self.dialect.buffer else 0)}
+            index = i + (len(buffers) if self.dialect.buffer else 0)
+            fields = {"type": f.language.type(v.dtype), "name": f.name_of(v.name), "index": index, "number": i}
             if self.dialect.size:
                 parameters.append(self.dialect.size.format(**fields))
             elif v.name in used:

@@ -1,0 +1,106 @@
+"""The target kind "metal": the family of GPUs that code is for, and the machine that it is to schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from weft.errors import TargetError
+from weft.machine import Transfer
+from weft.target import Target, TargetKind
+
+if TYPE_CHECKING:
+    from weft.codegen.base import KernelCode
+    from weft.machine import Machine
+    from weft.runtime.executable import NativeCode
+    from weft_metal.codegen import MetalCodegen
+
+DEVICE = "metal"
+
+
+@dataclass(frozen=True)
+class MetalOptions:
+    """-family: apple7 (M1), apple8 (M2), apple9 (M3, M4), or mac2, which any Mac's GPU is; by default that of the GPU that is here, or else apple7.
+
+    -cores: cores that schedules count on; by default those of the family's common chip.
+    """
+
+    family: str | None = None
+    cores: int | None = None
+
+
+class MetalTarget(TargetKind):
+    """Apple's GPUs."""
+
+    name: ClassVar[str] = "metal"
+    options: ClassVar[type] = MetalOptions
+
+    def resolve(self, target: Target) -> Target:
+        """Writes the family and the number of cores out.
+
+        Raises:
+            TargetError: there is no such family, or not as many cores.
+        """
+        from weft_metal.driver import family_here
+        from weft_metal.families import DEFAULT, family
+
+        o: MetalOptions = target.options
+        found = family(o.family or family_here() or DEFAULT, str(target))
+        cores = found.cores if o.cores is None else o.cores
+        if not 1 <= cores <= 256:
+            raise TargetError(f"option '-cores' is 1 to 256, got {cores}", where=str(target))
+        return replace(target, options=replace(o, family=found.name, cores=cores))
+
+    def describe(self, target: Target) -> str:
+        return f"metal {target.options.family}"
+
+    def machine(self, target: Target) -> Machine:
+        from weft_gpu.machines import grid_machine
+        from weft_metal.families import family
+
+        o: MetalOptions = self.resolve(target).options
+        assert o.family is not None and o.cores is not None
+        f = family(o.family)
+        return grid_machine(
+            "metal",
+            cores=o.cores,
+            shared=f.shared,
+            threads=f.grid.threads,
+            threads_per_axis=f.grid.threads_per_axis,
+            groups_per_axis=f.grid.groups_per_axis,
+            warp=f.grid.warp,
+            registers=f.registers,
+            resident=f.resident,
+            caches=(f.l1, f.l2, f.l2),
+            flops_per_cycle={"float32": 2 * f.fp32, "float16": 2 * f.fp32, "bfloat16": 2 * f.fp32},
+            features=f.features,
+        )
+
+    def codegen(self, target: Target) -> MetalCodegen:
+        from weft_metal.codegen import MetalCodegen
+        from weft_metal.dialect import dialect
+
+        machine = self.machine(target)
+        return MetalCodegen(dialect("bfloat" in machine.features), machine=machine)
+
+    def image(self, target: Target, kernels: Mapping[str, KernelCode]) -> NativeCode:
+        from importlib.metadata import version
+
+        from weft.runtime.executable import NativeCode
+        from weft_gpu.image import pack
+
+        section, entries = pack({name: code.object for name, code in kernels.items()})
+        return NativeCode(section, entries, "weft-metal", version("weft-metal"))
+
+    def device(self, target: Target) -> str:
+        return DEVICE
+
+    def transfer(self, target: Target) -> Transfer:
+        # Memory is the host's own; what a copy takes is the wait until the GPU is done.
+        return Transfer(latency=100e-6, bandwidth=50e9) if self.resolve(target).options.family != "mac2" else Transfer(100e-6, 12e9)
+
+    def fingerprint(self, target: Target) -> str:
+        from weft.codegen.c_family import VERSION
+
+        return f"emitter{VERSION}/{self.resolve(target)}"
