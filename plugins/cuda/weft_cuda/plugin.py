@@ -1,1 +1,36 @@
 """What weft-cuda contributes. Imports nothing heavy: a plugin module loads in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from weft.hooks import hookimpl
+
+if TYPE_CHECKING:
+    from weft.runtime.device import DeviceKind
+    from weft.scheduling.rule import Rule
+    from weft.target import Target, TargetKind
+
+
+@hookimpl
+def targets() -> Sequence[TargetKind]:
+    from weft_cuda.target import CudaTarget
+
+    return [CudaTarget()]
+
+
+@hookimpl
+def schedules(target: Target) -> Sequence[Rule]:
+    if target.kind != "cuda":
+        return []
+    from weft_gpu.schedules import RULES
+
+    return RULES
+
+
+@hookimpl
+def devices() -> Sequence[DeviceKind]:
+    from weft_cuda.kinds import of
+
+    return [of(0)]

@@ -1,0 +1,278 @@
+"""The device "cuda": one NVIDIA GPU through the driver. Runtime: nothing of the compiler is imported.
+
+Everything is started on one stream of the primary context, which torch and cupy use too, and in its order. What a plan launches again and again becomes
+a graph of the driver, which starts in one call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from weft.errors import ExecutionError
+from weft.machine import Grid
+from weft.runtime.arrays import Array
+from weft.runtime.device import Device, Memory, Slice, Started, blamed
+from weft_cuda.driver import Driver, DriverError, driver
+from weft_gpu.image import Kernel, unpack
+from weft_gpu.launch import grid_of
+
+STAGED = 1 << 20
+"""Bytes of the page-locked room through which small arrays are copied: the copy runs on while its caller does."""
+_SMALL = 2 << 20
+"""Smaller pieces of memory share pages of the driver's."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """A code section in the driver: its kernels, and the function of each launch by its code and symbol."""
+
+    kernels: Mapping[str, Kernel]
+    functions: Mapping[tuple[bytes, str], Any]
+
+
+class _Call:
+    """One launch with its arguments where the driver reads them."""
+
+    def __init__(self, kernel: str, function: Any, grid: tuple[int, int, int], group: tuple[int, int, int], arguments: Sequence[int]) -> None:
+        self.kernel, self.function, self.grid, self.group = kernel, function, grid, group
+        self._values = (ctypes.c_int64 * max(1, len(arguments)))(*arguments)  # pointers and sizes alike have 8 bytes
+        begin, size = ctypes.addressof(self._values), ctypes.sizeof(ctypes.c_int64)
+        self._pointers = (ctypes.c_void_p * max(1, len(arguments)))(*(begin + k * size for k in range(len(arguments))))
+        self.arguments = ctypes.addressof(self._pointers)
+
+
+class CudaDevice(Device):
+    """One GPU.
+
+    Args:
+        ordinal: the driver's number of it.
+        found: the driver, or something that plays it.
+        graphs: whether launches that are repeated become graphs.
+
+    Raises:
+        ExecutionError: there is no driver, or no such GPU.
+    """
+
+    def __init__(self, ordinal: int = 0, found: Driver | None = None, graphs: bool = True) -> None:
+        super().__init__(f"cuda:{ordinal}" if ordinal else "cuda")
+        self._driver = found or driver()
+        self._driver("cuInit", 0)
+        self.ordinal, self.graphs = ordinal, graphs
+        self.handle = self._driver("cuDeviceGet", ordinal)
+        self.title = self._driver("cuDeviceGetName", 256, self.handle).split(b"\0")[0].decode()
+        self.capability = self._driver.capability(self.handle)
+        self.limits: Grid = self._driver.grid(self.handle)
+        self._capacity = int(self._driver("cuDeviceTotalMem", self.handle))
+        self._context = self._driver("cuDevicePrimaryCtxRetain", self.handle)
+        with self._current():
+            self.stream = self._driver("cuStreamCreate", self._driver.api.CUstream_flags.CU_STREAM_NON_BLOCKING)
+            self._stage = int(self._driver("cuMemHostAlloc", STAGED, 0))
+            self._staged = self._driver("cuEventCreate", self._driver.api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        self._small = 0
+        self._recording = False
+        self._records: list[tuple[str, Any, Any]] = []
+        self._since: Any = None
+
+    def _current(self) -> Any:
+        return self._driver.current(self._context)
+
+    # -- memory
+    @property
+    def capacity(self) -> int:
+        return self._capacity
+
+    @property
+    def free(self) -> int:
+        with self._current():
+            free, _ = self._driver("cuMemGetInfo")
+        return max(0, int(free) - self._small)  # small pieces count, though the driver may have room for them in a page that it has taken already
+
+    def allocate(self, size: int) -> Memory:
+        with self._current():
+            try:
+                address = int(self._driver("cuMemAlloc", max(1, size)))
+            except DriverError as error:
+                if error.code != "CUDA_ERROR_OUT_OF_MEMORY":
+                    raise
+                free, total = self._driver("cuMemGetInfo")
+                raise ExecutionError(
+                    f"device '{self.name}' has no {size} bytes in one piece",
+                    why=f"{free} of {total} are free, in pieces",
+                    hint="run smaller inputs, or give up other models on the device",
+                ) from None
+        memory = Memory(size, address)
+        if size < _SMALL:
+            self._small += size
+        weakref.finalize(memory, self._give_back, address, size)
+        return memory
+
+    def _give_back(self, address: int, size: int) -> None:
+        if size < _SMALL:
+            self._small -= size
+        with suppress(Exception), self._current():  # nobody hears of it
+            self._driver("cuMemFree", address)  # waits for what uses it
+
+    def write(self, target: Slice, data: Array) -> None:
+        if not data.nbytes:
+            return
+        to, source = target.memory.handle + target.offset, data.ctypes.data
+        with self._current():
+            if data.nbytes <= STAGED:
+                self._driver("cuEventSynchronize", self._staged)  # the copy before has left the room
+                ctypes.memmove(self._stage, source, data.nbytes)
+                self._driver("cuMemcpyHtoDAsync", to, self._stage, data.nbytes, self.stream)
+                self._driver("cuEventRecord", self._staged, self.stream)
+            else:
+                self._driver("cuMemcpyHtoDAsync", to, source, data.nbytes, self.stream)
+                self._driver("cuStreamSynchronize", self.stream)  # the caller may change the array
+
+    def read(self, source: Slice, data: Array) -> None:
+        if not data.nbytes:
+            return
+        with self._current():
+            self._driver("cuMemcpyDtoHAsync", data.ctypes.data, source.memory.handle + source.offset, data.nbytes, self.stream)
+            self._driver("cuStreamSynchronize", self.stream)
+
+    # -- kernels
+    def load(self, image: bytes, entries: Mapping[str, int]) -> Module:
+        kernels = unpack(image, entries)
+        modules: dict[bytes, Any] = {}
+        functions: dict[tuple[bytes, str], Any] = {}
+        with self._current():
+            for name, kernel in kernels.items():
+                for launch in kernel.launches:
+                    if launch.code not in modules:
+                        modules[launch.code] = self._load(launch.code, name)
+                    if (launch.code, launch.symbol) not in functions:
+                        functions[launch.code, launch.symbol] = self._driver("cuModuleGetFunction", modules[launch.code], launch.symbol.encode())
+        module = Module(kernels, functions)
+        weakref.finalize(module, self._unload, list(modules.values()))
+        return module
+
+    def _load(self, code: bytes, kernel: str) -> Any:
+        try:
+            return self._driver("cuModuleLoadData", code)
+        except DriverError as error:
+            if error.code not in ("CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_INVALID_IMAGE", "CUDA_ERROR_INVALID_SOURCE"):
+                raise
+            raise ExecutionError(
+                f"the code of kernel '{kernel}' does not run on {self.title}",
+                why=f"{error.why}; the GPU is sm_{self.capability}",
+                hint=f"compile the model for it: cuda -arch=sm_{self.capability}",
+            ) from None
+
+    def _unload(self, modules: Sequence[Any]) -> None:
+        with suppress(Exception), self._current():
+            for each in modules:
+                self._driver("cuModuleUnload", each)
+
+    def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
+        with self._current():
+            self._start(self._calls(module, kernel, buffers, dims))
+
+    def _calls(self, module: Module, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> list[_Call]:
+        """The launches of a kernel for these sizes, those without a group left out."""
+        calls = []
+        for launch in module.kernels[kernel].launches:
+            grid = grid_of(launch, dims, self.limits, kernel)
+            if grid is not None:
+                places = [buffers[b].memory.handle + buffers[b].offset for b in launch.buffers]
+                function = module.functions[launch.code, launch.symbol]
+                calls.append(_Call(kernel, function, grid, launch.group, [*places, *(int(dims[d]) for d in launch.dims)]))
+        return calls
+
+    def _start(self, calls: Sequence[_Call]) -> None:
+        for call in calls:
+            with blamed(self.name, f"kernel '{call.kernel}'"):
+                begin = self._mark() if self._recording else None
+                self._driver("cuLaunchKernel", call.function, *call.grid, *call.group, 0, self.stream, call.arguments, 0)
+                if begin is not None:
+                    self._records.append((call.kernel, begin, self._mark()))
+
+    def prepare(self, module: Any, launches: Sequence[Started]) -> Callable[[], None]:
+        calls = []
+        for each in launches:
+            with blamed(self.name, f"kernel '{each.kernel}'"):
+                calls += self._calls(module, each.kernel, each.buffers, each.dims)
+        return _Prepared(self, module, calls)
+
+    def synchronize(self) -> None:
+        with self._current():
+            self._driver("cuStreamSynchronize", self.stream)
+
+    # -- times
+    def _mark(self) -> Any:
+        event = self._driver("cuEventCreate", self._driver.api.CUevent_flags.CU_EVENT_DEFAULT)
+        self._driver("cuEventRecord", event, self.stream)
+        return event
+
+    def record(self, on: bool) -> None:
+        with self._current():
+            self._forget()
+            self._recording = on
+            self._since = self._mark() if on else None
+
+    def recorded(self) -> list[tuple[str, float, float]]:
+        if not self._recording:
+            return []
+        with self._current():
+            self._driver("cuStreamSynchronize", self.stream)
+
+            def seconds(event: Any) -> float:
+                return float(self._driver("cuEventElapsedTime", self._since, event)) / 1000
+
+            found = [(kernel, seconds(begin), seconds(end)) for kernel, begin, end in self._records]
+            self._forget(keep=self._since)
+        return found
+
+    def _forget(self, keep: Any = None) -> None:
+        for event in (*(e for _, *events in self._records for e in events), self._since):
+            if event is not None and event is not keep:
+                self._driver("cuEventDestroy", event)
+        self._records = []
+
+
+class _Prepared:
+    """Launches that are the same every time. The first time they start one by one; the second time says that they are worth a graph."""
+
+    def __init__(self, device: CudaDevice, module: Module, calls: Sequence[_Call]) -> None:
+        self._device, self._module, self._calls = device, module, calls
+        self._starts = 0
+        self._graph: Any = None
+
+    def __call__(self) -> None:
+        device = self._device
+        with device._current():
+            if device._recording or not device.graphs or len(self._calls) < 2 or not self._starts:
+                device._start(self._calls)
+                self._starts += 1
+                return
+            if self._graph is None:
+                self._graph = self._captured()
+            device._driver("cuGraphLaunch", self._graph, device.stream)
+
+    def _captured(self) -> Any:
+        device, run = self._device, self._device._driver
+        run("cuStreamBeginCapture", device.stream, run.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        try:
+            device._start(self._calls)
+        finally:  # ends the capture also where a launch failed
+            failed, graph = run.api.cuStreamEndCapture(device.stream)
+        if failed:
+            raise run._error("cuStreamEndCapture", failed)
+        try:
+            made = run("cuGraphInstantiate", graph, 0)
+        finally:
+            run("cuGraphDestroy", graph)
+        weakref.finalize(self, _end, device, made)
+        return made
+
+
+def _end(device: CudaDevice, graph: Any) -> None:
+    with suppress(Exception), device._current():
+        device._driver("cuGraphExecDestroy", graph)

@@ -1,0 +1,89 @@
+"""NVRTC, NVIDIA's compiler as a library, through NVIDIA's own bindings: it needs neither a GPU nor a driver nor a toolkit.
+
+The bindings release the interpreter's lock while NVRTC compiles, so threads compile side by side.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from functools import cache
+from typing import Any
+
+from weft.errors import CodegenError, TargetError
+
+HEADER = "weft_cuda.h"
+MEANING = ("--std=c++17", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--fmad=true", "--device-as-default-execution-space")
+"""Denormals stay, divisions and roots round once; a multiplication and an addition may be one instruction, as on every target."""
+_FILE = "kernel.cu"
+_SHOWN = 12
+
+
+@cache
+def _nvrtc() -> Any:
+    """The bindings. Raises TargetError if they, or NVRTC, are not installed."""
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise TargetError("the target 'cuda' needs NVIDIA's bindings", why=str(error), hint="pip install cuda-bindings nvidia-cuda-nvrtc") from None
+    try:
+        nvrtc.nvrtcVersion()
+    except RuntimeError as error:  # the bindings find the library at the first call
+        raise TargetError("NVRTC, which compiles CUDA C++, is not here", why=str(error).splitlines()[0], hint="pip install nvidia-cuda-nvrtc") from None
+    return nvrtc
+
+
+@cache
+def header() -> str:
+    """The text of `weft_cuda.h`."""
+    return importlib.resources.files("weft_cuda").joinpath(HEADER).read_text(encoding="utf-8")
+
+
+@cache
+def version() -> str:
+    """NVRTC's."""
+    _, major, minor = _nvrtc().nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+@cache
+def supported() -> tuple[int, ...]:
+    """The compute capabilities that it makes code for, as 10·major + minor."""
+    _, found = _nvrtc().nvrtcGetSupportedArchs()
+    return tuple(int(a) for a in found)
+
+
+def cubin(source: str, arch: str, name: str, options: tuple[str, ...] = ()) -> bytes:
+    """The binary of a text for an architecture ("sm_90", "sm_90a").
+
+    Raises:
+        CodegenError: with what NVRTC says, and the lines of the text that it says it of.
+    """
+    nvrtc = _nvrtc()
+    given = [o.encode() for o in (f"-arch={arch}", *MEANING, *options)]
+    program = _done(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), _FILE.encode(), 1, [header().encode()], [HEADER.encode()]))
+    try:
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
+        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CodegenError(
+                f"NVRTC does not take '{name}'",
+                where="\n".join([f"nvrtc {version()} {' '.join(o.decode() for o in given)}", *(_log(nvrtc, program) or result.name).splitlines()[:_SHOWN]]),
+                hint="weft inspect --stage source shows the text",
+            )
+        code = bytes(_done(nvrtc, nvrtc.nvrtcGetCUBINSize(program)))
+        _done(nvrtc, nvrtc.nvrtcGetCUBIN(program, code))
+        return code
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _log(nvrtc: Any, program: Any) -> str:
+    text = bytes(_done(nvrtc, nvrtc.nvrtcGetProgramLogSize(program)))
+    _done(nvrtc, nvrtc.nvrtcGetProgramLog(program, text))
+    return text.rstrip(b"\0 \n").decode(errors="replace")
+
+
+def _done(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
+    result, *values = answer
+    if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CodegenError("NVRTC failed", why=nvrtc.nvrtcGetErrorString(result)[1].decode())
+    return values[0] if values else None

@@ -1,0 +1,144 @@
+"""The target "cuda": options, architectures, the dialect, NVRTC and what it says of texts that it does not take."""
+
+from __future__ import annotations
+
+import inspect
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.cuda.test_device import chain
+
+import weft
+from weft.errors import CodegenError
+from weft.expr.functions import FUNCTIONS
+from weft.loop.parser import parse_program
+from weft.testing.plugin import resolve_target
+from weft_cuda import dialect
+from weft_cuda.architectures import ARCHITECTURES, architecture
+from weft_cuda.dialect import CUDA
+from weft_cuda.nvrtc import cubin, supported
+
+ELF = b"\x7fELF"
+
+
+def test_options() -> None:
+    for text in ("sm_90", "9.0", "90"):
+        assert resolve_target(f"cuda -arch={text}").target.options.arch == "sm_90"
+    assert resolve_target("cuda -arch=sm_90a").target.options.arch == "sm_90a"
+    assert str(resolve_target("cuda -arch=sm_80 -processors=6").target) == "cuda -arch=sm_80 -processors=6"
+    assert resolve_target("cuda -arch=sm_80 -device=2").target.kind == "cuda"
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ("-arch=hopper", "'hopper' is no architecture: it is written as sm_90"),
+        ("-arch=sm_90 -device=-1", "-device=-1 is no number of a GPU"),
+        ("-arch=sm_90 -maxrregcount=3", "-maxrregcount=3 is not between 16 and 255"),
+        ("-arch=sm_90 -processors=0", "-processors=0 is no number of multiprocessors"),
+        ("-arch=sm_50", r"(?s)'sm_50' is an architecture that NVRTC \d+\.\d+ does not know.*sm_80.*sm_90"),
+        ("-arc=sm_90", "did you mean '-arch'"),
+    ],
+)
+def test_options_that_do_not_fit(options: str, said: str) -> None:
+    with pytest.raises(weft.WeftError, match=said):
+        resolve_target(f"cuda {options}")
+
+
+def test_machines_come_from_the_table() -> None:
+    h100 = resolve_target("cuda -arch=sm_90").machine
+    assert (h100.cores, h100.grid.warp, h100.grid.resident) == (132, 32, 2048)  # type: ignore[union-attr]
+    assert {"shuffle", "mma", "cp.async", "wgmma", "tma"} <= h100.features
+    a100 = resolve_target("cuda -arch=sm_80").machine
+    assert "cp.async" in a100.features and not {"tma", "wgmma"} & a100.features
+    assert resolve_target("cuda -arch=sm_80 -processors=56").machine.cores == 56
+    assert "cp.async" not in resolve_target("cuda -arch=sm_75").machine.features
+    for number in supported():
+        found = resolve_target(f"cuda -arch=sm_{number}").machine
+        assert found.scopes["shared"].size == 48 << 10
+        assert architecture(number).number <= number
+    numbers = [a.number for a in ARCHITECTURES]
+    assert numbers == sorted(numbers)
+    with pytest.raises(ValueError, match="sm_70 is older than sm_75"):
+        architecture(70)
+
+
+def test_fingerprints_follow_what_changes_code() -> None:
+    def fingerprint(text: str) -> str:
+        found = resolve_target(f"cuda {text}")
+        return found.kind.fingerprint(found.target)
+
+    given = ["-arch=sm_90", "-arch=sm_80", "-arch=sm_90a", "-arch=sm_90 -maxrregcount=64", "-arch=sm_90 -lineinfo", "-arch=sm_90 -processors=7"]
+    assert len({fingerprint(g) for g in given}) == len(given)
+    assert fingerprint("-arch=sm_90 -device=1") == fingerprint("-arch=9.0")
+
+
+def test_a_dialect_is_a_short_table() -> None:
+    assert len(inspect.getsource(dialect).splitlines()) < 200
+    assert CUDA.functions.keys() >= FUNCTIONS.keys() - {"isnan", "isinf", "popcount"}
+
+
+def test_a_text_that_does_not_compile_shows_its_line() -> None:
+    text = '// twice\nextern "C" __global__ void twice(float *x) {\n  x[0] = 2 * y;\n}\n'
+    with pytest.raises(CodegenError, match=r"(?s)NVRTC does not take 'twice'.*-arch=sm_90.*kernel.cu\(3\): error: .*\"y\" is undefined.*x\[0\] = 2 \* y;"):
+        cubin(text, "sm_90", "twice")
+    greedy = '// k\nextern "C" __global__ void k(float *x) {\n  __shared__ float y[20000];\n  y[threadIdx.x] = *x;\n  __syncthreads();\n  *x = y[1];\n}\n'
+    with pytest.raises(CodegenError, match="too much shared data"):
+        cubin(greedy, "sm_90", "k")
+
+
+def test_code_is_the_same_every_time_on_any_thread() -> None:
+    text = '#include "weft_cuda.h"\nextern "C" __global__ void k(unsigned short *x) { x[0] = weft_f16_narrow(weft_f16_widen(x[1]) * 3); }\n'
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: cubin(text, "sm_90", "k"), range(6)))
+    assert made[0][:4] == ELF
+    assert len(set(made)) == 1
+    assert cubin(text, "sm_80", "k") != made[0]
+
+
+def test_a_compiled_model_is_saved_where_no_gpu_is(tmp_path: object) -> None:
+    exe = weft.compile(chain(), target="cuda -arch=sm_80", cache=False)
+    again = weft.compile(chain(), target="cuda -arch=sm_80", cache=False)
+    (name,) = (n for n in exe.manifest.sections)
+    assert exe._code[name] == again._code[name]
+    assert exe._code[name].count(ELF) == len(exe.manifest.steps[1].launches)  # type: ignore[union-attr]
+
+
+NARROW = """program k(x: {d}[64], y: {d}[64]) -> (z: {d}[64]) {{
+  for b in 1 blockIdx.x {{ for t in 64 threadIdx.x {{ z[t] = x[t]*y[t] + x[t] }} }}
+}}"""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "int64", "complex64", "float64", "bool"])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
+def test_every_dtype_compiles(dtype: str, arch: str) -> None:
+    from weft_gpu.image import Kernel
+
+    codegen = resolve_target(f"cuda -arch={arch}").codegen()
+    program = parse_program(NARROW.format(d=dtype))
+    assert codegen.check(program) == []
+    (launch,) = Kernel.from_bytes(codegen.compile(program).object, "k").launches
+    assert launch.code[:4] == ELF and launch.group == (64, 1, 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_function_compiles(dtype: str) -> None:
+    codegen = resolve_target("cuda -arch=sm_90").codegen()
+    for name, function in FUNCTIONS.items():
+        if name == "popcount":
+            continue
+        result = "bool" if function.result == "bool" else dtype
+        arguments = ", ".join(["x[t]"] * function.arity)
+        program = parse_program(f"program k(x: {dtype}[64]) -> (z: {result}[64]) {{ for t in 64 threadIdx.x {{ z[t] = {name}({arguments}) }} }}")
+        assert codegen.check(program) == []
+        codegen.compile(program)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64", "float32"])
+def test_atomic_updates_compile(dtype: str) -> None:
+    codegen = resolve_target("cuda -arch=sm_80").codegen()
+    for op in ("+=", "min=", "max="):
+        body = f"for b in 4 blockIdx.x {{ for t in 32 threadIdx.x {{ atomic y[t] {op} x[b*32 + t] }} }}"
+        program = parse_program(f"program k(x: {dtype}[128]) -> (y: {dtype}[32]) {{ {body} }}")
+        assert codegen.check(program) == []
+        codegen.compile(program)
