@@ -15,6 +15,7 @@ from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import WeftError
 from weft.expr.evaluate import evaluate
+from weft.expr.functions import FUNCTIONS
 from weft.graph.group import Group
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, For, Program, int_const, stmt_children, walk_stmts
@@ -38,7 +39,6 @@ MACHINES: dict[str, Machine] = {
     "middle": grid_machine("gpu", cores=3, shared=32 << 10, threads=256, threads_per_axis=(256, 256, 64), warp=64, resident=512),
 }
 """By name: few threads and no warps, many and warps of 32, warps of 64."""
-FUNCTIONS: frozenset[str] = frozenset()
 MOST_STEPS = 4000
 """Elements of inputs and outputs of a program that is interpreted."""
 
@@ -162,7 +162,13 @@ def _epsilon(dtype: Any) -> float:
 
 
 def lowered(program: Program) -> Program:
-    return lower_program(program, FUNCTIONS)
+    """As the threads of a group run it, with barriers."""
+    return lower_program(program, frozenset(FUNCTIONS))
+
+
+def lowered_meaning(program: Program, inputs: Sequence[Any], dims: Mapping[str, int] | None = None, seed: int | None = None) -> list[Any]:
+    """What a scheduled program gives once it is lowered: threads run from barrier to barrier, in random order."""
+    return meaning(lowered(program), [np.reshape(a, -1) for a in inputs], dims, seed)
 
 
 @cache

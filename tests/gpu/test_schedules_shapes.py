@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.gpu.kernels import MACHINES, agree, axes_of, meaning, programs, random_inputs, scheduled
+from tests.gpu.kernels import MACHINES, agree, axes_of, lowered_meaning, meaning, programs, random_inputs, scheduled
 
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.operator import Operator
@@ -34,7 +34,9 @@ def check(program: Program, machine: str, size: int = 37) -> tuple[str, Program]
     dims = {v.name: size + 5 * k for k, v in enumerate(program.dims)}
     inputs = random_inputs(program, dims)
     rule, s = scheduled(program, MACHINES[machine])
-    agree(meaning(s.program, inputs, dims, seed=1), meaning(program, inputs, dims), UNITS, f"{rule} for '{machine}'\n{s.program}")
+    want = meaning(program, inputs, dims)
+    agree(meaning(s.program, inputs, dims, seed=1), want, UNITS, f"{rule} for '{machine}'\n{s.program}")
+    agree(lowered_meaning(s.program, inputs, dims, seed=1), want, UNITS, f"{rule} for '{machine}', lowered\n{s.program}")
     return rule, s.program
 
 
