@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from weft.errors import LoopError
-from weft.loop.nodes import Allocate, For, If, Let, Program, Seq, Stmt, seq, stmt_children, walk_stmts, with_stmt_children
+from weft.expr.nodes import Var
+from weft.loop.nodes import Allocate, For, If, Let, Program, Seq, Stmt, int_const, seq, stmt_children, walk_stmts, with_stmt_children
 from weft.loop.printer import excerpt
 
 BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -27,6 +29,80 @@ def has_blocks(stmt: Stmt) -> bool:
 def has_threads(stmt: Stmt) -> bool:
     """Whether a loop over the threads of a group is in `stmt`."""
     return any(isinstance(s, For) and s.kind in THREAD_AXES for s in walk_stmts(stmt))
+
+
+def private(scope: str) -> bool:
+    """Whether each thread has its own part of what a group allocates in a memory."""
+    return scope not in ("global", "shared")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Threads of a group, each with serial code, which all end before what follows begins.
+
+    Args:
+        shape: threads along x, y and z.
+        vars: the loops' variables; None of an axis without a loop.
+        body: what each thread does.
+        loop: the outermost of the loops, as the program has it.
+    """
+
+    shape: tuple[int, int, int]
+    vars: tuple[Var | None, Var | None, Var | None]
+    body: Stmt
+    loop: For
+
+    @property
+    def threads(self) -> int:
+        return math.prod(self.shape)
+
+
+def phase_of(program: Program, loop: For) -> Phase:
+    """The phase that a loop over threads begins.
+
+    Raises:
+        LoopError: its loops over threads are no nest, one for each axis at most, of constant extents.
+    """
+    found: dict[str, For] = {}
+
+    def refuse(at: Stmt, why: str, hint: str) -> LoopError:
+        return LoopError(f"grids: the loops over threads of program '{program.name}' are no nest", where=excerpt(program, at=at), why=why, hint=hint)
+
+    def strip(s: Stmt) -> Stmt:
+        if not has_threads(s):
+            return s
+        match s:
+            case For() if s.kind in THREAD_AXES:
+                if s.kind in found:
+                    raise refuse(s, f"{s.kind} is taken by loop '{found[s.kind].var.name}' around it", "fuse the two, or choose another axis")
+                if (int_const(s.extent) or 0) < 1:
+                    raise refuse(s, f"the extent {s.extent} of loop '{s.var.name}' is no constant", "split it by a number of threads")
+                found[s.kind] = s
+                return strip(s.body)
+            case Let():
+                return replace(s, body=strip(s.body))
+            case If() if s.orelse is None:
+                return replace(s, then=strip(s.then))
+        why = f"a {type(s).__name__} stands between loop '{loop.var.name}' and another over threads"
+        raise refuse(s, why, "bring loops over threads together, around all that a thread does at a time")
+
+    body = strip(loop)
+    loops = [found.get(axis) for axis in THREAD_AXES]
+    x, y, z = (1 if f is None else int_const(f.extent) or 1 for f in loops)
+    a, b, c = (None if f is None else f.var for f in loops)
+    return Phase((x, y, z), (a, b, c), body, loop)
+
+
+def phases(program: Program, group: Stmt) -> list[Phase]:
+    """The phases of a group, in program order."""
+    if isinstance(group, For) and group.kind in THREAD_AXES:
+        return [phase_of(program, group)]
+    return [p for c in stmt_children(group) for p in phases(program, c)]
+
+
+def widest(found: list[Phase]) -> Phase | None:
+    """The phase that gives a group its shape: the one of most threads, of those the one of most axes, of those the first; None if there is none."""
+    return max(found, key=lambda p: (p.threads, sum(n > 1 for n in p.shape)), default=None)
 
 
 def launches(program: Program) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:

@@ -11,8 +11,11 @@ from weft.loop.passes.expand_math import expand_math
 from weft.loop.passes.flatten_buffers import flatten_buffers
 from weft.loop.passes.guard_loads import guard_loads
 from weft.loop.passes.hoist_invariants import hoist_invariants
+from weft.loop.passes.join_threads import join_threads
 from weft.loop.passes.lower_blocks import lower_blocks
 from weft.loop.passes.partition_loops import partition_loops
+from weft.loop.passes.private_buffers import private_buffers
+from weft.loop.passes.remove_barriers import remove_barriers
 from weft.loop.passes.simplify import simplify
 from weft.loop.passes.start_empty_reductions import start_empty_reductions
 from weft.loop.passes.unroll_loops import unroll_loops
@@ -39,6 +42,9 @@ STAGES: tuple[Stage, ...] = (
     _stage(simplify, "formulas simplified by ranges and conditions; no empty or single-trip loop"),
     _stage(unswitch_loops, "a loop that says so is free of conditions that do not vary in it, in one of two copies"),
     _stage(partition_loops, "the hot part of a loop carries no condition that splits its range"),
+    _stage(private_buffers, "what threads have parts of has the thread first in its indices"),
+    _stage(join_threads, "one nest of thread loops around each group, a barrier behind every phase"),
+    _stage(remove_barriers, "a barrier stands only where threads meet at an element"),
     _stage(flatten_buffers, "every buffer has one dimension"),
     _stage(guard_loads, "a Load that a Select guards has a predicate"),
     _stage(vectorize_loops, "no vectorized loop"),

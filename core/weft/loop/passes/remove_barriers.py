@@ -1,0 +1,427 @@
+"""Barriers that order nothing are gone."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.expr.evaluate import evaluate
+from weft.expr.nodes import Expr, FloorMod, Var, free_vars, has, sub, substitute
+from weft.expr.ranges import Range, range_of
+from weft.loop.grids import THREAD_AXES, has_threads, map_groups, private
+from weft.loop.nodes import (
+    PREFETCH,
+    AtomicUpdate,
+    Evaluate,
+    For,
+    If,
+    IntrinsicCall,
+    Let,
+    Load,
+    Program,
+    Seq,
+    Stmt,
+    Store,
+    While,
+    int_const,
+    seq,
+    stmt_children,
+    stmt_exprs,
+    walk_stmts,
+    with_stmt_children,
+)  # fmt: skip
+from weft.loop.passes.partition_loops import Linear, linear
+from weft.loop.passes.simplify import holds
+
+MOST_VALUES = 1 << 14
+"""So many values of what two indices differ by are written out; what may have more is any multiple of its step."""
+
+
+def remove_barriers(program: Program) -> Program:
+    """Removes every barrier without which no two threads meet at an element that one of them writes, innermost first.
+
+    Two accesses meet if different threads may be at them without a barrier between, in this turn of the loops around them or a later one. Threads are
+    numbers here: where an index depends on the thread alone, its values are compared thread by thread.
+
+    Barriers that a program has had before `join_threads` are looked at, too: what they order they go on ordering.
+    """
+    if not has_threads(program.body) or not any(_is_barrier(s) for s in walk_stmts(program.body)):
+        return program
+    return map_groups(program, lambda group: _Group(program, group).cleared() if any(_is_barrier(s) for s in walk_stmts(group)) else group)
+
+
+def _is_barrier(s: Stmt) -> bool:
+    return isinstance(s, Evaluate) and s.call.name == "barrier"
+
+
+# -- what is done between barriers -----------------------------------------------------------------------------------
+
+When: TypeAlias = frozenset[tuple[str, str]]
+"""Loop around barriers → of which turn an access is, if not of this one: the one before ("last"), an earlier one ("earlier"), any ("any")."""
+Pending: TypeAlias = frozenset[tuple[int, When]]
+
+
+@dataclass(frozen=True)
+class _Access:
+    buffer: str
+    indices: tuple[Expr, ...] | None  # None: all of the buffer
+    kind: str  # "load", "store", or the operation of an atomic update
+    active: Any  # which threads may be here
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Statements without a barrier."""
+
+    accesses: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Site:
+    number: int
+
+
+@dataclass(frozen=True)
+class _Loop:
+    var: str
+    certain: bool  # whether it has a turn at least
+    body: tuple[_Node, ...]
+
+
+@dataclass(frozen=True)
+class _Branch:
+    sides: tuple[tuple[_Node, ...], ...]
+
+
+_Node: TypeAlias = "_Work | _Site | _Loop | _Branch"
+
+
+@dataclass
+class _Group:
+    """One group: loops over threads around statements and barriers."""
+
+    program: Program
+    group: Stmt
+    accesses: list[_Access] = field(default_factory=list)
+    ranges: dict[str, Range] = field(default_factory=dict)
+    lets: dict[str, Expr] = field(default_factory=dict)
+    sites: list[int] = field(default_factory=list)  # of every barrier, in program order, the depth
+    outer: set[str] = field(default_factory=set)  # loops around barriers
+    numbers: dict[str, Any] = field(default_factory=dict)  # loops over threads → values by the thread's number
+    memo: dict[tuple[int, When, int], bool] = field(default_factory=dict)
+
+    def cleared(self) -> Stmt:
+        self.ranges = {d.name: Range(0, None) for d in self.program.dims}
+        self.names = {self.program.outputs[o].name: self.program.inputs[i].name for o, i in self.program.aliases}
+        shape: list[tuple[str, int]] = []
+        inside = self.group
+        while not any(_is_barrier(s) for s in _parts(inside)):
+            if isinstance(inside, For) and inside.kind in THREAD_AXES:
+                shape.append((inside.var.name, int_const(inside.extent) or 1))
+            elif isinstance(inside, Let):
+                self._let(inside)
+            elif isinstance(inside, For):
+                break
+            if isinstance(inside, Seq) or len(stmt_children(inside)) != 1:
+                break
+            (inside,) = stmt_children(inside)
+        if not shape or has_threads(inside):
+            return self.group
+        self.threads = math.prod(n for _, n in shape)
+        self.others = ~np.eye(self.threads, dtype=bool)
+        number = np.arange(self.threads)
+        for name, n in reversed(shape):
+            self.numbers[name] = number % n
+            number = number // n
+        body = tuple(self._nodes(inside, np.ones(self.threads, bool), 0))
+        kept = set(range(len(self.sites)))
+        if not self._ordered(body, kept):
+            return self.group  # phases that meet in any case: what is there stays
+        for k in sorted(kept, key=lambda k: -self.sites[k]):
+            if self._ordered(body, kept - {k}):
+                kept.discard(k)
+        count = itertools.count()
+        return _only(self.group, lambda: next(count) in kept)
+
+    # -- collecting
+
+    def _let(self, s: Let) -> None:
+        if s.var.dtype.is_integer and s.var.dtype.lanes == 1:
+            self.ranges[s.var.name] = range_of(s.value, self.ranges)
+        if not has(s.value, (Load, IntrinsicCall)):
+            self.lets[s.var.name] = substitute(s.value, self.lets)
+
+    def _nodes(self, s: Stmt, active: Any, depth: int) -> Iterator[_Node]:
+        if _is_barrier(s):
+            self.sites.append(depth)
+            yield _Site(len(self.sites) - 1)
+            return
+        if not any(_is_barrier(x) for x in walk_stmts(s)):
+            found: list[int] = []
+            self._work(s, active, found)
+            yield _Work(tuple(dict.fromkeys(found)))
+            return
+        own: list[int] = []
+        for e in stmt_exprs(s):
+            self._loads(e, active, own)
+        if own:
+            yield _Work(tuple(dict.fromkeys(own)))
+        match s:
+            case For() if s.kind not in THREAD_AXES:
+                self._range(s)
+                self.outer.add(s.var.name)
+                known = range_of(s.extent, self.ranges)
+                yield _Loop(s.var.name, known.lo is not None and known.lo > 0, tuple(self._nodes(s.body, active, depth + 1)))
+            case While():
+                yield _Loop("", False, (*self._nodes(s.body, active, depth + 1), *([_Work(tuple(own))] if own else [])))
+            case If():
+                then = tuple(self._nodes(s.then, self._where(s.cond, active), depth))
+                yield _Branch((then, () if s.orelse is None else tuple(self._nodes(s.orelse, active, depth))))
+            case Let():
+                self._let(s)
+                yield from self._nodes(s.body, active, depth)
+            case _:
+                for c in stmt_children(s):
+                    yield from self._nodes(c, active, depth)
+
+    def _range(self, s: For) -> None:
+        hi = range_of(s.extent, self.ranges).hi
+        self.ranges[s.var.name] = Range(0, None if hi is None else max(0, hi - 1))
+
+    def _where(self, cond: Expr, active: Any) -> Any:
+        """The threads of `active` for which a condition may hold."""
+        for part in holds(cond):
+            part = substitute(part, self.lets)
+            names = free_vars(part).keys()
+            if names and names <= self.numbers.keys() and not has(part, (Load, IntrinsicCall)):
+                active = active & np.broadcast_to(evaluate(part, self.numbers), (self.threads,))
+        return active
+
+    def _work(self, s: Stmt, active: Any, found: list[int]) -> None:
+        for e in stmt_exprs(s):
+            self._loads(e, active, found, isinstance(s, Evaluate))
+        match s:
+            case Store():
+                where = active if s.predicate is None or s.predicate.dtype.lanes > 1 else self._where(s.predicate, active)
+                self._note(s.buffer.name, s.buffer.scope, s.indices, "store", where, found)
+            case AtomicUpdate():
+                self._note(s.buffer.name, s.buffer.scope, s.indices, s.op, active, found)
+            case If():
+                self._work(s.then, self._where(s.cond, active), found)
+                if s.orelse is not None:
+                    self._work(s.orelse, active, found)
+                return
+            case For():
+                self._range(s)
+            case Let():
+                self._let(s)
+        for c in stmt_children(s):
+            self._work(c, active, found)
+
+    def _loads(self, e: Expr, active: Any, found: list[int], effects: bool = False) -> None:
+        if isinstance(e, Load):
+            self._note(e.buffer.name, e.buffer.scope, e.indices, "load", active, found)
+        if isinstance(e, IntrinsicCall) and e.name != PREFETCH and (effects or any(isinstance(a, Load) for a in e.args)):
+            # An instruction may read and write whatever it is given the address of.
+            for a in e.args:
+                if isinstance(a, Load):
+                    self._note(a.buffer.name, a.buffer.scope, None, "store" if effects else "load", active, found)
+        for c in e.children():
+            self._loads(c, active, found)
+
+    def _note(self, name: str, scope: str, indices: tuple[Expr, ...] | None, kind: str, active: Any, found: list[int]) -> None:
+        if private(scope):
+            return
+        plain = None if indices is None or any(i.dtype.lanes > 1 for i in indices) else tuple(substitute(i, self.lets) for i in indices)
+        self.accesses.append(_Access(self.names.get(name, name), plain, kind, active))
+        found.append(len(self.accesses) - 1)
+
+    # -- what may meet
+
+    def _ordered(self, body: tuple[_Node, ...], kept: set[int]) -> bool:
+        return self._run(body, frozenset(), kept) is not None
+
+    def _run(self, nodes: tuple[_Node, ...], pending: Pending | None, kept: set[int]) -> Pending | None:
+        """What is pending behind the nodes, if so much is before them; None if two accesses may meet."""
+        for node in nodes:
+            if pending is None:
+                return None
+            match node:
+                case _Site():
+                    pending = frozenset() if node.number in kept else pending
+                case _Work():
+                    if any(self._meet(a, when, b) for a, when in pending for b in node.accesses):
+                        return None
+                    pending |= {(b, frozenset()) for b in node.accesses}
+                case _Branch():
+                    sides = [self._run(side, pending, kept) for side in node.sides]
+                    pending = None if None in sides else frozenset().union(*(p for p in sides if p is not None))
+                case _Loop():
+                    pending = self._loop(node, pending, kept)
+        return pending
+
+    def _loop(self, loop: _Loop, pending: Pending, kept: set[int]) -> Pending | None:
+        inside = set(_accesses(loop.body))
+        seen: set[tuple[int, When]] = set()
+        entering = pending
+        leaving: Pending = frozenset() if loop.certain else pending
+        while True:
+            seen |= entering
+            out = self._run(loop.body, entering, kept)
+            if out is None:
+                return None
+            leaving |= {(a, _set(when, loop.var, "any") if a in inside else when) for a, when in out}
+            entering = frozenset((a, _later(when, loop.var) if a in inside else when) for a, when in out)
+            if entering <= seen:
+                return leaving
+
+    def _meet(self, a: int, when: When, b: int) -> bool:
+        key = (a, when, b)
+        if key not in self.memo:
+            self.memo[key] = self._may_meet(self.accesses[a], dict(when), self.accesses[b])
+        return self.memo[key]
+
+    def _may_meet(self, a: _Access, when: Mapping[str, str], b: _Access) -> bool:
+        """Whether different threads may touch one element, one of them writing."""
+        if a.buffer != b.buffer or (a.kind == b.kind and a.kind != "store"):
+            return False
+        pairs = a.active[:, None] & b.active[None, :] & self.others
+        if not pairs.any():
+            return False
+        if a.indices is None or b.indices is None or len(a.indices) != len(b.indices):
+            return True
+        earlier, ranges = self._renamed(a.indices, when)
+        for i, j in zip(earlier, b.indices):
+            apart = self._apart(i, j, ranges)
+            if apart is not None:
+                pairs = pairs & apart
+                if not pairs.any():
+                    return False
+        return True
+
+    def _renamed(self, indices: tuple[Expr, ...], when: Mapping[str, str]) -> tuple[list[Expr], dict[str, Range]]:
+        """The indices of the access before, its variables apart from those of the one after; loops around barriers as they stood."""
+        values: dict[str, Expr] = {}
+        ranges = dict(self.ranges)
+        for i in indices:
+            for name, v in free_vars(i).items():
+                if name in self.numbers:
+                    values[name] = Var(f"{name} before", v.dtype)
+                elif name in self.outer or name not in self.ranges or any(d.name == name for d in self.program.dims):
+                    state = when.get(name)
+                    known = self.ranges.get(name, Range())
+                    if state == "last":
+                        values[name] = sub(v, 1)
+                    elif state == "earlier":
+                        values[name] = sub(v, Var(f"{name} turns", v.dtype))
+                        ranges[f"{name} turns"] = Range(1, known.hi)
+                    elif state == "any":
+                        values[name] = Var(f"{name} before", v.dtype)
+                        ranges[f"{name} before"] = known
+                else:
+                    values[name] = Var(f"{name} before", v.dtype)
+                    ranges[f"{name} before"] = self.ranges[name]
+        return [substitute(i, values) for i in indices], ranges
+
+    def _apart(self, i: Expr, j: Expr, ranges: Mapping[str, Range]) -> Any | None:
+        """Of which pairs of threads the two indices may be the same; None if of any."""
+        mine, before = self.numbers, {f"{n} before": v for n, v in self.numbers.items()}
+        rows, columns = np.zeros(self.threads, np.int64), np.zeros(self.threads, np.int64)
+        rest = Linear({}, 0)
+        difference = linear(i).plus(linear(j), -1)
+        for term, factor in difference.terms.items():
+            names = free_vars(term).keys()
+            opaque = has(term, (Load, IntrinsicCall))
+            if names and names <= before.keys() and not opaque:
+                rows = rows + factor * evaluate(term, before)
+            elif names and names <= mine.keys() and not opaque:
+                columns = columns + factor * evaluate(term, mine)
+            elif names & (before.keys() | mine.keys()) and self._reach(term, ranges) is None:
+                return None
+            else:
+                rest = rest.plus(Linear({term: factor}, 0))
+        values, step = self._values(Linear(rest.terms, difference.constant), ranges)
+        if step == 1:
+            return None
+        total = rows[:, None] + columns[None, :]  # plus one of the values must be 0
+        wanted = np.unique(-values)
+        if step:
+            return np.isin(total % step, np.unique(wanted % step))
+        return np.isin(total, wanted)
+
+    @staticmethod
+    def _reach(term: Expr, ranges: Mapping[str, Range]) -> Range | None:
+        known = range_of(term, ranges)
+        return known if known.lo is not None and known.hi is not None else None
+
+    def _values(self, form: Linear, ranges: Mapping[str, Range]) -> tuple[Any, int]:
+        """The values that a sum may have, but for multiples of a step (0: there are none)."""
+        values = np.array([form.constant], np.int64)
+        step = 0
+        terms = dict(form.terms)
+        for group in self._remainders(terms):
+            values = np.unique(values[:, None] + group[None, :])
+        for term, factor in sorted(terms.items(), key=lambda t: -abs(t[1])):
+            known = None if has(term, (Load, IntrinsicCall)) else self._reach(term, ranges)
+            if known is None or known.lo is None or known.hi is None or len(values) * (known.hi - known.lo + 1) > MOST_VALUES:
+                step = math.gcd(step, factor)
+                continue
+            values = np.unique(values[:, None] + factor * np.arange(known.lo, known.hi + 1)[None, :])
+        return values, step
+
+    @staticmethod
+    def _remainders(terms: dict[Expr, int]) -> list[Any]:
+        """Takes pairs c·(x % m) − c·(y % m) where x − y is a number out of the terms; what each may be."""
+        found = []
+        for a, b in itertools.permutations(list(terms), 2):
+            if a not in terms or b not in terms or not (isinstance(a, FloorMod) and isinstance(b, FloorMod)):
+                continue
+            m = int_const(a.b)
+            distance = linear(a.a).plus(linear(b.a), -1)
+            if m is None or m < 1 or a.b != b.b or distance.terms or terms[a] != -terms[b]:
+                continue
+            factor, shift = terms.pop(a), distance.constant % m
+            del terms[b]
+            found.append(factor * np.unique(np.array([shift, shift - m if shift else 0])))
+        return found
+
+
+def _parts(s: Stmt) -> tuple[Stmt, ...]:
+    return s.stmts if isinstance(s, Seq) else (s,)
+
+
+def _accesses(nodes: tuple[_Node, ...]) -> Iterator[int]:
+    for node in nodes:
+        match node:
+            case _Work():
+                yield from node.accesses
+            case _Loop():
+                yield from _accesses(node.body)
+            case _Branch():
+                for side in node.sides:
+                    yield from _accesses(side)
+
+
+def _set(when: When, var: str, state: str) -> When:
+    return frozenset((*((v, s) for v, s in when if v != var), *([(var, state)] if var else [])))
+
+
+def _later(when: When, var: str) -> When:
+    """One turn of a loop later."""
+    before = dict(when).get(var)
+    return when if before == "any" else _set(when, var, "last" if before is None else "earlier")
+
+
+def _only(s: Stmt, stays: Callable[[], bool]) -> Stmt:
+    """The statement with those of its barriers, in program order, for which `stays` says so."""
+    if isinstance(s, Seq):
+        return seq(*(_only(c, stays) for c in s.stmts))
+    if _is_barrier(s):
+        return s if stays() else Seq(())
+    children = stmt_children(s)
+    return with_stmt_children(s, tuple(_only(c, stays) for c in children)) if children else s

@@ -1,0 +1,296 @@
+"""Phases of threads become one body with barriers: same meaning in any order of the threads, and each barrier is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import LoopError
+from weft.loop.interpret import interpret
+from weft.loop.nodes import Evaluate, Program, Seq, Stmt, stmt_children, with_stmt_children
+from weft.loop.parser import parse_program
+from weft.loop.passes.join_threads import join_threads
+from weft.loop.passes.private_buffers import private_buffers
+from weft.loop.passes.remove_barriers import remove_barriers
+from weft.loop.pipeline import lower_program
+from weft.loop.verify import verify
+
+PRODUCT = """program mm(a: float32[32, 24], b: float32[24, 32]) -> (c: float32[32, 32]) {
+  for by in 2 blockIdx.y {
+    for bx in 2 blockIdx.x {
+      allocate acc: float32[16, 16] in register
+      for ty0 in 4 threadIdx.y { for tx0 in 4 threadIdx.x { for i0 in 4 { for j0 in 4 { acc[ty0*4 + i0, j0*4 + tx0] = 0.0f32 } } } }
+      for k in 3 {
+        allocate sa: float32[16, 8] in shared
+        allocate sb: float32[8, 16] in shared
+        for t in 16 threadIdx.x { for u in 8 { sa[t, u] = a[by*16 + t, k*8 + u] } }
+        for t1 in 8 threadIdx.x { for u1 in 16 { sb[t1, u1] = b[k*8 + t1, bx*16 + u1] } }
+        for ty in 4 threadIdx.y { for tx in 4 threadIdx.x { for kk in 8 { for i in 4 { for j in 4 {
+          acc[ty*4 + i, j*4 + tx] = acc[ty*4 + i, j*4 + tx] + sa[ty*4 + i, kk]*sb[kk, j*4 + tx]
+        } } } } }
+      }
+      for ty2 in 4 threadIdx.y { for tx2 in 4 threadIdx.x { for i2 in 4 { for j2 in 4 {
+        c[by*16 + ty2*4 + i2, bx*16 + j2*4 + tx2] = acc[ty2*4 + i2, j2*4 + tx2]
+      } } } }
+    }
+  }
+}"""
+TWO_PLACES = """program turns(x: float32[64]) -> (y: float32[64]) {
+  allocate s: float32[2, 8] in shared
+  for k in 8 {
+    for t in 8 threadIdx.x { s[k % 2, t] = x[k*8 + t] }
+    for t1 in 8 threadIdx.x { y[k*8 + t1] = s[k % 2, 7 - t1] }
+  }
+}"""
+TREE = """program tree(x: float32[n, 64]) -> (y: float32[n]) dims(n) {
+  for b in n blockIdx.x {
+    allocate s: float32[16] in shared
+    allocate p: float32[16] in register
+    for t in 16 threadIdx.x { p[t] = 0.0f32 for i in 4 { p[t] = p[t] + x[b, i*16 + t] } }
+    for t1 in 16 threadIdx.x { s[t1] = p[t1] }
+    for t2 in 8 threadIdx.x { s[t2] = s[t2] + s[t2 + 8] }
+    for t3 in 4 threadIdx.x { s[t3] = s[t3] + s[t3 + 4] }
+    y[b] = 0.0f32
+    for t4 in 4 { y[b] = y[b] + s[t4] }
+  }
+}"""
+EXCHANGE = """program exchange(x: float32[24]) -> (y: float32[24], z: float32[24]) {
+  for b in 2 blockIdx.x {
+    for t in 12 threadIdx.x { y[b*12 + t] = x[b*12 + t] + 1.0f32 }
+    for t1 in 12 threadIdx.x { z[b*12 + t1] = y[b*12 + 11 - t1]*2.0f32 }
+  }
+}"""
+FUSED = """program fused(x: float32[64]) -> (y: float32[64]) {
+  allocate acc: float32[8, 8] in register
+  for t in 16 threadIdx.x { for i in 2 { for j in 2 { acc[t//4*2 + i, t % 4*2 + j] = x[t*4 + i*2 + j] } } }
+  for ty in 4 threadIdx.y { for tx in 4 threadIdx.x { for i2 in 2 { for j2 in 2 { y[ty*16 + tx*4 + i2*2 + j2] = acc[ty*2 + i2, tx*2 + j2] } } } }
+}"""
+EXAMPLES = {"product": (PRODUCT, 2), "two_places": (TWO_PLACES, 1), "tree": (TREE, 3), "exchange": (EXCHANGE, 1), "fused": (FUSED, 0)}
+"""Text, and how many barriers it needs."""
+
+
+def inputs_of(program: Program, n: int, seed: int = 0) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-8, 8, [getattr(d, "value", n) for d in b.shape]).astype(b.dtype.numpy) for b in program.inputs]
+
+
+def run(program: Program, arrays: list[Any], n: int, seed: int | None = None) -> dict[str, Any]:
+    shaped = [a.reshape(-1) if len(b.shape) == 1 else a for a, b in zip(arrays, program.inputs)]
+    found = interpret(program, shaped, {"n": n} if program.dims else {}, shuffle_seed=seed)
+    return {k: v.reshape(-1) for k, v in found.items()}
+
+
+def agree(before: Program, after: Program, seeds: int = 3, n: int = 2) -> None:
+    verify(after)
+    assert str(parse_program(str(after))) == str(after)
+    arrays = inputs_of(before, n)
+    want = run(before, arrays, n)
+    for seed in range(seeds):
+        for name, got in run(after, arrays, n, seed).items():
+            np.testing.assert_array_equal(got, want[name], err_msg=f"{before}\n{after}")
+
+
+def joined(program: Program) -> list[Program]:
+    """After each of the three passes."""
+    found = [private_buffers(program)]
+    found.append(join_threads(found[-1]))
+    found.append(remove_barriers(found[-1]))
+    return found
+
+
+def without_barrier(program: Program, k: int) -> Program:
+    """The program without its k-th barrier."""
+    count = iter(range(1000))
+
+    def visit(s: Stmt) -> Stmt:
+        if isinstance(s, Evaluate) and s.call.name == "barrier" and next(count) == k:
+            return Seq(())
+        children = stmt_children(s)
+        return with_stmt_children(s, tuple(visit(c) for c in children)) if children else s
+
+    return program.with_body(visit(program.body))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_stage_means_the_same(name: str) -> None:
+    program = parse_program(EXAMPLES[name][0])
+    stages: list[Program] = []
+    lower_program(program, frozenset(), lambda _, p: stages.append(p))
+    for after in stages:
+        agree(program, after)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_barrier_too_many(name: str) -> None:
+    assert str(joined(parse_program(EXAMPLES[name][0]))[-1]).count("@barrier()") == EXAMPLES[name][1]
+
+
+@pytest.mark.parametrize(("name", "k"), [(name, k) for name, (_, count) in EXAMPLES.items() for k in range(count)])
+def test_no_barrier_too_few_goes_unseen(name: str, k: int) -> None:
+    """Each of the barriers that are left matters, and the interpreter shows it."""
+    program = parse_program(EXAMPLES[name][0])
+    broken = without_barrier(joined(program)[-1], k)
+    with pytest.raises(AssertionError):
+        agree(program, broken, seeds=6)
+
+
+def test_what_comes_out() -> None:
+    assert str(joined(parse_program(TREE))[-1]) == """\
+program tree(x: float32[n, 64]) -> (y: float32[n]) dims(n) {
+  for b in n blockIdx.x {
+    allocate s: float32[16] in shared
+    for t in 16 threadIdx.x {
+      allocate p: float32[] in register
+      p[] = 0.0f32
+      for i in 4 {
+        p[] = p[] + x[b, i*16 + t]
+      }
+      s[t] = p[]
+      @barrier()
+      if t < 8 {
+        s[t] = s[t] + s[t + 8]
+      }
+      @barrier()
+      if t < 4 {
+        s[t] = s[t] + s[t + 4]
+      }
+      @barrier()
+      if t == 0 {
+        y[b] = 0.0f32
+        for t4 in 4 {
+          y[b] = y[b] + s[t4]
+        }
+      }
+    }
+  }
+}"""
+
+
+def test_threads_have_parts_of_register_buffers() -> None:
+    first, second, _ = joined(parse_program(PRODUCT))
+    assert "allocate acc: float32[4, 4, 4, 4] in register" in str(first) and "acc[ty, tx, i, j] = acc[ty, tx, i, j] + " in str(first)
+    assert "allocate acc: float32[4, 4] in register" in str(second) and "acc[i, j] = acc[i, j] + sa[ty0*4 + i, kk]" in str(second)
+
+
+def test_shared_buffers_that_do_not_live_at_once_are_one() -> None:
+    program = parse_program("""program p(x: float32[8]) -> (y: float32[8], z: float32[8]) {
+      for k in 2 { allocate s: float32[8] in shared for t in 8 threadIdx.x { s[t] = x[t] } for t1 in 8 threadIdx.x { y[t1] = s[7 - t1] } }
+      allocate u: float32[8] in shared
+      for t2 in 8 threadIdx.x { u[t2] = x[t2] + 1.0f32 }
+      for t3 in 8 threadIdx.x { z[t3] = u[7 - t3] }
+    }""")
+    after = joined(program)[-1]
+    agree(program, after)
+    assert str(after).count("allocate") == 1 and str(after).count("@barrier()") == 3
+
+
+def test_programs_without_threads_are_left_alone() -> None:
+    program = parse_program("program p(x: float32[8]) -> (y: float32[8]) { for b in 8 blockIdx.x { y[b] = x[b] } }")
+    assert all(after is program for after in joined(program))
+
+
+@pytest.mark.parametrize(
+    ("body", "what", "why"),
+    [
+        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { y[u] = r[7 - u] }",
+         "threads share buffer 'r' of scope register", "the part u of index 7 - u is no formula"),
+        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { y[u] = r[(u + 1) % 8] }",
+         "threads share buffer 'r' of scope register", "accesses give its elements to different threads"),
+        ("allocate r: float32[1] in register for t in 8 threadIdx.x { r[0] = x[t] } for u in 8 threadIdx.x { y[u] = r[0] }",
+         "threads share buffer 'r' of scope register", "no thread is among its indices"),
+        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t//2] = x[t] } for u in 8 threadIdx.x { y[u] = r[u//2] }",
+         "threads share buffer 'r' of scope register", "its indices tell 4 of 8 threads apart"),
+        ("allocate r: float32[8] in register for i in 8 { r[i] = x[i] } for u in 8 threadIdx.x { y[u] = r[u] }",
+         "threads share buffer 'r' of scope register", "code outside the loops over threads uses it"),
+        ("for t in 8 threadIdx.x { y[t] = x[t] } if y[0] < 1.0f32 { for u in 8 threadIdx.x { y[u] = x[u] } }",
+         "a condition around loops over threads may differ from thread to thread", "it depends on buffer 'y'"),
+        ("for t in 8 threadIdx.x { for i in 2 { for u in 2 threadIdx.y { y[t] = x[t] } } }",
+         "the loops over threads of program 'p' are no nest", "a For stands between loop 't' and another over threads"),
+        ("for t in n threadIdx.x { y[t] = x[t] }", "the loops over threads of program 'p' are no nest", "the extent n of loop 't' is no constant"),
+        ("for t in 8 threadIdx.x { y[t] = x[t] } for u in 4 threadIdx.x { y[u] = x[u] @barrier() }",
+         "a barrier in loop 'u' is not reached by all threads of the group", "the loop has 4 threads, the group 8"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_joined_is_said(body: str, what: str, why: str) -> None:
+    program = parse_program(f"program p(x: float32[8]) -> (y: float32[8]) dims(n) {{ {body} }}")
+    with pytest.raises(LoopError) as caught:
+        joined(program)
+    assert what in caught.value.what and str(caught.value.why).startswith(why)
+    assert "# <-- here" in str(caught.value.where)
+
+
+# -- random programs --------------------------------------------------------------------------------------------------
+
+SIZE = 12
+SHAPES = {"all": (12, 1), "half": (6, 1), "plane": (3, 4), "slab": (2, 3)}
+SPREAD = (1, 5, 7, 11)  # prime to SIZE: a permutation of it
+
+
+class Writer:
+    """Phases over an output, two shared buffers (one of two places) and two of registers, under loops and conditions."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw, self.number = draw, 0
+
+    def fresh(self, stem: str) -> str:
+        self.number += 1
+        return f"{stem}{self.number}"
+
+    def phase(self, loops: tuple[str, ...]) -> str:
+        draw = self.draw
+        x, y = SHAPES[draw(st.sampled_from(sorted(SHAPES)))]
+        tx, ty = self.fresh("t"), self.fresh("u")
+        number = f"({tx} + {ty}*{x})" if y > 1 else tx
+        count = x * y
+
+        def place(writes: bool) -> str:
+            kind = draw(st.sampled_from(["s", "d", "r", "q", "y"]))
+            other = f"({number}*{draw(st.sampled_from(SPREAD))} + {draw(st.integers(0, 3))}) % {SIZE}"
+            at = draw(st.sampled_from([number, other])) if writes else draw(st.sampled_from([number, other, f"{SIZE - 1} - {number}", "3"]))
+            turn = f"{draw(st.sampled_from(loops))} % 2" if loops else str(draw(st.integers(0, 1)))
+            return {"s": f"s[{at}]", "d": f"d[{turn}, {at}]", "y": f"y[{at}]", "r": f"r[{number}]", "q": f"q[{draw(st.integers(0, 1))}*{SIZE} + {number}]"}[kind]
+
+        to = place(True)
+        same = to.partition("[")[0]
+        terms = [to, f"x[{number}]"] + [p for p in (place(False), place(False)) if p.partition("[")[0] != same]
+        store = f"{to} = ({' + '.join(f'{k + 1}*{t}' for k, t in enumerate(terms))}) % 97"
+        guard = draw(st.sampled_from(["", f"if {number} < {count - 1}"]))
+        inner = f"{guard} {{ {store} }}" if guard else store
+        return f"for {ty} in {y} threadIdx.y {{ for {tx} in {x} threadIdx.x {{ {inner} }} }}" if y > 1 else f"for {tx} in {x} threadIdx.x {{ {inner} }}"
+
+    def body(self, depth: int, loops: tuple[str, ...]) -> str:
+        parts = []
+        for _ in range(self.draw(st.integers(1, 3))):
+            kind = self.draw(st.sampled_from(["phase", "phase", "phase", "loop", "if", "alone"])) if depth < 2 else "phase"
+            if kind == "phase":
+                parts.append(self.phase(loops))
+            elif kind == "loop":
+                k = self.fresh("k")
+                parts.append(f"for {k} in {self.draw(st.sampled_from(['2', '3', 'n']))} {{ {self.body(depth + 1, (*loops, k))} }}")
+            elif kind == "if":
+                cond = f"{loops[-1]} < 1" if loops else "x[0] < 2"
+                parts.append(f"if {cond} {{ {self.body(depth + 1, loops)} }}")
+            else:
+                parts.append(f"y[{self.draw(st.integers(0, 11))}] = (s[{self.draw(st.integers(0, 11))}] + d[1, 2]*3) % 89")
+        return " ".join(parts)
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> str:
+    writer = Writer(draw)
+    start = "for t in 12 threadIdx.x { s[t] = x[t] d[0, t] = x[t] + 1 d[1, t] = x[t] + 2 r[t] = x[t] q[t] = 1 q[t + 12] = 2 y[t] = x[t] }"
+    allocate = "allocate s: int64[12] in shared allocate d: int64[2, 12] in shared allocate r: int64[12] in register allocate q: int64[24] in register"
+    return f"program g(x: int64[12]) -> (y: int64[12]) dims(n) {{ {allocate} {start} {writer.body(0, ())} }}"
+
+
+@settings(max_examples=60, deadline=None)
+@given(grids())
+def test_random_groups_mean_the_same_in_any_order(text: str) -> None:
+    program = parse_program(text)
+    for after in joined(program):
+        agree(program, after, seeds=4)
+    agree(program, lower_program(program, frozenset()), seeds=2)
