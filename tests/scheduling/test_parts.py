@@ -217,3 +217,12 @@ def test_what_padding_a_tile_refuses() -> None:
     text = text.replace("allocate t: float32[9]", "allocate t: float32[12]").replace("= 0.0f32", "= x[u]")
     with pytest.raises(ScheduleError, match="'A' is no sum of products"):
         sched(text).pad_tile("A")
+
+
+def test_parallel_loops_fuse_to_a_parallel_loop() -> None:
+    s = sched(STAGED)
+    for loop in ("b", "i", "j"):
+        s.parallel(loop)
+    assert s.loop(s.fuse("b", "i")).kind == "parallel"
+    with pytest.raises(ScheduleError, match=r"loop 'k' is serial already(.|\n)*parallel loops go with parallel ones"):
+        s.fuse("j", "k")

@@ -17,6 +17,8 @@ def fuse(program: Program, *loops: str, name: str | None = None) -> tuple[Progra
         for i in n { for j in 16 { block C(bi: n = i, bj: 16 = j) … } }
         → fuse("i", "j")
         for i_j in n*16 { block C(bi: n = i_j//16, bj: 16 = i_j % 16) … }
+
+    Parallel loops make a parallel loop: what each may do at once with its others, all may.
     """
     tree = Tree(program)
     if not loops:
@@ -30,8 +32,9 @@ def fuse(program: Program, *loops: str, name: str | None = None) -> tuple[Progra
         if free_vars(inner.extent).keys() & set(loops):
             raise tree.error("fuse", f"the extent of '{inner.var.name}' varies in the nest", (inner.var.name,))
     for f in nest:
-        if f.kind != "serial":
-            raise tree.error("fuse", f"loop '{f.var.name}' is {f.kind} already", {f.var.name: f.kind}, "fuse first, then bind, vectorize, unroll or parallel")
+        if f.kind not in ("serial", "parallel") or f.kind != nest[0].kind:
+            hint = "fuse first, then bind, vectorize or unroll; parallel loops go with parallel ones"
+            raise tree.error("fuse", f"loop '{f.var.name}' is {f.kind} already", {f.var.name: f.kind}, hint)
     if len(nest) == 1 and name is None:
         return program, loops[0]
     around = domain(path[:-1])
@@ -49,6 +52,6 @@ def fuse(program: Program, *loops: str, name: str | None = None) -> tuple[Progra
         rest = clean(floordiv(rest, nest[k].extent), within) if k else rest
     annotations = dict(a for f in nest for a in f.annotations)
     body = rewrite_loops(nest[-1].body, values, within)
-    return tree.replace(path, For(v, extent, body, "serial", tuple(annotations.items()))), v.name
+    return tree.replace(path, For(v, extent, body, nest[0].kind, tuple(annotations.items()))), v.name
 
 

@@ -52,10 +52,9 @@ def pad_tile(program: Program, block: str) -> tuple[Program, None]:
     factors = [term.a, term.b]
     held: list[list[Expr]] = [[], []]
     for c in asked:
-        at = [k for k, e in enumerate(factors) if free_vars(c).keys() & extents.keys() <= free_vars(e).keys()]
-        if not at:
-            raise tree.error(step, f"no factor of '{block}' varies with all of {c}", (block,))
-        for k in at:
+        asks = free_vars(c).keys() & extents.keys()
+        varies = [len(asks & free_vars(e).keys()) for e in factors]
+        for k in [k for k in range(2) if varies[k] == len(asks)] or [varies.index(max(varies))]:  # any does; who varies with it anyway does not grow
             held[k].append(c)
     a, z = (_where(all_of(cs), e) if cs else e for cs, e in zip(held, factors))
     new = replace(store, value=tidy(target + a * z, extents))

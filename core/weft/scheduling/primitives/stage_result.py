@@ -76,7 +76,7 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
             held.append(c)
         elif asks & driven:
             raise tree.error(step, f"the condition {c} of '{block}' mixes spatial and reduction loops", (block,))
-    kept = [s for s in loops if s.var.name not in reduced]
+    kept = [s for s in loops if s.var.name in driven]
     alone = {x.name: i for i, x in spatial if isinstance(x, Var)}
     added = {s.var.name: BlockIter(Var(tree.fresh(f"{s.var.name}_v"), dt.int64), s.extent) for s in kept if s.var.name not in alone}
     place = {s.var.name: (alone.get(s.var.name) or added[s.var.name]).var for s in kept}

@@ -1,0 +1,327 @@
+"""Matrix products and convolutions on grids: a tile of the result for each group, staged through shared memory, of which each thread keeps a part in registers.
+
+One plan serves all of them, as products are told by which loops move which factor (`products`): the loops of the left factor alone are the rows, those of
+the right one the columns, those of both, of batches and groups, go to groups of threads. Rows and columns are each one loop, however many axes they have (a
+convolution's pixels: an implicit GEMM); operands are staged by these loops, so that it does not matter how they are indexed, and what lies beyond a border
+or a tile's end is a zero in shared memory. What follows the product in its group is computed on the thread's part before it is stored.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+
+from weft.errors import ScheduleError
+from weft.expr.nodes import Expr, Select, Var, free_vars, walk
+from weft.loop.nodes import Block, Load, Program, Stmt, int_const, walk_stmts
+from weft.machine import Machine
+from weft.scheduling import access
+from weft.scheduling.patterns import inline_producers, split_blocks
+from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.schedule import Schedule
+from weft_gpu.schedules.fallback import schedule_launch
+from weft_gpu.schedules.products import Product, anchor_of, contiguous_loop, factors, find_product, narrow
+from weft_gpu.schedules.threads import most_threads, top_statements
+from weft_gpu.schedules.tiles import Problem, Tile, candidates, choose_tile
+
+LARGEST_UNIT = 32
+"""Taps of a window that a tile takes together, at most."""
+UNROLLED_TURNS = 8
+"""Elements that a thread copies into shared memory one after another, all of them on their way at once."""
+
+
+class ContractionRule(Rule):
+    """See the module."""
+
+    name = "contraction"
+    priority = 10
+
+    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
+        if machine.grid is None:
+            return Decline("no_grid", "the machine runs no grids")
+        if access.has_sequential_loop(program) or access.outside_blocks(program.body):
+            return Decline("loop_program", "statements or blocks stand outside a plain nest")
+        block = anchor_of(program)
+        if block is None:
+            return Decline("no_contraction", "the group has no single sum of products")
+        if all(i.kind == "reduce" for i in block.iters):
+            return Decline("one_element", "the result is one number, which no tile shares out")
+        return Offer(float(access.block_work(block)))
+
+    def apply(self, s: Schedule) -> None:
+        assert s.machine is not None
+        block = anchor_of(s.program)
+        assert block is not None
+        schedule_contraction(s, block.name, s.machine)
+
+
+def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
+    """Schedules the product `name` with what precedes it (in its operands, or each a launch) and what follows it (on the tile, or each a launch)."""
+    inline_producers(s)
+    split_blocks(s, name)
+    product = find_product(s, name)
+    if product.rows or product.columns:
+        schedule_tile(s, name, product, machine)
+    else:
+        schedule_direct(s, name, product, machine)
+    for statement in top_statements(s.program.body):
+        if not any(s.loop(x).kind.startswith("blockIdx") for x in _outer_loops(s, statement)):
+            schedule_launch(s, statement, machine)
+
+
+def _outer_loops(s: Schedule, statement: Stmt) -> list[str]:
+    (first, *_) = [b.name for b in walk_stmts(statement) if isinstance(b, Block)]
+    return s.loops(first)
+
+
+def schedule_direct(s: Schedule, name: str, product: Product, machine: Machine) -> None:
+    """Every element by a thread of its own, which reads both factors where they lie: depthwise convolutions, products element by element."""
+    s.reorder(*product.batch, *product.sums)
+    for x in product.batch:
+        s.parallel(x)
+    result = s.stage_result(name, product.sums[0], "register")
+    absorb(s, result)
+    s.decompose_reduction(name, product.sums[0])
+    flat = s.fuse(*product.batch)
+    group, thread = s.split(flat, [None, most_threads(machine)])
+    s.bind(group, "blockIdx.x")
+    s.bind(thread, "threadIdx.x")
+
+
+def absorb(s: Schedule, copy: str) -> None:
+    """Puts what follows, element by element, into the block that copies results out, as long as nobody else wants what is between."""
+    with suppress(ScheduleError):
+        while True:
+            (consumer,) = s.consumers(copy) or ("",)
+            if not consumer:
+                return
+            s.reverse_compute_inline(consumer)
+
+
+def flatten(s: Schedule, loops: tuple[str, ...]) -> str | None:
+    """One parallel loop of loops directly inside one another."""
+    for x in loops:
+        s.parallel(x)
+    return None if not loops else loops[0] if len(loops) == 1 else s.fuse(*loops)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The loops of a tile along one axis, in the order of memory: a group's, then those of a thread around its neighbours', then neighbouring elements.
+
+    None where there is one iteration.
+    """
+
+    grid: str | None = None
+    own: str | None = None
+    thread: str | None = None
+    lane: str | None = None
+
+    @property
+    def inner(self) -> list[str]:
+        """The loops within a group."""
+        return [x for x in (self.own, self.thread, self.lane) if x]
+
+    @property
+    def mine(self) -> list[str]:
+        """The loops of one thread."""
+        return [x for x in (self.own, self.lane) if x]
+
+
+def cut(s: Schedule, loop: str | None, threads: int, each: int, lanes: int) -> Axis:
+    """A loop as groups, threads and elements of one thread, neighbouring ones in lanes. No condition lies within lanes if the extent is a multiple."""
+    if loop is None:
+        return Axis()
+    lane = min(lanes, each)
+    n = int_const(s.loop(loop).extent)
+    last = None
+    if lane > 1 and n is not None and n % lane == 0:
+        loop, last = s.split(loop, [None, lane])
+    parts = [("own", each // lane), ("thread", threads), *([("lane", lane)] if last is None else [])]
+    parts = [(role, k) for role, k in parts if k > 1]
+    pieces = s.split(loop, [None, *(k for _, k in parts)]) if parts else [loop]
+    found = dict(zip((role for role, _ in parts), pieces[1:]))
+    return Axis(pieces[0], found.get("own"), found.get("thread"), found.get("lane") or last)
+
+
+def cut_sum(s: Schedule, loops: tuple[str, ...], depth: int, lanes: int) -> tuple[list[str], list[str]]:
+    """The loops of a sum in steps, and what is inside a step: whole inner loops, as far as they go, and a part of the next, as one loop of about
+    `depth` terms; or of one loop that is a multiple of `lanes` pieces of so many, so that no condition lies within them."""
+    inner: list[str] = []
+    outer = list(loops)
+    size = 1
+    while len(outer) > 1 and (n := int_const(s.loop(outer[-1]).extent)) is not None and size * n <= LARGEST_UNIT:
+        inner.insert(0, outer.pop())
+        size *= n
+    n = int_const(s.loop(outer[-1]).extent)
+    if not inner and 1 < lanes < depth and n is not None and n % lanes == 0:
+        pieces, lane = s.split(outer[-1], [None, lanes])
+        first, part = s.split(pieces, [None, depth // lanes])
+        return [*outer[:-1], first], [part, lane]
+    first, part = s.split(outer[-1], [None, max(1, depth // size)])
+    steps = [*outer[:-1], first]
+    s.reorder(*steps, part, *inner)
+    return steps, [s.fuse(part, *inner) if inner else part]
+
+
+def unit(s: Schedule, loops: tuple[str, ...]) -> int:
+    """Terms of a sum that `cut_sum` keeps together."""
+    size = 1
+    for x in reversed(loops[1:]):
+        n = int_const(s.loop(x).extent)
+        if n is None or size * n > LARGEST_UNIT:
+            break
+        size *= n
+    return size
+
+
+def schedule_tile(s: Schedule, name: str, product: Product, machine: Machine) -> None:
+    """See the module."""
+    view = access.LoopView.of(s, name)
+    sizes = [prod(view.extent(x) for x in group) for group in (product.batch, product.rows, product.columns, product.sums)]
+    pair = factors(s.block(name))
+    left, right = pair[1 - product.right], pair[product.right]
+    dtype = view.store.buffer.dtype
+    staged = (narrow(left).dtype.bytes, narrow(right).dtype.bytes)
+    tile = choose(s, Problem(sizes[0], sizes[1], sizes[2], sizes[3], unit(s, product.sums), dtype, staged), machine)
+    along = tuple(contiguous_loop(s, name, f) for f in (left, right))
+
+    s.reorder(*product.batch, *product.rows, *product.columns, *product.sums)
+    batch, row, column = (flatten(s, group) for group in (product.batch, product.rows, product.columns))
+    lanes = max(1, machine.vector_bits // 8 // max(staged))
+    rows, columns = (cut(s, x, tile.threads[k], tile.each[k], lanes) for k, x in enumerate((row, column)))
+    steps, terms = cut_sum(s, product.sums, tile.depth, lanes if set(along) & set(product.sums) else 1)
+    outer = [x for x in (batch, rows.grid, columns.grid) if x]
+    s.reorder(*outer, *steps, *terms, *rows.inner, *columns.inner)
+
+    result = s.stage_result(name, steps[0], "register")
+    absorb(s, result)
+    start = s.decompose_reduction(name, steps[0])
+    for b in (start, name, result):
+        s.specialize(b)
+    for b in (start, name):
+        s.pad_tile(b)
+    copies: dict[str, tuple[dict[str, str], bool]] = {}
+    for k, axis in enumerate((rows, columns)):
+        formula = narrow(factors(s.block(name))[product.right if k else 1 - product.right])
+        if isinstance(formula, Load) and formula.buffer.scope == "shared":
+            continue  # both factors are the same
+        inner = kept(s, name, formula, [*terms, *axis.inner])
+        copy = s.stage(name, terms[0], str(formula), "shared")
+        copies[copy] = dict(zip(inner, s.loops(copy)[-len(inner) :] if inner else ())), along[k] in product.sums
+    s.reorder(*threads_of(rows, columns), *terms, *rows.mine, *columns.mine)
+    mine = [*rows.mine, *columns.mine]
+    for k, axis in enumerate((rows, columns)):
+        formula = factors(s.block(name))[product.right if k else 1 - product.right]
+        if not axis.mine or not any(isinstance(e, Load) and e.buffer.scope == "shared" for e in walk(formula)):
+            continue
+        inner = kept(s, name, formula, mine)
+        if inner:
+            part = s.stage(name, mine[0], str(formula), "register")
+            loops = s.loops(part)[-len(inner) :]
+            own(s, loops, loops[-1] if inner[-1] == axis.lane else None)
+    own(s, mine, None)
+    bind_threads(s, rows.thread, columns.thread)
+    for b in (start, result):
+        place = dict(zip([*rows.inner, *columns.inner], s.loops(b)[len(outer) :]))
+        threads = [place[x] for x in threads_of(rows, columns)]
+        s.reorder(*threads, *(place[x] for x in mine))
+        lane = place.get(columns.lane or "")
+        own(s, [place[x] for x in mine], lane if lane and b == result and vectorizes(s, b, lane) else None)
+        bind_threads(s, rows.thread and place[rows.thread], columns.thread and place[columns.thread])
+    for copy, (loops_of, sums) in copies.items():
+        share_copy(s, copy, loops_of, sums, rows, columns, terms, tile)
+    for x, axis_name in zip(reversed(outer), ("blockIdx.x", "blockIdx.y", "blockIdx.z")):
+        s.bind(x, axis_name)  # type: ignore[arg-type]
+    for x in steps:
+        if s.loop(x).kind == "parallel":
+            s.serial(x)
+
+
+def choose(s: Schedule, problem: Problem, machine: Machine) -> Tile:
+    """The tile of the cost model, or of a record."""
+    best, able = choose_tile(problem, machine), candidates(problem, machine)
+    text = {f"{t.threads[0]}x{t.threads[1]} of {t.each[0]}x{t.each[1]} by {t.depth}": t for t in able}
+    default = next(name for name, t in text.items() if t == best)
+    return text[s.choose("tile", list(text), default)]
+
+
+def threads_of(rows: Axis, columns: Axis) -> list[str]:
+    return [x for x in (rows.thread, columns.thread) if x]
+
+
+def bind_threads(s: Schedule, row: str | None, column: str | None) -> None:
+    for x, axis in ((row, "threadIdx.y"), (column, "threadIdx.x")):
+        if x:
+            s.bind(x, axis)  # type: ignore[arg-type]
+
+
+def kept(s: Schedule, name: str, formula: Expr, loops: list[str]) -> list[str]:
+    """Which of the loops around a block a formula varies with: the dimensions of what `stage` makes of it."""
+    block = s.block(name)
+    used = free_vars(formula)
+    iters = {x.name: i.var.name for i, x in zip(block.iters, block.bindings) if isinstance(x, Var)}
+    return [x for x in s.loops(name) if x in loops and iters.get(x) in used]
+
+
+def own(s: Schedule, loops: list[str], lane: str | None) -> None:
+    """Loops that a thread keeps to itself: unrolled, neighbouring elements as a vector."""
+    for x in loops:
+        if s.loop(x).kind == "parallel":
+            s.serial(x)
+        if x == lane:
+            s.vectorize(x)
+        else:
+            s.unroll(x)
+
+
+def vectorizes(s: Schedule, name: str, loop: str) -> bool:
+    """Whether a loop's elements are stored side by side, all or none of them."""
+    view = access.LoopView.of(s, name)
+    return view.stride(view.store, loop) == 1 and loop not in free_vars(s.block(name).predicate)
+
+
+def share_copy(s: Schedule, copy: str, place: dict[str, str], sums: bool, rows: Axis, columns: Axis, terms: list[str], tile: Tile) -> None:
+    """What all threads of a group do together: each copies some elements, neighbours neighbouring ones, several at once where memory allows.
+
+    `place`: loops of the product → loops of the copy. `sums`: the operand is contiguous along the sum.
+    """
+    order = [place[x] for x in (*terms, *rows.inner, *columns.inner) if x in place]
+    if sums:
+        order = [*(x for x in order if x not in {place.get(t) for t in terms}), *(place[t] for t in terms if t in place)]
+    if not order:
+        return
+    lane = order[-1] if len(order) > 1 and reads_in_lanes(s, copy, order[-1]) else None
+    s.reorder(*order)
+    shared = [x for x in order if x != lane]
+    for loop in shared:
+        if s.loop(loop).kind == "serial":
+            s.parallel(loop)
+    flat = s.fuse(*shared)
+    down, across = tile.threads
+    n = int_const(s.loop(flat).extent)
+    assert n is not None
+    parts = [(role, k) for role, k in (("turns", -(-n // (across * down))), ("y", down), ("x", across)) if k > 1]
+    pieces = dict(zip((role for role, _ in parts), s.split(flat, [k for _, k in parts]))) if parts else {}
+    s.reorder(*(pieces[r] for r in ("y", "x", "turns") if r in pieces))
+    bind_threads(s, pieces.get("y"), pieces.get("x"))
+    if "turns" in pieces:
+        s.serial(pieces["turns"])
+        if (int_const(s.loop(pieces["turns"]).extent) or 0) <= UNROLLED_TURNS:
+            s.unroll(pieces["turns"])
+    elif not parts:
+        s.serial(flat)
+    if lane is not None:
+        own(s, [lane], lane)
+
+
+def reads_in_lanes(s: Schedule, name: str, loop: str) -> bool:
+    """Whether a copy reads along a loop elements side by side, under no condition that changes on the way."""
+    n = int_const(s.loop(loop).extent)
+    view, block = access.LoopView.of(s, name), s.block(name)
+    value = access.target(block).value
+    iters = {i.var.name for i, x in zip(block.iters, block.bindings) if loop in free_vars(x)}
+    conditions = [e.cond for e in walk(value) if isinstance(e, Select)]
+    plain = not any(iters & free_vars(c).keys() for c in conditions)
+    return n is not None and n in (2, 4, 8, 16) and plain and all(view.stride(x, loop) == 1 for x in view.loads)

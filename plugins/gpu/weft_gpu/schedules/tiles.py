@@ -1,0 +1,140 @@
+"""How large the tiles of a product are: of a group, of a thread, and of the sum; from a model of what a core does in a cycle."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+from weft.dtypes import DType
+from weft.machine import Machine
+from weft_gpu.schedules.threads import grid_of
+
+SPARE_REGISTERS = 32
+"""Registers of a thread that addresses, counters and what is on its way from memory take."""
+MOST_REGISTERS = 255
+"""Registers that one thread can name."""
+BUSY_THREADS = 512
+"""Threads of a core, in any number of groups, that hide how long memory takes."""
+GLOBAL_BYTES = 12.0
+"""Bytes that one core gets from far memory, second caches included, in a cycle, while all cores ask."""
+SHARED_BYTES = 128.0
+"""Bytes that the threads of a core read from shared memory in a cycle."""
+STEP_CYCLES = 60.0
+"""What each step of a sum costs a group beyond its work: two barriers, counters."""
+GROUP_CYCLES = 1500.0
+"""What a group costs beyond its steps: it starts, fills its first tile, and stores its results."""
+LANE_STEP_CYCLES = 12.0
+"""The same for one thread where threads are no more than iterations of a loop on a CPU: each step is a loop over all of them."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile: `threads` (rows, columns) of a group, of which each has `each` (rows, columns) elements; `depth` terms of the sum at a time."""
+
+    threads: tuple[int, int]
+    each: tuple[int, int]
+    depth: int
+
+    @property
+    def rows(self) -> int:
+        return self.threads[0] * self.each[0]
+
+    @property
+    def columns(self) -> int:
+        return self.threads[1] * self.each[1]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A product as tiles see it: extents (symbolic ones guessed), how the sum is cut, and what the operands are."""
+
+    batch: int
+    rows: int
+    columns: int
+    terms: int
+    depth_unit: int
+    """The depth of a tile is a multiple of it: taps of a window that stay together."""
+    dtype: DType
+    staged: tuple[int, int]
+    """Bytes of one element of each operand as it is staged: rows', columns'."""
+
+
+def choose_tile(p: Problem, machine: Machine) -> Tile:
+    """The tile whose groups take the least time, of those that fit."""
+    return min(candidates(p, machine), key=lambda t: (cycles(p, t, machine), t.threads[0] * t.threads[1], t.each))
+
+
+def candidates(p: Problem, machine: Machine) -> list[Tile]:
+    """Tiles that the machine's limits allow and that do not reach far beyond the product's ends; at least one."""
+    grid = grid_of(machine)
+    shared = machine.scopes["shared"].size if "shared" in machine.scopes else None
+    lanes = max(1, machine.lanes(p.dtype))
+    sizes = sorted({1, 2, 4, 8, *([lanes] if lanes <= 8 else [])})
+    found = []
+    for ty, tx, rows, columns in product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16, 32), sizes, sizes):
+        threads = ty * tx
+        if threads > grid.threads or tx > grid.threads_per_axis[0] or ty > grid.threads_per_axis[1] or threads > 512:
+            continue
+        if ty * rows >= 2 * max(1, p.rows) or tx * columns >= 2 * max(1, p.columns):
+            continue
+        if registers(rows, columns, p.dtype) * threads > grid.registers or registers(rows, columns, p.dtype) > MOST_REGISTERS:
+            continue
+        for depth in depths(p, machine):
+            tile = Tile((ty, tx), (rows, columns), depth)
+            if shared is None or shared_bytes(p, tile) <= shared:
+                found.append(tile)
+    return found or [Tile((1, 1), (1, 1), 1)]
+
+
+def registers(rows: int, columns: int, dtype: DType) -> int:
+    """Of 32 bits, that a thread takes for its results and operands."""
+    return (rows * columns + rows + columns) * max(1, dtype.scalar.bytes // 4) + SPARE_REGISTERS
+
+
+def depths(p: Problem, machine: Machine) -> list[int]:
+    """How many terms of the sum may be staged at once."""
+    wanted = (8, 16, 32) if grid_of(machine).warp > 1 else (16, 32, 64, 128)
+    return sorted({max(1, min(w, p.terms) // p.depth_unit) * p.depth_unit for w in wanted})
+
+
+def padding(machine: Machine, dtype: DType) -> int:
+    """Elements between the rows of a staged operand that keep threads, which write along its columns, from one bank."""
+    return machine.lanes(dtype) if grid_of(machine).warp > 1 else 0
+
+
+def shared_bytes(p: Problem, t: Tile) -> int:
+    """Of both staged tiles."""
+    return t.depth * (t.rows * p.staged[0] + t.columns * p.staged[1])
+
+
+def cycles(p: Problem, t: Tile, machine: Machine) -> float:
+    """Of the whole product on the machine.
+
+    A core is busy with the groups that it has at once; what bounds it is arithmetic, shared memory or far memory, whichever is slowest. Where fewer
+    threads are there than hide how long memory takes, it waits.
+    """
+    grid = grid_of(machine)
+    groups = p.batch * -(-p.rows // t.rows) * -(-p.columns // t.columns)
+    threads = t.threads[0] * t.threads[1]
+    steps = -(-p.terms // t.depth)
+    work = float(steps * t.depth * t.rows * t.columns)
+    arithmetic = 2 * work / max(1, machine.flops(p.dtype))
+    fetched = steps * shared_bytes(p, t)
+    if grid.warp == 1:
+        # Threads are iterations; what they share lies in the first cache, and a group is one core's loop.
+        loads = steps * t.depth * threads * (t.each[0] + t.each[1] / max(1, machine.lanes(p.dtype)))
+        group = arithmetic + loads / 2 + fetched / GLOBAL_BYTES + steps * threads * LANE_STEP_CYCLES + GROUP_CYCLES / 4
+        return group * max(1.0, groups / machine.cores)
+    warps = -(-threads // grid.warp)
+    idle = warps * grid.warp / threads
+    read = steps * t.depth * threads * (t.each[0] * p.staged[0] + t.each[1] * p.staged[1]) / 4.0  # neighbours read the same rows, which costs once
+    resident = max(1, min(grid.resident // (warps * grid.warp), grid.registers // (registers(*t.each, p.dtype) * warps * grid.warp)))
+    scope = machine.scopes.get("shared")
+    if scope is not None and scope.size:
+        resident = max(1, min(resident, 2 * scope.size // max(1, shared_bytes(p, t))))
+    at_once = min(resident, -(-groups // machine.cores))
+    waiting = max(1.0, BUSY_THREADS / (at_once * threads))
+    bound = max(arithmetic * idle, read / SHARED_BYTES, fetched / GLOBAL_BYTES)
+    group = bound * math.sqrt(waiting) + (steps * STEP_CYCLES + GROUP_CYCLES) / at_once
+    return group * -(-groups // machine.cores)
