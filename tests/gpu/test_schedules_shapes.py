@@ -72,6 +72,22 @@ def test_rows(op: Operator, dims: tuple[int | str, ...], more: tuple[tuple[int, 
         assert rule == wanted
 
 
+TRANSPOSED: list[tuple[tuple[int, ...], tuple[int | str, ...], bool]] = [
+    ((1, 0), (40, 50), True), ((0, 2, 3, 1), (2, 3, 5, 70), False), ((0, 2, 1), (3, 9, 33), True), ((1, 0), ("n", 50), True), ((1, 0), ("n", "m"), True),
+    ((2, 1, 0), (20, 6, 17), True), ((0, 2, 1, 3), (2, 12, 6, 64), False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("axes,dims,tiled", TRANSPOSED, ids=str)
+def test_transpositions(axes: tuple[int, ...], dims: tuple[int | str, ...], tiled: bool, machine: str) -> None:
+    """By tiles in shared memory, whose rows are one longer than a tile; not where a direction is too short, or what is contiguous stays so."""
+    (program,) = programs(graph(Transpose(axes), dims))
+    rule, made = check(program, machine)
+    shared = [x.buffer for x in walk_stmts(made.body) if isinstance(x, Allocate) and x.buffer.scope == "shared"]
+    assert rule == "elementwise" and [str(b.shape[-1]) for b in shared] == ["33"] * tiled
+
+
 def test_a_long_sum_takes_two_launches_and_a_short_one_a_group() -> None:
     (long,) = programs(graph(ReduceSum((0,)), (5000,)))
     _, program = check(long, "wide")

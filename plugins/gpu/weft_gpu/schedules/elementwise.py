@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from weft.errors import ScheduleError
 from weft.expr.affine import affine
 from weft.expr.nodes import Expr
-from weft.loop.nodes import Load, Program, int_const
+from weft.loop.nodes import Allocate, Load, Program, int_const, walk_stmts
 from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.patterns import inline_producers, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_gpu.schedules.threads import GROUP, spread
+from weft_gpu.schedules.threads import GROUP, grid_of, most_threads, share, spread
+
+
+TILE = 32
+"""Elements along each side of a tile that is transposed."""
 
 
 class ElementwiseRule(Rule):
@@ -38,9 +43,9 @@ class ElementwiseRule(Rule):
 
 def schedule_elementwise(s: Schedule, name: str, machine: Machine) -> None:
     """Schedules one block without reduction, under loops of its own, as a launch."""
-    loops = s.loops(name)
-    if not loops:
+    if not s.loops(name) or transpose(s, name, machine):
         return
+    loops = s.loops(name)
     lanes = vector_lanes(s, name, machine)
     if lanes > 1:
         if access.LoopView.of(s, name).extents[loops[-1]] == lanes:
@@ -51,6 +56,70 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine) -> None:
         s.vectorize(lane)
     if loops:
         spread(s, name, loops, machine)
+
+
+def transpose(s: Schedule, name: str, machine: Machine) -> bool:
+    """Schedules a block that reads memory across the direction in which it writes it, by tiles in shared memory; False if it is none.
+
+    A tile's rows are read contiguously and its columns written so; its rows are one element longer, so that a column lies in as many banks as it has elements.
+    """
+    found = _crossing(s, name)
+    if found is None:
+        return False
+    buffer, across, inner = found
+    side = min(TILE, most_threads(machine))
+    beside = max(1, min(TILE // 4, grid_of(machine).threads // side, grid_of(machine).threads_per_axis[1]))
+    trial = Schedule(s.program, machine)
+    try:
+        size = _tile(trial, name, buffer, across, inner, side, beside, machine)
+    except ScheduleError:
+        return False
+    if size is None or size > side * (side + 1):
+        return False
+    _tile(s, name, buffer, across, inner, side, beside, machine)
+    return True
+
+
+def _crossing(s: Schedule, name: str) -> tuple[str, str, str] | None:
+    """The buffer that a block reads across, the loop along which its elements are neighbours, and the one along which the block's are."""
+    if len(list(access.stores(s.block(name)))) != 1:
+        return None
+    view = access.LoopView.of(s, name)
+    inner = view.loops[-1]
+    if view.stride(view.store, inner) != 1 or view.extent(inner) < TILE // 4:
+        return None
+    for x in view.loads:
+        across = next((y for y in view.loops[:-1] if view.stride(x, y) == 1), None)
+        several = len({y.indices for y in view.loads if y.buffer.name == x.buffer.name}) > 1
+        if across is not None and view.stride(x, inner) not in (0, 1) and not several and view.extent(across) >= TILE // 4:
+            return x.buffer.name, across, inner
+    return None
+
+
+def _tile(s: Schedule, name: str, buffer: str, across: str, inner: str, side: int, beside: int, machine: Machine) -> int | None:
+    """Schedules the block by tiles of `side` in both directions; elements of the tile in shared memory."""
+    loops = s.loops(name)
+    outer = [x for x in loops if x not in (across, inner)]
+    rows, row = s.split(across, [None, side])
+    columns, column = s.split(inner, [None, side])
+    s.reorder(*outer, rows, columns, row, column)
+    copy = s.cache_read(name, buffer, "shared")
+    shared = access.target(s.block(copy)).buffer.name
+    s.compute_at(copy, columns)
+    s.compact_buffer(shared, align=side + 1)
+    held = next(x.buffer for x in walk_stmts(s.program.body) if isinstance(x, Allocate) and x.buffer.name == shared)
+    size: int | None = 1
+    for d in held.shape:
+        n = int_const(d)
+        size = None if size is None or n is None else size * n
+    group = s.fuse(*outer, rows, columns)
+    own = s.loops(copy)[s.loops(copy).index(group) + 1 :]
+    for block, down, along in ((copy, own[:-1], own[-1:]), (name, [row], [column])):
+        share(s, block, along, machine, side)
+        share(s, block, down, machine, beside, "threadIdx.y")
+    s.parallel(group)
+    s.bind(group, "blockIdx.x")
+    return size
 
 
 def vector_lanes(s: Schedule, name: str, machine: Machine) -> int:

@@ -101,8 +101,10 @@ def share(s: Schedule, name: str, loops: list[str], machine: Machine, threads: i
     s.parallel(flat)
     if n is None or n > threads:
         turns, thread = s.split(flat, [None, threads])
-        s.reorder(thread, turns)
         s.serial(turns)
+        inside = [f.var.name for f in nest_of(s.loop(turns).body)[1:]]
+        inner = [x for x in inside if s.loop(x).kind.startswith("threadIdx")]
+        s.reorder(thread, *inner, turns)
     else:
         thread = flat
     s.bind(thread, axis)
