@@ -29,6 +29,9 @@ class Stream:
     waiting: list[Callable[[], None]] = field(default_factory=list)
     captured: list[Callable[[], None]] | None = None
 
+    def __int__(self) -> int:
+        return id(self)
+
     def add(self, work: Callable[[], None]) -> None:
         (self.waiting if self.captured is None else self.captured).append(work)
 

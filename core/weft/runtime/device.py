@@ -41,6 +41,16 @@ class Slice:
 
 
 @dataclass(frozen=True)
+class Borrowed:
+    """Another library's row-major tensor in a device's memory: where it is, and what its bytes mean. `owner` keeps it there."""
+
+    place: Slice
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    owner: object
+
+
+@dataclass(frozen=True)
 class Started:
     """One kernel to be launched: its buffers (inputs, outputs, then scratch), and the sizes that only a run knows."""
 
@@ -127,6 +137,17 @@ class Device(ABC):
         Kernels only read inputs and constants, whose arrays may be read-only.
         """
         return Memory(data.nbytes, data.reshape(-1).view(np.uint8))
+
+    def borrow(self, value: Any, name: str) -> Borrowed | None:
+        """Another library's tensor that lies in this device's memory, to be read and written where it is; None if it lies somewhere else.
+
+        Tensors at one address are one `Memory`, so that what was prepared for them is found again. What their library has started is done before what is
+        launched from now on.
+
+        Raises:
+            InputError: it lies here, and not so that kernels can take it; calls it `name`.
+        """
+        return None
 
     def reserve(self, size: int) -> Memory:
         """`size` bytes of the device's memory.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -45,6 +46,31 @@ class _Lender:
         self.__array_interface__ = {"version": 3, "data": (address, readonly), "shape": shape, "strides": strides, "typestr": f"|V{dtype.itemsize}"}
 
 
+@dataclass(frozen=True)
+class Foreign:
+    """A tensor of another library, wherever it lies: the address of its first element, and what its bytes mean. `strides` in bytes, None if row-major.
+
+    It stays as it is for as long as `capsule` is held.
+    """
+
+    capsule: object
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    dtype: np.dtype[Any]
+    readonly: bool
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether its elements lie one after another."""
+        step = self.dtype.itemsize
+        for size, stride in zip(reversed(self.shape), reversed(self.strides or ())):
+            if size > 1 and stride != step:
+                return False
+            step *= size
+        return True
+
+
 def from_dlpack(value: Any, name: str) -> np.ndarray[Any, Any]:
     """`value` (which has `__dlpack__`) as an array over the same memory.
 
@@ -58,8 +84,20 @@ def from_dlpack(value: Any, name: str) -> np.ndarray[Any, Any]:
             why="this executable runs on the CPU",
             hint="copy it to the CPU first",
         )
+    found = foreign_tensor(value, name)
+    if 0 in found.shape:
+        return np.empty(found.shape, found.dtype)
+    return np.asarray(_Lender(found.capsule, found.address, found.shape, found.strides, found.dtype, found.readonly)).view(found.dtype)
+
+
+def foreign_tensor(value: Any, name: str, **asked: Any) -> Foreign:
+    """What `value.__dlpack__` tells of a tensor; `asked` goes to it, the consumer's stream, say.
+
+    Raises:
+        InputError: it tells nothing that can be used.
+    """
     try:
-        capsule = value.__dlpack__()
+        capsule = value.__dlpack__(**asked)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"input '{name}' cannot be read through DLPack", why=str(error)) from error
     api = ctypes.pythonapi
@@ -82,9 +120,12 @@ def from_dlpack(value: Any, name: str) -> np.ndarray[Any, Any]:
     rank = tensor.ndim
     shape = tuple((ctypes.c_int64 * rank).from_address(tensor.shape)) if rank else ()
     strides = tuple(s * dtype.itemsize for s in (ctypes.c_int64 * rank).from_address(tensor.strides)) if rank and tensor.strides else None
-    if 0 in shape:
-        return np.empty(shape, dtype)
-    return np.asarray(_Lender(capsule, tensor.data + tensor.byte_offset, shape, strides, dtype, readonly)).view(dtype)
+    return Foreign(capsule, (tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, readonly)
+
+
+def on_another_device(value: Any) -> bool:
+    """Whether a tensor lies where the CPU cannot read it."""
+    return hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) not in (DEVICE_CPU, DEVICE_CUDA_HOST)
 
 
 def as_array(value: Any, name: str) -> np.ndarray[Any, Any]:

@@ -151,8 +151,10 @@ class Executable:
         """Inputs by name → outputs by name.
 
         Args:
-            inputs: numpy arrays, or anything with `__dlpack__` or `__array__`; dtypes must be exactly those of `self.inputs`.
-            out: storage for some or all outputs: contiguous writable arrays of their dtype and size.
+            inputs: numpy arrays, or anything with `__dlpack__` or `__array__`; dtypes must be exactly those of `self.inputs`. A tensor in the memory of a
+                device of the plan is taken where it lies, if the device can (`weft-cuda`).
+            out: storage for some or all outputs: contiguous writable arrays of their dtype and size, on the host or as inputs may lie. They are filled, and
+                what was given is in the result.
 
         Raises:
             InputError: an input or `out` that is missing, unknown, or of another dtype, rank or size.

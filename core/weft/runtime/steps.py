@@ -16,8 +16,8 @@ import numpy as np
 from weft.dtypes import dtype
 from weft.errors import ExecutionError, InputError, WeftError
 from weft.runtime.arrays import Array, aligned_empty
-from weft.runtime.device import Device, Memory, Slice, Started, blamed, open_device
-from weft.runtime.dlpack import as_array
+from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed, open_device
+from weft.runtime.dlpack import as_array, on_another_device
 from weft.runtime.formulas import Formula, formula, symbol_of
 from weft.runtime.native import NativeSegment, check_names, fill, storage, wrong_type
 from weft.runtime.plan import HOST, Copy, DataSymbol, DeviceCall, Manifest, Native, TensorInfo
@@ -28,12 +28,17 @@ _READY = 16
 
 @dataclass
 class _Call:
-    """What one call knows: the symbols bound so far, sizes that are not checked yet, the values in the host's memory, those in devices'."""
+    """What one call knows: the symbols bound so far, sizes that are not checked yet, the values in the host's memory, those in devices', and callers'
+    storage for outputs in devices' memory.
+    """
 
     symbols: dict[str, int] = field(default_factory=dict)
     open: list[tuple[TensorInfo, int, int]] = field(default_factory=list)  # a value, an axis, its size
     host: dict[str, Array] = field(default_factory=dict)
     there: dict[tuple[str, str], Slice] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of values whose sizes have been checked, or will be
+    storage: dict[str, tuple[str, Borrowed]] = field(default_factory=dict)  # an output → a device, where on it
+    owners: list[object] = field(default_factory=list)
 
 
 @dataclass
@@ -103,16 +108,17 @@ class Steps:
     def execute(self, values: Sequence[Any], out: Mapping[str, Any] | None = None) -> list[Array]:
         """Inputs in order → outputs in order; `out` is storage by name for some of them."""
         call = _Call()
-        for i, (info, value) in enumerate(zip(self._manifest.inputs, values)):
-            self._bind(call, i, info, value)
-        targets = self._targets(out or {})
+        for info, value in zip(self._manifest.inputs, values):
+            self._bind(call, info, value)
+        targets = self._targets(call, out or {})
         try:
             self._run(call)
         except (KeyError, ZeroDivisionError, RecursionError) as error:  # devices' own are caught where they happen
             what = f"{error} is not known" if isinstance(error, KeyError) else str(error)
             message = f"a size that the plan of '{self._manifest.name}' needs cannot be computed"
             raise ExecutionError(message, why=what, hint="compile the model again") from None
-        results = [call.host[o.name] for o in self._manifest.outputs]
+        given = {k: out[o.name] for k, o in enumerate(self._manifest.outputs) if o.name in call.storage} if out else {}
+        results = [given[k] if k in given else call.host[o.name] for k, o in enumerate(self._manifest.outputs)]
         for k, target in targets.items():
             if target.shape != results[k].shape:
                 info = self._manifest.outputs[k]
@@ -126,11 +132,13 @@ class Steps:
             try:
                 for k, step in enumerate(self._manifest.steps):
                     if isinstance(step, Native):
-                        self._native(call, k, step)
+                        self._native(call, k, step, held)
                     elif isinstance(step, Copy):
                         self._copy(call, step, held)
                     else:
                         self._launch(call, k, self._devices[k], held[step.device])
+                for name, (device, borrowed) in call.storage.items():
+                    self._store(call, name, held[device], borrowed)
             except BaseException:
                 for name in self._manifest.devices:
                     held[name].ready.clear()
@@ -139,15 +147,56 @@ class Steps:
                 raise
 
     # -- inputs and outputs
-    def _bind(self, call: _Call, i: int, info: TensorInfo, value: Any) -> None:
+    def _bind(self, call: _Call, info: TensorInfo, value: Any) -> None:
+        found = self._borrowed(call, info, value)
+        if found is not None:
+            device, borrowed = found
+            if borrowed.dtype != self._shapes[info.name].of or len(borrowed.shape) != len(info.shape):
+                raise wrong_type(info, self._shapes[info.name].of, np.broadcast_to(np.empty((), borrowed.dtype), borrowed.shape))
+            call.there[device, info.name] = borrowed.place
+            if info.name in self._sources:  # sizes are in its data
+                self._keep(call, info, self._read(open_device(device), borrowed.place, np.empty(borrowed.shape, borrowed.dtype), info.name))
+                return
+            call.shapes[info.name] = borrowed.shape
+            call.open += [(info, axis, size) for axis, size in enumerate(borrowed.shape)]
+            self._agree(call)
+            return
         array = value if type(value) is np.ndarray else as_array(value, info.name)
         if array.dtype != self._shapes[info.name].of or array.ndim != len(info.shape):
             raise wrong_type(info, self._shapes[info.name].of, array)
         self._keep(call, info, np.ascontiguousarray(array).reshape(array.shape))
 
+    def _borrowed(self, call: _Call, info: TensorInfo, value: Any) -> tuple[str, Borrowed] | None:
+        """The device of the plan in whose memory a caller's tensor lies, and where; None if it lies in none."""
+        if type(value) is np.ndarray or not on_another_device(value):
+            return None
+        for name in self._manifest.devices:
+            device = open_device(name)
+            with blamed(name, f"borrowing '{info.name}'"):
+                found = device.borrow(value, info.name)
+            if found is not None:
+                call.owners.append(found.owner)
+                return name, found
+        return None
+
+    def _read(self, device: Device, source: Slice, array: Array, name: str) -> Array:
+        """The array, filled with what lies in a device's memory."""
+        with device.lock, blamed(device.name, f"the copy of '{name}'"):
+            device.synchronize()
+            device.read(source, array)
+        return array
+
+    def _on_host(self, call: _Call, held: Mapping[str, _Held], name: str) -> Array:
+        """A value as an array of the host; one that a caller gave or wants in a device's memory alone is read from there."""
+        if name not in call.host:
+            device = next(d for d, n in call.there if n == name)
+            call.host[name] = self._read(held[device].device, call.there[device, name], self._fresh(call, name), name)
+        return call.host[name]
+
     def _keep(self, call: _Call, info: TensorInfo, array: Array) -> None:
         """A value of the host, and the symbols that it binds or must agree with."""
         call.host[info.name] = array
+        call.shapes[info.name] = array.shape
         call.open += [(info, axis, size) for axis, size in enumerate(array.shape)]
         for s in self._sources.get(info.name, ()):
             if s.index >= array.size:
@@ -172,7 +221,7 @@ class Steps:
                 continue
             if wanted != given:
                 shown = str(wanted) if isinstance(info.shape[axis], int) else f"{wanted} ({info.shape[axis]})"
-                raise self._disagree(info, call.host[info.name].shape, f"has size {given} on axis {axis}, expected {shown}")
+                raise self._disagree(info, call.shapes[info.name], f"has size {given} on axis {axis}, expected {shown}")
         call.open = later
 
     def _disagree(self, info: TensorInfo, shape: tuple[int, ...], what: str) -> WeftError:
@@ -180,10 +229,42 @@ class Steps:
             return InputError(f"input '{info.name}' {what}", where=str(info), why=f"its shape is {list(shape)}")
         return ExecutionError(f"'{info.name}' of '{self._manifest.name}' {what}", where=str(info), hint="compile the model again")
 
-    def _targets(self, out: Mapping[str, Any]) -> dict[int, Array]:
+    def _targets(self, call: _Call, out: Mapping[str, Any]) -> dict[int, Array]:
+        """Callers' arrays for outputs; those in devices' memory are noted in the call."""
         outputs = self._manifest.outputs
         check_names(self._manifest.name, out, outputs)
-        return {k: storage(info, self._shapes[info.name].of, out[info.name]) for k, info in enumerate(outputs) if info.name in out}
+        targets = {}
+        for k, info in enumerate(outputs):
+            if info.name in out:
+                found = self._borrowed(call, info, out[info.name])
+                if found is not None:
+                    if found[1].dtype != self._shapes[info.name].of or len(found[1].shape) != len(info.shape):
+                        why = f"it is {found[1].dtype}{list(found[1].shape)}"
+                        raise InputError(f"storage for output '{info.name}' does not fit", where=str(info), why=why)
+                    call.storage[info.name] = found
+                else:
+                    targets[k] = storage(info, self._shapes[info.name].of, out[info.name])
+        return targets
+
+    def _place(self, call: _Call, name: str, borrowed: Borrowed) -> Slice:
+        """A caller's storage in a device's memory.
+
+        Raises:
+            InputError: it has another size than the output.
+        """
+        shape = self._shapes[name]
+        if shape.size(call.symbols) != borrowed.shape:
+            what = f"storage for output '{name}' has shape {list(borrowed.shape)}, the result has {list(shape.size(call.symbols))}"
+            raise InputError(what, where=str(shape.info))
+        return borrowed.place
+
+    def _store(self, call: _Call, name: str, held: _Held, borrowed: Borrowed) -> None:
+        """Brings an output to the caller's storage, where no kernel has written it there, and waits until it is there."""
+        place = self._place(call, name, borrowed)
+        with blamed(held.device.name, f"the copy of '{name}'"):
+            if call.there.get((held.device.name, name)) != place:
+                held.device.write(place, call.host[name])
+            held.device.synchronize()
 
     # -- devices
     @contextmanager
@@ -220,14 +301,16 @@ class Steps:
             raise ExecutionError(f"no memory for '{name}' of '{self._manifest.name}'", where=str(shape.info), why=str(error)) from None
 
     # -- steps
-    def _native(self, call: _Call, number: int, step: Native) -> None:
-        results = self._segments[number].execute([call.host[name] for name in step.inputs])
+    def _native(self, call: _Call, number: int, step: Native, held: Mapping[str, _Held]) -> None:
+        results = self._segments[number].execute([self._on_host(call, held, name) for name in step.inputs])
         for name, array in zip(step.outputs, results):
             self._keep(call, self._shapes[name].info, array)
 
     def _copy(self, call: _Call, step: Copy, held: Mapping[str, _Held]) -> None:
         if step.source == HOST:
-            array = call.host[step.value]
+            if (step.target, step.value) in call.there:  # a caller's tensor lies there
+                return
+            array = self._on_host(call, held, step.value)
             if held[step.target].device.shares_memory:
                 call.there[step.target, step.value] = self._shared(held[step.target], array, f"sharing '{step.value}'")
                 return
@@ -236,12 +319,14 @@ class Steps:
                 held[step.target].device.write(room, array)
             call.there[step.target, step.value] = room
             return
-        device = held[step.source].device
+        device, place = held[step.source].device, call.there[step.source, step.value]
+        if step.value in call.storage and call.storage[step.value][1].place == place:
+            return  # the caller wants it where it is
         array = call.host[step.value] if device.shares_memory else self._fresh(call, step.value)
         with blamed(step.source, f"the copy of '{step.value}'"):
             device.synchronize()
             if not device.shares_memory:
-                device.read(call.there[step.source, step.value], array)
+                device.read(place, array)
         call.host[step.value] = array
 
     def _launch(self, call: _Call, number: int, compiled: _Device, held: _Held) -> None:
@@ -265,6 +350,8 @@ class Steps:
             if held.device.shares_memory:
                 call.host[name] = self._fresh(call, name)
                 call.there[step.device, name] = self._shared(held, call.host[name], f"sharing '{name}'")
+            elif name in call.storage and call.storage[name][0] == step.device:
+                call.there[step.device, name] = self._place(call, name, call.storage[name][1])
             else:
                 call.there[step.device, name] = self._memory(held, name, self._shapes[name].bytes(env))
         there = [call.there[step.device, name] for name in (*step.inputs, *step.outputs)]

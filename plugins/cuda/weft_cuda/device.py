@@ -7,16 +7,18 @@ a graph of the driver, which starts in one call.
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from weft.errors import ExecutionError
+from weft.errors import ExecutionError, InputError
 from weft.machine import Grid
 from weft.runtime.arrays import Array
-from weft.runtime.device import Device, Memory, Slice, Started, blamed
+from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed
+from weft.runtime.dlpack import foreign_tensor
 from weft_cuda.driver import Driver, DriverError, driver
 from weft_gpu.image import Kernel, unpack
 from weft_gpu.launch import grid_of
@@ -25,6 +27,13 @@ STAGED = 1 << 20
 """Bytes of the page-locked room through which small arrays are copied: the copy runs on while its caller does."""
 _SMALL = 2 << 20
 """Smaller pieces of memory share pages of the driver's."""
+
+ALIGNED = 16
+"""Bytes that one thread moves at once: what kernels take begins at a multiple of them."""
+_FOREIGN = 256
+"""Places of other libraries' tensors that are known again."""
+_CUDA, _MANAGED = 2, 13
+"""Devices of DLPack."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,7 @@ class CudaDevice(Device):
             self._stage = int(self._driver("cuMemHostAlloc", STAGED, 0))
             self._staged = self._driver("cuEventCreate", self._driver.api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
         self._small = 0
+        self._foreign: dict[int, Memory] = {}
         self._recording = False
         self._records: list[tuple[str, Any, Any]] = []
         self._since: Any = None
@@ -137,6 +147,23 @@ class CudaDevice(Device):
         with self._current():
             self._driver("cuMemcpyDtoHAsync", data.ctypes.data, source.memory.handle + source.offset, data.nbytes, self.stream)
             self._driver("cuStreamSynchronize", self.stream)
+
+    def borrow(self, value: Any, name: str) -> Borrowed | None:
+        kind, ordinal = (int(n) for n in value.__dlpack_device__())
+        if kind not in (_CUDA, _MANAGED) or ordinal != self.ordinal:
+            return None
+        found = foreign_tensor(value, name, stream=int(self.stream))
+        if not found.is_row_major:
+            raise InputError(f"'{name}' does not lie row by row", why=f"its strides are {list(found.strides or ())} bytes", hint="make it contiguous")
+        if found.address % ALIGNED:
+            raise InputError(f"'{name}' does not begin at a multiple of {ALIGNED} bytes", hint="copy it: it is a piece of a larger tensor")
+        memory = self._foreign.get(found.address)
+        if memory is None:
+            while len(self._foreign) >= _FOREIGN:
+                self._foreign.pop(next(iter(self._foreign)))
+            memory = self._foreign[found.address] = Memory(0, found.address)
+        size = math.prod(found.shape) * found.dtype.itemsize
+        return Borrowed(Slice(memory, 0, size), found.dtype, found.shape, (found.capsule, value))
 
     # -- kernels
     def load(self, image: bytes, entries: Mapping[str, int]) -> Module:
