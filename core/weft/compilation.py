@@ -34,7 +34,7 @@ from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.plan import Native, TensorInfo
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
-from weft.scheduling.scopes import overflow
+from weft.scheduling.scopes import exceeds_grid, overflow
 from weft.weights import Weights, let_go
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class Compilation:
                 declines += [(name, f"{d.code}: {d.reason}") for name, d in declined if (name, f"{d.code}: {d.reason}") not in declines]
                 try:
                     rule.apply(schedule)
-                    wrong = overflow(schedule.program, self.target.machine)
+                    wrong = overflow(schedule.program, self.target.machine) or exceeds_grid(schedule.program, self.target.machine)
                     if wrong is None:
                         break
                     raise ScheduleError(f"it {wrong}")

@@ -252,7 +252,8 @@ class Writer:
             other = f"({number}*{draw(st.sampled_from(SPREAD))} + {draw(st.integers(0, 3))}) % {SIZE}"
             at = draw(st.sampled_from([number, other])) if writes else draw(st.sampled_from([number, other, f"{SIZE - 1} - {number}", "3"]))
             turn = f"{draw(st.sampled_from(loops))} % 2" if loops else str(draw(st.integers(0, 1)))
-            return {"s": f"s[{at}]", "d": f"d[{turn}, {at}]", "y": f"y[{at}]", "r": f"r[{number}]", "q": f"q[{draw(st.integers(0, 1))}*{SIZE} + {number}]"}[kind]
+            own = f"q[{draw(st.integers(0, 1))}*{SIZE} + {number}]"
+            return {"s": f"s[{at}]", "d": f"d[{turn}, {at}]", "y": f"y[{at}]", "r": f"r[{number}]", "q": own}[kind]
 
         to = place(True)
         same = to.partition("[")[0]
