@@ -207,4 +207,4 @@ def test_what_roofline_does_not_take(weft: Weft, recipe: Path, archive: Path) ->
     message = f"InputError: {archive} is compiled already, without clocks around its kernels\n  hint: give the model that it was compiled from\n"
     assert (result.code, result.err) == (1, message)
     result = weft("bench", recipe, "--roofline", "-t", "llvm", "-t", "llvm -opt=1")
-    assert (result.code, result.err) == (1, "InputError: --roofline and --trace take one target, got 2\n")
+    assert (result.code, result.err) == (1, "InputError: --roofline, --profile and --trace take one --target, got 2\n")

@@ -56,6 +56,7 @@ def bench(
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="How many turns each engine takes, instead of --seconds.")] = None,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Where to write every number.")] = None,
     roofline: Annotated[bool, typer.Option("--roofline", help="Weft alone: every kernel's time, and its share of what the processor can do.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Weft alone: every kernel's time, on a device by its own clock.")] = False,
     html_file: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Where to draw the roofline.")] = None,
     trace_file: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Where to write one run as a trace for Chrome or Perfetto.")] = None,
     input_shape: ShapeOption = None,
@@ -65,10 +66,10 @@ def bench(
     """Measures Weft beside its peers.
 
     All run in one process on the same inputs, in turns, so that a machine's moods hit all alike; medians and ratios are printed.
-    With --roofline or --trace Weft runs alone, with clocks around its kernels.
+    With --profile, --roofline or --trace Weft runs alone, with clocks around its kernels.
     """
-    if roofline or html_file or trace_file:
-        examine(model, target, threads, time_limit, rounds, json_file, html_file, trace_file, roofline, input_shape, frontend, seed)
+    if profile or roofline or html_file or trace_file:
+        examine(model, target, threads, time_limit, rounds, json_file, html_file, trace_file, roofline, input_shape, frontend, seed, profile)
         return
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import is_archive, open_executable
@@ -124,38 +125,53 @@ def examine(
     input_shape: Sequence[str] | None,
     frontend: str | None,
     seed: int,
+    table: bool = False,
 ) -> None:
     """Weft alone, kernel by kernel.
 
     Raises:
-        InputError: several targets, or an archive.
+        InputError: several contestants, an archive, or a roofline of a device.
     """
     from weft.cli.inputs import make_inputs
     from weft.cli.limits import measure_limits
     from weft.cli.opening import is_archive
-    from weft.cli.profile import compile_profiled, measure
+    from weft.cli.profile import Profile, compile_profiled, measure
+    from weft.cli.profile_devices import compile_on_devices, measure_on_devices
     from weft.cli.roofline import as_data as roofline_data
     from weft.cli.roofline import print_roofline
     from weft.cli.roofline import roofline as roofline_rows
-    from weft.pipeline import resolve_target
+    from weft.pipeline import mixed, resolve_targets
     from weft.runtime.threads import available_threads
 
     if is_archive(model):
         raise InputError(f"{model} is compiled already, without clocks around its kernels", hint="give the model that it was compiled from")
     if len(targets or ()) > 1:
-        raise InputError(f"--roofline and --trace take one target, got {len(targets or ())}")
+        raise InputError(f"--roofline, --profile and --trace take one --target, got {len(targets or ())}")
     count = threads or available_threads()
-    resolved = resolve_target(with_threads((targets or ["llvm"])[0], count))
+    resolved = resolve_targets(with_threads((targets or ["llvm"])[0], count))
     sizes = shapes(input_shape)
-    profiled = compile_profiled(model, resolved, count, frontend=frontend, input_shapes=sizes)
-    inputs, _ = make_inputs(profiled.executable.inputs, {}, sizes, seed)
-    profile = measure(profiled, inputs, min(seconds, 2.0), runs)
+    profile: Profile
+    if mixed(resolved):
+        if roofline or html_file is not None:
+            raise InputError("--roofline and --html measure the host's processor, and this target is a device", hint="--profile and --trace show its kernels")
+        on_devices = compile_on_devices(model, resolved, count, frontend=frontend, input_shapes=sizes)
+        inputs, _ = make_inputs(on_devices.executable.inputs, {}, sizes, seed)
+        profile = measure_on_devices(on_devices, inputs, min(seconds, 2.0), runs)
+    else:
+        profiled = compile_profiled(model, resolved[0], count, frontend=frontend, input_shapes=sizes)
+        inputs, _ = make_inputs(profiled.executable.inputs, {}, sizes, seed)
+        profile = measure(profiled, inputs, min(seconds, 2.0), runs)
     if trace_file is not None:
         from weft.cli.trace import as_trace
 
         write(trace_file, json.dumps(as_trace(profile), indent=1) + "\n")
+    if table:
+        data = profile.as_data()
+        print_profile(data)
+        if json_file is not None and not roofline:
+            write(json_file, json.dumps(data, indent=1) + "\n")
     if roofline or html_file is not None:
-        limits = measure_limits(resolved, count)
+        limits = measure_limits(resolved[0], count)
         report = roofline_data(profile, limits, roofline_rows(profile, limits))
         print_roofline(report)
         if json_file is not None:
@@ -164,6 +180,33 @@ def examine(
             from weft.cli.roofline_page import page
 
             write(html_file, page(report))
+
+
+def print_profile(data: Mapping[str, Any]) -> None:
+    """What `Profile.as_data` gives, as a table; and what of a run kernels take."""
+    from weft.cli.roofline import shorten
+    from weft.cli.terminal import print_table
+    from weft.cli.terminal import seconds as shown
+
+    def rate(k: Mapping[str, Any], what: str) -> str:
+        return f"{k[what] / k['seconds'] / 1e9:.1f}" if k[what] is not None and k["seconds"] > 0 else "?"
+
+    total = data["in_kernels"] or 1.0
+    rows = [
+        (
+            shorten(k["kernel"], 40), k["rule"], k["calls"], shown(k["seconds"]), f"{k['seconds'] / total:.1%}", rate(k, "flop"), rate(k, "bytes"),
+            shorten(", ".join(k["nodes"]), 50),
+        )
+        for k in data["kernels"]
+    ]  # fmt: skip
+    where = f"device {', '.join(data['devices'])}" if data["devices"] else f"{data['threads']} thread(s)"
+    columns = ["kernel", "rule", "calls", "time", "of kernels", "GFLOP/s", "GB/s", "nodes"]
+    print_table(f"{data['model']}, {where}", columns, rows, right=range(2, 7))
+    calls = sum(k["calls"] for k in data["kernels"])
+    line = f"{data['runs']} runs, median of the {calls} kernel calls together {shown(data['in_kernels'])}, from the first to the last {shown(data['median'])}"
+    if data["whole"] is not None:
+        line += f", of a whole run {shown(data['whole'])}: the rest is copies, the host's own work, and waiting"
+    typer.echo(line)
 
 
 def write(file: str, text: str) -> None:

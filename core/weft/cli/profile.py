@@ -51,7 +51,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Profile:
-    """Of a model on a target: its calls in order of execution, `runs` times each; `all_constants` bytes of constants a run reads."""
+    """Of a model on a target: its calls in order of execution, `runs` times each; `all_constants` bytes of constants a run reads.
+
+    On devices with clocks of their own (`devices`, by name) the calls are theirs, and what the host computes and copies is not among them; `whole` are the
+    seconds of every run as its caller sees them.
+    """
 
     model: str
     target: str
@@ -59,6 +63,8 @@ class Profile:
     runs: int
     calls: tuple[Call, ...]
     all_constants: float
+    devices: tuple[str, ...] = ()
+    whole: tuple[float, ...] = ()
 
     def totals(self) -> list[float]:
         """Seconds from the first kernel's beginning to the last one's end, for every run."""
@@ -67,6 +73,30 @@ class Profile:
     @property
     def median(self) -> float:
         return statistics.median(self.totals())
+
+    def as_data(self) -> dict[str, Any]:
+        """Kernels by the time that they take, all calls of one together, for JSON."""
+        kernels: dict[str, list[Call]] = {}
+        for call in self.calls:
+            kernels.setdefault(call.kernel, []).append(call)
+        rows = []
+        for name, calls in kernels.items():
+            seconds = sum(c.median for c in calls)
+            flop = None if any(c.flop is None for c in calls) else sum(c.flop or 0.0 for c in calls)
+            moved = None if flop is None else sum(c.constants + c.others for c in calls)
+            nodes = list(dict.fromkeys(n for c in calls for n in c.nodes))
+            rows.append({"kernel": name, "rule": calls[0].rule, "calls": len(calls), "seconds": seconds, "flop": flop, "bytes": moved, "nodes": nodes})
+        return {
+            "model": self.model,
+            "target": self.target,
+            "threads": self.threads,
+            "runs": self.runs,
+            "devices": list(self.devices),
+            "median": self.median,
+            "whole": statistics.median(self.whole) if self.whole else None,
+            "in_kernels": sum(c.median for c in self.calls),
+            "kernels": sorted(rows, key=lambda r: r["seconds"], reverse=True),
+        }
 
 
 @dataclass(frozen=True)
@@ -132,21 +162,26 @@ def seconds_per_tick(executable: Executable, inputs: Mapping[str, Array], stamp:
 
 def _calls(profiled: Profiled, inputs: Mapping[str, Array], times: Array) -> tuple[tuple[Call, ...], float]:
     from weft.codegen.segment import KernelCall
+
+    assembly = profiled.compilation.assembly
+    assert assembly is not None
+    names = [item.kernel for item in assembly.spec.items if isinstance(item, KernelCall)]
+    return described(profiled.compilation, list(zip(names, assembly.calls)), input_sizes(profiled.executable, inputs), times)
+
+
+def described(compilation: Compilation, launched: Sequence[tuple[str, Node]], sizes: Mapping[str, int], times: Array) -> tuple[tuple[Call, ...], float]:
+    """Calls, and bytes of the constants that they read: a kernel's name and its node each, `times` their begins and ends (run, call, begin or end)."""
     from weft.loop.work import Work, count_work
     from weft.scheduling.rule import select_rule
 
-    compilation = profiled.compilation
-    assert compilation.assembly is not None
     target = compilation.target
     functions = target.codegen().functions
-    sizes = input_sizes(profiled.executable, inputs)
     works: dict[str, Work | None] = {}
     rules: dict[str, str] = {}
-    names = [item.kernel for item in compilation.assembly.spec.items if isinstance(item, KernelCall)]
     calls = []
     held: dict[str, float] = {}
-    for k, node in enumerate(compilation.assembly.calls):
-        kernel = compilation.kernels[names[k]]
+    for k, (name, node) in enumerate(launched):
+        kernel = compilation.kernels[name]
         if kernel.name not in works:
             works[kernel.name] = count_work(kernel.naive, functions, sizes)
         work = works[kernel.name]

@@ -11,12 +11,15 @@ PROCESS, THREAD = 1, 1
 
 
 def as_trace(profile: Profile) -> dict[str, Any]:
-    """The run whose length is the median. Kernels follow each other on the calling thread; what is between two is the segment's own work."""
+    """The run whose length is the median. Kernels follow each other on the calling thread, where what is between two is the segment's own work, or on a
+    device, whose clock it is then.
+    """
     totals = profile.totals()
     run = sorted(range(profile.runs), key=lambda k: totals[k])[profile.runs // 2]
+    where = f"device {', '.join(profile.devices)}" if profile.devices else f"calling thread, kernels on {profile.threads} thread(s)"
     events: list[dict[str, Any]] = [
         {"name": "process_name", "ph": "M", "pid": PROCESS, "tid": THREAD, "ts": 0, "args": {"name": f"{profile.model} on {profile.target}"}},
-        {"name": "thread_name", "ph": "M", "pid": PROCESS, "tid": THREAD, "ts": 0, "args": {"name": f"calling thread, kernels on {profile.threads} thread(s)"}},
+        {"name": "thread_name", "ph": "M", "pid": PROCESS, "tid": THREAD, "ts": 0, "args": {"name": where}},
         _slice(profile.model, "run", 0.0, totals[run], {"runs measured": profile.runs, "kernel calls": len(profile.calls)}),
     ]
     for number, call in enumerate(profile.calls):
