@@ -114,6 +114,26 @@ def test_whole_vectors_move_at_once(name: str, tmp_path: Path) -> None:
     assert emitted.source.count("float4") == {"cuda": 2, "opencl": 2, "metal": 0}[name]  # the one store
 
 
+@pytest.mark.parametrize("name", DIALECTS)
+def test_vectors_under_a_condition_and_at_hidden_multiples_move_at_once(name: str, tmp_path: Path) -> None:
+    """As copies into a tile's memory are: all lanes or none, the place computed before, and perhaps turned round as they are stored."""
+    source = """program v(x: float32[n, 8]) -> (y: float32[32], z: float32[32]) dims(n) {
+      for b in 4 blockIdx.x { for t in 2 threadIdx.x {
+        let from: int64 = b*8 + t % 2*4
+        let to: int64 = b%4 + t*16
+        y[ramp(from, 1, 4)] = x[b, ramp(t*4, 1, 4); broadcast(b < n, 4)]
+        z[ramp(to, 4, 4)] = x[b, ramp(t*4, 1, 4); broadcast(b < n, 4)]
+      } }
+    }"""
+    program, emitted = emit(DIALECTS[name], source)
+    x, y, z = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32), np.ones(32, np.float32), np.ones(32, np.float32)
+    launched(DIALECTS[name], program, emitted, [x, y, z], {"n": 3}, tmp_path)
+    want = np.concatenate([x, np.zeros((1, 8), np.float32)])
+    np.testing.assert_array_equal(y.reshape(4, 8), want)
+    np.testing.assert_array_equal(z.reshape(8, 4), want.T)
+    assert emitted.source.count("float4") == {"cuda": 6, "opencl": 6, "metal": 0}[name]  # two loads and a store
+
+
 def test_a_made_up_language() -> None:
     """Another table is another language; nothing else is touched."""
     loom = Dialect(

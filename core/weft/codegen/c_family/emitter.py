@@ -148,6 +148,7 @@ class _Kernel:
         self.scratch: list[tuple[Buffer, Expr]] = []
         self.grid: dict[str, Expr] = {}
         self.used: set[str] = set()
+        self.values: dict[str, Expr] = {}
         self._stack = 0
         self._lane = ""  # what counts lanes, in every loop over them
 
@@ -310,6 +311,7 @@ class _Kernel:
         self._begin(s.value)
         if s.var.dtype.is_integer and s.var.dtype.lanes == 1:
             f.ranges[s.var.name] = f.range(s.value)
+            self.values[s.var.name] = s.value
         lanes = s.var.dtype.lanes
         if lanes == 1:
             text = f.value(s.value).text
@@ -407,6 +409,9 @@ class _Kernel:
         s = lp.Store(s.buffer, s.indices, value, s.predicate)
         if self._copied(s):
             return
+        if self._moves(value):
+            value = self._kept(value, lanes)
+            s = lp.Store(s.buffer, s.indices, value, s.predicate)
         if _reads(s.buffer, s.indices, [value, *([] if s.predicate is None else [s.predicate])], self.program):
             value = self._kept(value, lanes)
             if s.predicate is not None and s.predicate.dtype.lanes > 1:
@@ -452,7 +457,7 @@ class _Kernel:
         stack = [value]
         while stack:
             e = stack.pop()
-            if isinstance(e, Load) and e.predicate is None and e not in kept and self._vector_address(e.buffer, e.indices) is not None:
+            if e not in kept and self._moves(e):
                 kept[e] = self._kept(e, e.dtype.lanes)
             stack += [c for c, always in parts(e) if always]
         return ex.transform(value, lambda e: kept.get(e)) if kept else value
@@ -469,25 +474,41 @@ class _Kernel:
 
     def _fill(self, name: str, value: Expr, lanes: int) -> None:
         """The array `name` becomes the lanes of `value`; moved as one vector where the language can."""
-        if isinstance(value, Load) and value.predicate is None:
-            source = self._vector_address(value.buffer, value.indices)
-            if source is not None:
-                self._copy(value.dtype, (f"&{name}[0]", "local"), source)
-                return
         f = self.formulas
+        if isinstance(value, Load) and self._moves(value):
+            if value.predicate is None:
+                self._copy_from(value, name)
+                return
+            assert isinstance(value.predicate, ex.Broadcast)
+            self._begin(value.predicate.value)
+            cond = f.value(value.predicate.value).text
+            self._flush()
+            with self.braces(f"if ({cond})"):
+                self._copy_from(value, name)
+            self.lines.pop()
+            with self.braces("} else"):
+                self._fill(name, ex.Broadcast(ex.const(0, value.dtype.scalar), lanes), lanes)
+            return
         with self._each_lane(lanes):
             self._begin(value)
             text = f.value(value).text
             self._flush()
             self.line(f"{name}[{f.lane}] = {text};")
 
+    def _moves(self, e: Expr) -> bool:
+        """Whether a formula is a load, of all lanes or none, that the language does at once."""
+        return isinstance(e, Load) and (e.predicate is None or isinstance(e.predicate, ex.Broadcast)) and self._whole(e.buffer, e.indices)
+
+    def _copy_from(self, value: Load, name: str) -> None:
+        self._copy(value.dtype, (f"&{name}[0]", "local"), self._vector_address(value.buffer, value.indices))
+
     def _copied(self, s: lp.Store) -> bool:
         """Whether the store was one move of a whole vector."""
         if s.predicate is not None or f"{s.value.dtype}" not in self.dialect.vectors:
             return False
-        to = self._vector_address(s.buffer, s.indices)
-        if to is None:
+        if not self._whole(s.buffer, s.indices):
             return False
+        to = self._vector_address(s.buffer, s.indices)
         kept = self._kept(s.value, s.value.dtype.lanes)
         assert isinstance(kept, ex.Var)
         self._copy(s.value.dtype, to, (f"&{self.formulas.names[kept.name]}[0]", "local"))
@@ -502,18 +523,36 @@ class _Kernel:
             )
         )
 
-    def _vector_address(self, b: Buffer, indices: tuple[Expr, ...]) -> tuple[str, str] | None:
-        """Where neighbouring, aligned elements begin, and their scope, if the language moves so many at once."""
+    def _whole(self, b: Buffer, indices: tuple[Expr, ...]) -> bool:
+        """Whether indices are neighbouring, aligned elements, so many as the language moves at once."""
         if len(indices) != 1 or not isinstance(indices[0], ex.Ramp):
-            return None
+            return False
         ramp = indices[0]
         if f"{b.dtype.scalar.with_lanes(ramp.lanes)}" not in self.dialect.vectors or lp.int_const(ramp.stride) != 1:
-            return None
-        if b.align % (ramp.lanes * b.dtype.scalar.bytes) or not _divisible(ramp.base, ramp.lanes):
-            return None
+            return False
+        return not b.align % (ramp.lanes * b.dtype.scalar.bytes) and self._divisible(ramp.base, ramp.lanes)
+
+    def _vector_address(self, b: Buffer, indices: tuple[Expr, ...]) -> tuple[str, str]:
+        """Where such elements begin, and their scope."""
+        (ramp,) = indices
+        assert isinstance(ramp, ex.Ramp)
         self._begin(ramp.base)
-        address = f"&{self.formulas.name_of(b.name)}[{self.formulas.value(ramp.base, True).text}]"
-        return address, b.scope
+        return f"&{self.formulas.name_of(b.name)}[{self.formulas.value(ramp.base, True).text}]", b.scope
+
+    def _divisible(self, e: Expr, by: int) -> bool:
+        """Whether a formula is certainly a multiple."""
+        match e:
+            case ex.Const():
+                return int(e.value) % by == 0
+            case ex.Var():
+                return e.name in self.values and self._divisible(self.values[e.name], by)
+            case ex.Add() | ex.Sub():
+                return self._divisible(e.a, by) and self._divisible(e.b, by)
+            case ex.Mul():
+                return self._divisible(e.a, by) or self._divisible(e.b, by)
+            case ex.FloorMod():
+                return self._divisible(e.a, by) and self._divisible(e.b, by)
+        return False
 
     def _store(self, s: lp.Store) -> None:
         """Of one lane."""
@@ -580,18 +619,6 @@ def _reads(b: Buffer, indices: tuple[Expr, ...], values: list[Expr], program: Pr
     apart = len(indices) == 1 and isinstance(indices[0], ex.Ramp) and lp.int_const(indices[0].stride) not in (None, 0)
     loads = [n for v in (*values, *indices) for n in ex.walk(v) if isinstance(n, Load) and n.buffer.name in names]
     return any(not (apart and n.indices == indices) for n in loads)
-
-
-def _divisible(e: Expr, by: int) -> bool:
-    """Whether a formula is certainly a multiple."""
-    match e:
-        case ex.Const():
-            return int(e.value) % by == 0
-        case ex.Add() | ex.Sub():
-            return _divisible(e.a, by) and _divisible(e.b, by)
-        case ex.Mul():
-            return _divisible(e.a, by) or _divisible(e.b, by)
-    return False
 
 
 def _used(program: Program) -> set[str]:
