@@ -4,8 +4,8 @@
 
 #define device __attribute__((address_space(1)))
 #define constant __attribute__((address_space(2))) const
-#define threadgroup static __attribute__((address_space(3), section(SHIM_SHARED)))
-#define SHIM_THREADGROUP __attribute__((address_space(3)))
+#define threadgroup __attribute__((address_space(3)))
+#define SHIM_DECLARED static __attribute__((address_space(3), section(SHIM_SHARED)))
 #define thread
 #define kernel
 

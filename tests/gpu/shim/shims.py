@@ -41,6 +41,8 @@ OPTIONS = (
     "-Wno-user-defined-literals", "-lm",
 )  # fmt: skip
 LANGUAGES = {"cuda": "cuda.hpp", "metal": "metal.hpp"}
+WORDS: dict[str, str] = {}
+"""More lines behind a language's header."""
 DIMS = 30
 """The entry of Metal's buffer table that holds the dims."""
 
@@ -116,9 +118,11 @@ def _metal_call(symbol: str, text: str) -> str:
 
 def _unit(language: str, texts: Sequence[tuple[str, str]]) -> str:
     """All texts, each in a namespace of its own, whose shared memory is a section of its own."""
-    parts = [f'#include "{LANGUAGES[language]}"', "#pragma clang fp contract(off)"]
+    parts = [f'#include "{LANGUAGES[language]}"', WORDS.get(language, "")]
     for k, (symbol, text) in enumerate(texts):
         body = re.sub(r"^#include .*$", "", text, flags=re.M).replace('extern "C" ', "")
+        if language == "metal":  # where memory is declared, not where it is pointed to
+            body = re.sub(r"^(\s*(?:alignas\(\w+\) )?)threadgroup(?= \w+ \w+\[)", r"\1SHIM_DECLARED", body, flags=re.M)
         call = _metal_call(symbol, text) if language == "metal" else f"shim_call({symbol}, buffers, dims)"
         parts += [
             "#undef SHIM_SHARED", f'#define SHIM_SHARED "shared_{k}"', f"namespace k{k} {{", f'#line 1 "{symbol}"', body, '#line 1 "call"',

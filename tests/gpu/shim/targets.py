@@ -1,0 +1,158 @@
+"""Targets whose kernels are another target's, as text, and run by a shim: everything but the compiler and the device of "cuda" or "metal".
+
+    with shimmed("cuda -arch=sm_90", "cuda", GpuCodegen(CUDA, machine=machine)) as target: …
+
+Its device has memory of its own, full of NaN and guarded; what its kernels may not do is an error of the call.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from tests.gpu.shim.shims import Library, ShimError, guarded, library
+
+from weft.codegen.base import Codegen, KernelCode
+from weft.errors import ExecutionError
+from weft.hooks import hookimpl
+from weft.machine import Machine
+from weft.runtime.arrays import Array
+from weft.runtime.device import Device, DeviceKind, Memory, Slice
+from weft.runtime.executable import NativeCode
+from weft.scheduling.rule import Rule
+from weft.target import Target, TargetKind
+from weft.testing.plugin import registered, resolve_target
+from weft_gpu.image import Kernel, pack, unpack
+from weft_gpu.launch import grid_of
+
+
+class ShimDevice(Device):
+    """Runs texts of a language. `built`: launches that are in a library already, by symbol and code."""
+
+    simulated = True
+
+    def __init__(self, name: str, language: str, machine: Machine) -> None:
+        super().__init__(name)
+        assert machine.grid is not None
+        self.language, self.limits = language, machine.grid
+        self.built: dict[tuple[str, bytes], tuple[Library, int]] = {}
+        self.seed = 0
+        self._capacity, self._used = 1 << 30, 0
+
+    @property
+    def capacity(self) -> int:
+        return self._capacity
+
+    @property
+    def free(self) -> int:
+        return self._capacity - self._used
+
+    def allocate(self, size: int) -> Memory:
+        memory = Memory(size, guarded(np.full(size, 0xFF, np.uint8)))
+        self._used += size
+        weakref.finalize(memory, self._give_back, size)
+        return memory
+
+    def _give_back(self, size: int) -> None:
+        self._used -= size
+
+    def _bytes(self, piece: Slice) -> Array:
+        return piece.memory.handle[piece.offset : piece.offset + piece.bytes]  # type: ignore[no-any-return]
+
+    def write(self, target: Slice, data: Array) -> None:
+        self._bytes(target)[: data.nbytes] = data.reshape(-1).view(np.uint8)
+
+    def read(self, source: Slice, data: Array) -> None:
+        data.reshape(-1).view(np.uint8)[...] = self._bytes(source)[: data.nbytes]
+
+    def build(self, kernels: Iterable[Kernel]) -> None:
+        """All launches that are not built yet, in one library: many are built at once far sooner than one by one."""
+        new = [k for k in kernels if any((x.symbol, x.code) not in self.built for x in k.launches)]
+        if new:
+            self.built |= library(self.language, new)
+
+    def load(self, image: bytes, entries: Mapping[str, int]) -> dict[str, Kernel]:
+        kernels = unpack(image, entries)
+        self.build(kernels.values())
+        return kernels
+
+    def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
+        for launch in module[kernel].launches:
+            grid = grid_of(launch, dims, self.limits, kernel)
+            if grid is None:
+                continue
+            made, number = self.built[launch.symbol, launch.code]
+            places = [buffers[b].memory.handle.ctypes.data + buffers[b].offset for b in launch.buffers]
+            try:
+                made.launch(number, places, [dims[d] for d in launch.dims], grid, launch.group, self.seed)
+            except ShimError as error:
+                raise ExecutionError(f"kernel '{kernel}' does what it may not do", why=str(error)) from error
+
+    def synchronize(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    pass
+
+
+@contextmanager
+def shimmed(text: str, language: str, codegen: Codegen | None = None, rules: Sequence[Rule] = ()) -> Iterator[str]:
+    """A target like that of `text`, whose kernels are texts of `language` and run by its shim; its name.
+
+    Args:
+        codegen: makes the texts; by default the target's own.
+        rules: beside the target's own.
+    """
+    inner = resolve_target(text)
+    made = codegen if codegen is not None else inner.kind.codegen(inner.target)
+    called = f"shim_{inner.target.kind}"
+
+    class Shimmed(TargetKind):
+        name: ClassVar[str] = called
+        options: ClassVar[type] = NoOptions
+
+        def machine(self, target: Target) -> Machine:
+            return inner.machine  # type: ignore[no-any-return]
+
+        def codegen(self, target: Target) -> Codegen:
+            return made
+
+        def image(self, target: Target, kernels: Mapping[str, KernelCode]) -> NativeCode:
+            image, entries = pack({name: code.object for name, code in kernels.items()})
+            return NativeCode(image, entries, called, "1")
+
+        def device(self, target: Target) -> str:
+            return called
+
+        def fingerprint(self, target: Target) -> str:
+            return called
+
+    class Plugin:
+        @staticmethod
+        @hookimpl
+        def targets() -> Sequence[TargetKind]:
+            return [Shimmed()]
+
+        @staticmethod
+        @hookimpl
+        def schedules(target: Target) -> Sequence[Any]:
+            return [*rules, *inner.rules] if target.kind == called else []
+
+        @staticmethod
+        @hookimpl
+        def intrinsics(target: Target) -> Sequence[Any]:
+            return list(inner.intrinsics.values()) if target.kind == called else []
+
+        @staticmethod
+        @hookimpl
+        def devices() -> Sequence[DeviceKind]:
+            return [DeviceKind(called, lambda: None, lambda: ShimDevice(called, language, inner.machine))]
+
+    with registered(Plugin(), called):
+        yield called
