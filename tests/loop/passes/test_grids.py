@@ -69,7 +69,15 @@ FUSED = """program fused(x: float32[64]) -> (y: float32[64]) {
   for t in 16 threadIdx.x { for i in 2 { for j in 2 { acc[t//4*2 + i, t % 4*2 + j] = x[t*4 + i*2 + j] } } }
   for ty in 4 threadIdx.y { for tx in 4 threadIdx.x { for i2 in 2 { for j2 in 2 { y[ty*16 + tx*4 + i2*2 + j2] = acc[ty*2 + i2, tx*2 + j2] } } } }
 }"""
-EXAMPLES = {"product": (PRODUCT, 2), "two_places": (TWO_PLACES, 1), "tree": (TREE, 3), "exchange": (EXCHANGE, 1), "fused": (FUSED, 0)}
+SQUARE = """program square(x: float32[2, 2]) -> (y: float32[2, 2]) {
+  for b in 1 blockIdx.x {
+    allocate p: float32[2, 2] in register
+    for t in 2 threadIdx.x { for i in 2 { p[i, t] = x[i, t] } }
+    for t1 in 2 threadIdx.x { for i1 in 2 { p[i1, t1] = p[i1, t1]*2.0f32 } }
+    for t2 in 2 threadIdx.x { for i2 in 2 { y[i2, t2] = p[i2, t2] } }
+  }
+}"""
+EXAMPLES = {"product": (PRODUCT, 2), "two_places": (TWO_PLACES, 1), "tree": (TREE, 3), "exchange": (EXCHANGE, 1), "fused": (FUSED, 0), "square": (SQUARE, 0)}
 """Text, and how many barriers it needs."""
 
 

@@ -96,11 +96,14 @@ class _Group:
         if not changed:
             return self.group
 
+        done: dict[int, Load] = {}  # by identity: a new buffer may look as the old one did
+
         def load(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.buffer.name in changed:
+            if isinstance(e, Load) and e.buffer.name in changed and id(e) not in done:  # 1*acc[t] becomes acc[t], and is met again
                 b, indices = changed[e.buffer.name]
-                if e.buffer != b:  # 1*acc[t] becomes acc[t], and is met again
-                    return Load(b, indices[self._plain(e.indices)], e.predicate)
+                new = Load(b, indices[self._plain(e.indices)], e.predicate)
+                done[id(new)] = new
+                return new
             return None
 
         def rule(s: Stmt) -> Stmt | None:

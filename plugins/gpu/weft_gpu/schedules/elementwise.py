@@ -13,7 +13,6 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.threads import GROUP, grid_of, most_threads, share, spread
 
-
 TILE = 32
 """Elements along each side of a tile that is transposed."""
 
