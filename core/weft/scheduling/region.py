@@ -172,6 +172,8 @@ def _divide(a: Poly, b: Poly) -> Poly | None:
 # -- intervals --------------------------------------------------------------------------------------------------------
 
 Interval: TypeAlias = tuple[Poly, Poly]
+MOST_TERMS = 64
+"""Of an end: products of sums of many sizes multiply out to more, about which nothing is found out that were worth it."""
 
 
 def interval(e: Expr, moving: Mapping[str, Expr]) -> Interval | None:
@@ -205,6 +207,8 @@ def _interval_of(p: Poly, moving: Mapping[str, Expr]) -> Interval | None:
         if low is None or high is None:
             return None
         lo, hi = low, high
+        if max(len(lo.terms), len(hi.terms)) > MOST_TERMS:
+            return None
     return None
 
 
