@@ -44,18 +44,15 @@ class Architecture:
         return f"sm_{self.number}"
 
 
-def _features(*more: str) -> frozenset[str]:
-    return frozenset({"shuffle", "mma", "fp64", "int64", *more})
-
-
-_AMPERE = _features("mma.bf16", "mma.tf32", "mma.int8", "cp.async")
+_TURING = frozenset({"shuffle", "fp64", "int64"})
+_AMPERE = _TURING | {"mma", "cp.async"}
 _ADA = _AMPERE | {"mma.fp8"}
 _HOPPER = _ADA | {"tma", "cluster"}
 _K = 1 << 10
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     #            sm   SMs  threads shared   per group  L2            fp32 fp64 tensor
-    Architecture(75, 40, 1024, 64 * _K, 64 * _K, 4096 * _K, 64, 2, 512, _features()),  # T4
+    Architecture(75, 40, 1024, 64 * _K, 64 * _K, 4096 * _K, 64, 2, 512, _TURING),  # T4
     Architecture(80, 108, 2048, 164 * _K, 163 * _K, 40960 * _K, 64, 32, 1024, _AMPERE),  # A100
     Architecture(86, 84, 1536, 100 * _K, 99 * _K, 6144 * _K, 128, 2, 512, _AMPERE),  # A40
     Architecture(87, 16, 1536, 164 * _K, 163 * _K, 4096 * _K, 128, 2, 1024, _AMPERE),  # Orin

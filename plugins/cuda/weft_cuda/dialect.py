@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft import dtypes as dt
 from weft.codegen.c_family import Dialect
 from weft.expr.functions import FUNCTIONS
+from weft_cuda.intrinsics import TEMPLATES
 
 _VECTORS = {4: "unsigned int", 8: "uint2", 16: "uint4"}
 """Bytes that one thread moves at once → the type that does."""
@@ -29,6 +30,7 @@ CUDA = Dialect(
         "local": "{type} {name}[{size}];",
         "register": "{type} {name}[{size}];",
         "shared": "__shared__ __align__({align}) {type} {name}[{size}];",
+        **{f"fragment.{part}": "weft_fragment<{type}, {size}> {name};" for part in "abc"},
     },
     shared_scopes=frozenset({"shared"}),
     indices={f"{kind}.{axis}": f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx") for axis in "xyz"},
@@ -43,7 +45,7 @@ CUDA = Dialect(
         **{f: f + "{f}({0})" for f in (*_ONE, *_EXACT)}, "round": "rint{f}({0})", "abs": "fabs{f}({0})",
         "pow": "pow{f}({0}, {1})", "copysign": "copysign{f}({0}, {1})", "fmod": "fmod{f}({0}, {1})", "fma": "fma{f}({0}, {1}, {2})",
     },
-    intrinsics={"shuffle_xor": "__shfl_xor_sync(0xffffffffu, {0}, {1})"},
+    intrinsics={"shuffle_xor": "__shfl_xor_sync(0xffffffffu, {0}, {1})", "whole_warp": "true", **TEMPLATES},
     widen={"float16": "weft_f16_widen({0})"},
     narrow={"float16": "weft_f16_narrow({0})", "bfloat16": "weft_bf16_narrow({0})"},
     vectors={

@@ -34,8 +34,8 @@ def _nvrtc() -> Any:
 
 @cache
 def header() -> str:
-    """The text of `weft_cuda.h`."""
-    return importlib.resources.files("weft_cuda").joinpath(HEADER).read_text(encoding="utf-8")
+    """What a kernel's text gets for `weft_cuda.h`: the instructions, and what is written with them."""
+    return "".join(importlib.resources.files("weft_cuda").joinpath(name).read_text(encoding="utf-8") for name in (HEADER, "weft_tiles.h"))
 
 
 @cache

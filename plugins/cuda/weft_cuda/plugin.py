@@ -9,6 +9,7 @@ from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
     from weft.runtime.device import DeviceKind
+    from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
 
@@ -27,6 +28,15 @@ def schedules(target: Target) -> Sequence[Rule]:
     from weft_gpu.schedules import RULES
 
     return RULES
+
+
+@hookimpl
+def intrinsics(target: Target) -> Sequence[Intrinsic]:
+    if target.kind != "cuda":
+        return []
+    from weft_cuda.intrinsics import intrinsics as every
+
+    return list(every())
 
 
 @hookimpl

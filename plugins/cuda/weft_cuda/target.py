@@ -26,6 +26,7 @@ class CudaOptions:
     """-arch: the GPU's compute capability, as sm_90 (or 9.0); by default that of the GPU that is here.
 
     -device: which GPU runs it, the driver's number. -maxrregcount: registers of a thread at most. -lineinfo: profilers show lines of the kernels' texts.
+    -tf32: products of float32 may round their factors to 10 bits after the point, which tensor cores take.
     -processors: multiprocessors that schedules count on; by default those of the GPU, if it is here, or else of a usual one of its architecture.
     """
 
@@ -33,6 +34,7 @@ class CudaOptions:
     device: int = 0
     maxrregcount: int | None = None
     lineinfo: bool = False
+    tf32: bool = False
     processors: int | None = None
 
     def __post_init__(self) -> None:
@@ -100,7 +102,7 @@ class CudaTarget(TargetKind):
             resident=a.resident,
             caches=(a.shared, a.l2, 0),
             flops_per_cycle={"float32": 2 * a.fp32, "float64": 2 * a.fp64, "float16": 2 * a.fp32, "bfloat16": 2 * a.fp32},
-            features=a.features | ({"arch-specific"} if o.arch[-1] == "a" else set()),
+            features=a.features | ({"arch-specific"} if o.arch[-1] == "a" else set()) | ({"tf32"} if o.tf32 else set()),
         )
 
     def codegen(self, target: Target) -> GpuCodegen:
@@ -135,7 +137,7 @@ class CudaTarget(TargetKind):
 
         o: CudaOptions = self.resolve(target).options
         text = sha256(header().encode()).hexdigest()[:12]
-        return "/".join(("cuda", f"emitter{VERSION}", f"nvrtc{version()}", f"{o.arch}", f"{o.processors}", text, *MEANING, *_options(o)))
+        return "/".join(("cuda", f"emitter{VERSION}", f"nvrtc{version()}", f"{o.arch}", f"{o.processors}", f"tf32={o.tf32}", text, *MEANING, *_options(o)))
 
 
 def number(arch: str) -> int:

@@ -43,3 +43,38 @@ template <bool GREATER> static __device__ __forceinline__ void weft_atomic_extre
 
 static __device__ __forceinline__ void weft_atomic_min(float *at, float value) { weft_atomic_extreme<false>(at, value); }
 static __device__ __forceinline__ void weft_atomic_max(float *at, float value) { weft_atomic_extreme<true>(at, value); }
+
+// -- tensor cores, from compute capability 8.0 on ---------------------------------------------------------------------
+
+#if __CUDA_ARCH__ >= 800
+// Four matrices of 8 x 8 elements of 16 bits in shared memory: thread 8m + r has the address of row r of matrix m, at a multiple of 16 bytes. Thread
+// 4g + t gets of each matrix the elements 2t and 2t + 1 of row g, or transposed: of column g.
+static __device__ __forceinline__ void weft_ldmatrix(unsigned int (&r)[4], const void *row) {
+  asm volatile("{ .reg .u64 at; cvta.to.shared.u64 at, %4; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [at]; }"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "l"(row) : "memory");
+}
+static __device__ __forceinline__ void weft_ldmatrix_trans(unsigned int (&r)[4], const void *row) {
+  asm volatile("{ .reg .u64 at; cvta.to.shared.u64 at, %4; ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [at]; }"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "l"(row) : "memory");
+}
+
+// C += A . B; c: four elements, a: four words, b: two words, each as the instruction has them.
+#define WEFT_MMA(NAME, RESULT, CONSTRAINT, PTX)                                                                              \
+  static __device__ __forceinline__ void NAME(RESULT *c, const unsigned int *a, const unsigned int *b) {                    \
+    asm volatile("mma.sync.aligned." PTX " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                  \
+                 : "+" CONSTRAINT(c[0]), "+" CONSTRAINT(c[1]), "+" CONSTRAINT(c[2]), "+" CONSTRAINT(c[3])                    \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                        \
+  }
+WEFT_MMA(weft_ptx_mma_f16, float, "f", "m16n8k16.row.col.f32.f16.f16.f32")
+WEFT_MMA(weft_ptx_mma_bf16, float, "f", "m16n8k16.row.col.f32.bf16.bf16.f32")
+WEFT_MMA(weft_ptx_mma_tf32, float, "f", "m16n8k8.row.col.f32.tf32.tf32.f32")
+WEFT_MMA(weft_ptx_mma_s8, int, "r", "m16n8k32.row.col.s32.s8.s8.s32")
+WEFT_MMA(weft_ptx_mma_u8, int, "r", "m16n8k32.row.col.s32.u8.u8.s32")
+#undef WEFT_MMA
+
+static __device__ __forceinline__ unsigned int weft_tf32(float x) {
+  unsigned int y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return y;
+}
+#endif

@@ -68,7 +68,8 @@ def _folder() -> Path:
 
 @cache
 def _headers() -> str:
-    return "".join((HERE / name).read_text() for name in ("grid.hpp", *LANGUAGES.values()))
+    files = [HERE / name for name in ("grid.hpp", "ptx.hpp", *LANGUAGES.values())]
+    return "".join(f.read_text() for f in (*files, HERE.parents[2] / "plugins/cuda/weft_cuda/weft_tiles.h"))
 
 
 def _compiled(text: str) -> Path:
