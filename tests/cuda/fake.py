@@ -65,7 +65,10 @@ class Function:
 
 
 class FakeApi:
-    """The driver, with one GPU or more. `log`: the functions called, in order. `fail`: function → what it answers the next time."""
+    """The driver, with one GPU or more. `log`: the functions called, in order. `fail`: function → what it answers the next time.
+
+    `piece`: bytes that can be had at once.
+    """
 
     CUdevice_attribute = real.CUdevice_attribute
     CUstream_flags = real.CUstream_flags
@@ -74,6 +77,7 @@ class FakeApi:
 
     def __init__(self, gpus: int = 1, memory: int = 64 << 20, capability: int = 90) -> None:
         self.gpus, self.memory, self.capability = gpus, memory, capability
+        self.piece = memory // 2
         self.log: list[str] = []
         self.fail: dict[str, Any] = {}
         self.pieces: dict[int, Any] = {}
@@ -165,7 +169,7 @@ class FakeApi:
         self._in_context()
         if size <= 0:
             raise _Refused(real.CUresult.CUDA_ERROR_INVALID_VALUE)
-        if size > self._free() or size > self.memory // 2:  # in one piece half of it at most
+        if size > self._free() or size > self.piece:
             raise _Refused(real.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
         room = np.full(size + 256, 0xFF, np.uint8)
         address = -(-room.ctypes.data // 256) * 256

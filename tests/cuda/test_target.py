@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -142,3 +144,12 @@ def test_atomic_updates_compile(dtype: str) -> None:
         program = parse_program(f"program k(x: {dtype}[128]) -> (y: {dtype}[32]) {{ {body} }}")
         assert codegen.check(program) == []
         codegen.compile(program)
+
+
+def test_a_device_needs_no_compiler() -> None:
+    """A saved model runs without it."""
+    compiler = ("weft.loop", "weft.graph", "weft.codegen", "weft.scheduling", "weft.expr", "weft_gpu.schedules", "weft_gpu.codegen")
+    code = f"import sys, weft_cuda.device; print([m for m in sys.modules if m.startswith({compiler})])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+

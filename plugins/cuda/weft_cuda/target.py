@@ -100,7 +100,7 @@ class CudaTarget(TargetKind):
             shared=min(a.group_shared, STATIC_SHARED),
             warp=WARP,
             resident=a.resident,
-            caches=(a.shared, a.l2, 0),
+            caches=(a.shared, a.l2, a.l2),
             flops_per_cycle={"float32": 2 * a.fp32, "float64": 2 * a.fp64, "float16": 2 * a.fp32, "bfloat16": 2 * a.fp32},
             features=a.features | ({"arch-specific"} if o.arch[-1] == "a" else set()) | ({"tf32"} if o.tf32 else set()),
         )
