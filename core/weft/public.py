@@ -30,7 +30,8 @@ _OPERATORS = (
 # Methods of a Schedule, whose program is their first argument.
 _PRIMITIVES = (
     "annotate", "bind", "cache_read", "cache_write", "compact_buffer", "compute_at", "compute_inline", "decompose_reduction", "fuse",
-    "pad_loop", "pad_tile", "parallel", "partition", "prefetch", "reorder", "reverse_compute_at", "reverse_compute_inline", "rfactor", "serial", "set_scope",
+    "lift", "pad_loop", "pad_tile", "parallel", "partition", "prefetch", "reorder", "reverse_compute_at", "reverse_compute_inline", "rfactor", "serial",
+    "set_scope",
     "specialize", "split", "stage", "stage_result", "swing", "tensorize", "unroll", "vectorize",
 )  # fmt: skip
 

@@ -28,7 +28,7 @@ from weft.passes.capabilities import Capabilities
 from weft.passes.own_outputs import own_outputs
 from weft.passes.pipeline import run_passes
 from weft.scheduling import Rule, Schedule, replay, select_rule
-from weft.scheduling.scopes import overflow
+from weft.scheduling.scopes import exceeds_grid, overflow
 from weft.testing.conform.kit import Case
 from weft_gpu.machines import grid_machine
 from weft_gpu.schedules import RULES
@@ -80,6 +80,7 @@ def within_limits(program: Program, machine: Machine) -> None:
     """No launch is wider than the machine, no memory larger; threads have constant extents, and each axis is there once on a path."""
     assert machine.grid is not None
     assert overflow(program, machine) is None
+    assert exceeds_grid(program, machine) is None
     for group in _nests(program.body, {}):
         threads = {k: n for k, n in group.items() if k.startswith("threadIdx")}
         for k, n in threads.items():

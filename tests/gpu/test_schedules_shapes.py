@@ -14,10 +14,14 @@ from weft.graph.operator import Operator
 from weft.loop.nodes import Allocate, Program, walk_stmts
 from weft.ops.activation import Relu
 from weft.ops.arithmetic import Add, Multiply
+from weft.ops.contraction import Conv
 from weft.ops.movement import Transpose
 from weft.ops.normalization import InstanceNorm, LayerNorm, LogSoftmax, Softmax
+from weft.ops.recurrent import Recurrence
 from weft.ops.reduction import ReduceMax, ReduceMean, ReduceSum
+from weft.ops.scanning import CumSum
 from weft.ops.window import AveragePool, MaxPool
+from weft.scheduling import Schedule
 
 UNITS = 40
 """Of the last place: sums are added up in another order."""
@@ -86,6 +90,41 @@ def test_transpositions(axes: tuple[int, ...], dims: tuple[int | str, ...], tile
     rule, made = check(program, machine)
     shared = [x.buffer for x in walk_stmts(made.body) if isinstance(x, Allocate) and x.buffer.scope == "shared"]
     assert rule == "elementwise" and [str(b.shape[-1]) for b in shared] == ["33"] * tiled
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_recurrences(machine: str) -> None:
+    """Each line of the batch is a group's; sums of a step are shared by threads that read along them, and its turns meet in shared memory."""
+    b = GraphBuilder("g")
+    x, r, h = (b.input(n, tensor_type("float32", d)) for n, d in (("x", (3, 2, 160)), ("r", (4, 40, 40)), ("h", (2, 40))))
+    found = b.add(Recurrence("lstm"), x, r, h, None, None, None, None)
+    for k, y in enumerate(found if isinstance(found, tuple) else (found,)):
+        b.output(y, f"y{k}")
+    (program,) = programs(b.build())
+    rule, made = check(program, machine)
+    axes = axes_of(made)
+    assert rule == "recurrence" and ("blockIdx.x", "2") in axes and ("threadIdx.x", "32") in axes
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("dims,axis", [((20, 30), 0), ((20, 30), 1), (("n", 12), 1), ((3, 9, 5), 1)], ids=str)
+def test_running_sums_are_lines_of_threads(dims: tuple[int | str, ...], axis: int, machine: str) -> None:
+    (program,) = programs(graph(CumSum(axis), dims))
+    rule, made = check(program, machine)
+    s = Schedule(made)
+    assert rule == "recurrence" and [s.loop(x).kind for x in s.loops("total")] == ["blockIdx.x", "threadIdx.x", "serial"]
+
+
+def test_windows_are_threads() -> None:
+    """Pooling and convolutions of each channel with itself are of outputs; those that use a picture for many channels are products."""
+    for op, more, wanted in (
+        (MaxPool((3, 3)), (), "window"), (AveragePool((2, 2), (2, 2)), (), "window"), (Conv((1, 1), (1, 1, 1, 1), (1, 1), 8), ((8, 1, 3, 3),), "window"),
+        (Conv((1, 1), (1, 1, 1, 1), (1, 1), 1), ((16, 8, 3, 3),), "contraction"),
+    ):  # fmt: skip
+        (program,) = programs(graph(op, (2, 8, 12, 10), *more))
+        for machine in MACHINES if wanted == "window" else ():
+            assert check(program, machine)[0] == wanted
+        assert scheduled(program, MACHINES["wide"])[0] == wanted
 
 
 def test_a_long_sum_takes_two_launches_and_a_short_one_a_group() -> None:

@@ -98,7 +98,7 @@ def test_pieces_of_a_parallel_loop_are_bound_though_their_formulas_show_no_more_
     s.bind("i1_j1_2", "threadIdx.x")
     s.serial("i1_j1_1")
     assert [s.loop(x).kind for x in s.loops("add")] == ["blockIdx.x", "serial", "threadIdx.x"]
-    with pytest.raises(ScheduleError, match="'i1_j1_0' is blockIdx.x already"):
+    with pytest.raises(ScheduleError, match=r"'i1_j1_0' is blockIdx\.x already"):
         s.serial("i1_j1_0")
     same(matmul(6, 7, 5), s.program)
 
@@ -175,6 +175,39 @@ def test_reverse_compute_at_stays_in_its_step_of_a_scan() -> None:
     assert shape(s, "g") == "2, 4"
     s.parallel("j_0")
     same(p, s.program)
+
+
+LINES = """program lines(x: float32[5, 3, 4]) -> (y: float32[5, 3, 4]) {
+  allocate h: float32[3, 4]
+  allocate c: float32[3, 4]
+  for a in 3 { for z in 4 { block zero(va: 3 = a, vz: 4 = z) { h[va, vz] = 1.0f32 } } }
+  for t in 5 {
+    for b in 3 { for j in 4 { for k in 4 {
+      block mix(vt: scan 5 = t, vb: 3 = b, vj: 4 = j, vk: reduce 4 = k) { init { c[vb, vj] = x[vt, vb, vj] } c[vb, vj] = c[vb, vj] + h[vb, vk]*0.5f32 }
+    } } }
+    for i in 3 { for m in 4 { block carry(vc: scan 5 = t, vi: 3 = i, vm: 4 = m) { h[vi, vm] = c[vi, vm]*0.5f32 y[vc, vi, vm] = h[vi, vm] } } }
+  }
+}"""
+
+
+def test_lift_takes_independent_lines_out_of_the_steps_of_a_scan() -> None:
+    p = parse_program(LINES)
+    s = sched(p, ("lift", "t", ["b", "i"]))
+    assert s.loops("mix") == ["b", "t", "j", "k"] and s.loops("carry") == ["b", "t", "m"]
+    s.bind("b", "blockIdx.x")
+    same(p, s.program)
+
+
+def test_lift_refuses_what_steps_mix_and_what_is_not_alike() -> None:
+    p = parse_program(LINES)
+    with pytest.raises(ScheduleError, match=r"the nests inside 't' begin with \['b', 'i'\], not with \['b'\]"):
+        sched(p, ("lift", "t", ["b"]))
+    with pytest.raises(ScheduleError, match="the iterations of 'b_j' are not independent"):
+        sched(p, ("fuse", "b", "j"), ("fuse", "i", "m"), ("lift", "t", ["b_j", "i_m"]))
+    with pytest.raises(ScheduleError, match="have extents 2, 3"):
+        sched(p, ("split", "b", [2, 2]), ("lift", "t", ["b_0", "i"]))
+    with pytest.raises(ScheduleError, match="'i' is parallel already"):
+        sched(p, ("parallel", "i"), ("lift", "t", ["b", "i"]))
 
 
 def test_compute_inline_and_back() -> None:
@@ -378,7 +411,7 @@ REFUSALS: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (M, [("unroll", "i"), ("split", "i", [None, 2])], "split first, then bind"),
     (M, [("fuse",)], "no loops are named"),
     (M, [("fuse", "i", "k0")], "loop 'k0' is not directly inside 'i'"),
-    (M, [("parallel", "i"), ("fuse", "i", "j")], "loop 'i' is parallel already"),
+    (M, [("parallel", "i"), ("fuse", "i", "j")], "parallel loops go with parallel ones"),
     (M, [("reorder", "i", "i")], "a loop is named twice"),
     (M, [("reorder", "i", "i1")], "name loops of one nest"),
     (M, [("reverse_compute_at", "add", "i"), ("reorder", "j", "i")], "the loops are not a perfect nest"),

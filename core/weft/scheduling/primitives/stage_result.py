@@ -57,10 +57,12 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
     if len(places) != 1:
         raise tree.error(step, f"'{block}' uses several elements of '{old.name}' in one step", (block,))
     (indices,) = places
-    reduced = {v for i, x in zip(b.iters, b.bindings) if i.kind != "spatial" for v in free_vars(x)}
-    spatial = [(i, x) for i, x in zip(b.iters, b.bindings) if i.kind == "spatial"]
-    driven = {v for _, x in spatial for v in free_vars(x)}
     outside = domain(path[: len(spot) - 1])
+    # A step of a scan is one step: its scan iterators stay what they are outside.
+    fixed = {i.var.name for i, x in zip(b.iters, b.bindings) if i.kind == "scan" and free_vars(x).keys() <= outside.keys()}
+    reduced = {v for i, x in zip(b.iters, b.bindings) if i.kind != "spatial" and i.var.name not in fixed for v in free_vars(x)}
+    spatial = [(i, x) for i, x in zip(b.iters, b.bindings) if i.kind == "spatial" or i.var.name in fixed]
+    driven = {v for _, x in spatial for v in free_vars(x)}
     late = sorted(reduced & outside.keys())
     if late:
         why = f"'{block}' is not complete there: its reduction over '{late[0]}' goes on outside"
@@ -103,7 +105,7 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
     iters: dict[str, Expr] = {i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i, _ in pairs}
     copy = Block(
         name,
-        tuple(BlockIter(iters[i.var.name], i.extent) for i, _ in pairs),  # type: ignore[arg-type]
+        tuple(BlockIter(iters[i.var.name], i.extent, i.kind) for i, _ in pairs),  # type: ignore[arg-type]
         tuple(substitute(x, renamed) for _, x in pairs),
         substitute_stmt(Store(old, indices, Load(new, at)), iters),
         predicate=all_of(substitute(c, {**iters, **renamed}) for c in held),

@@ -6,8 +6,10 @@ from weft.scheduling.rule import Rule
 from weft_gpu.schedules.contraction import ContractionRule
 from weft_gpu.schedules.elementwise import ElementwiseRule
 from weft_gpu.schedules.fallback import FallbackRule
+from weft_gpu.schedules.recurrence import RecurrenceRule
 from weft_gpu.schedules.reduction import ReductionRule
 from weft_gpu.schedules.rowwise import RowwiseRule
+from weft_gpu.schedules.window import WindowRule
 
-RULES: tuple[Rule, ...] = (ContractionRule(), ElementwiseRule(), RowwiseRule(), ReductionRule(), FallbackRule())
+RULES: tuple[Rule, ...] = (ContractionRule(), ElementwiseRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), WindowRule(), FallbackRule())
 """The cheapest offer of the highest priority wins; a target's plugin adds its own to them."""

@@ -11,6 +11,8 @@ from weft.scheduling.schedule import Schedule
 
 GROUP = 256
 """Threads of a group that have nothing to say to each other."""
+FEW = 16
+"""Threads of the smallest groups, where no warp is wider: a group costs more than a thread."""
 MOST_EACH = 4
 """Independent elements of one thread: enough to have several loads under way."""
 WAVES = 2
@@ -32,11 +34,12 @@ def most_threads(machine: Machine, wanted: int = GROUP) -> int:
 def threads_for(machine: Machine, n: int | None, wanted: int = GROUP) -> int:
     """Threads of the groups that share `n` iterations (None: as many as a run says): fewer where that gives more cores a group, in whole warps."""
     most = most_threads(machine, wanted)
+    least = max(grid_of(machine).warp, FEW)
     if n is None:
         return most
-    if n <= grid_of(machine).warp:
+    if n <= least:
         return max(1, min(n, most))
-    while most > grid_of(machine).warp and most % 2 == 0 and -(-n // most) < 2 * machine.cores:
+    while most > least and most % 2 == 0 and -(-n // most) < 2 * machine.cores:
         most //= 2
     return min(most, n)
 
@@ -108,6 +111,26 @@ def share(s: Schedule, name: str, loops: list[str], machine: Machine, threads: i
     else:
         thread = flat
     s.bind(thread, axis)
+    return True
+
+
+def share_both(s: Schedule, name: str, loops: list[str], machine: Machine, along: int, beside: int) -> bool:
+    """As `share`, by groups of `along` threads along x and `beside` along y."""
+    if not loops:
+        return False
+    trial = Schedule(s.program, machine)
+    try:
+        trial.parallel(loops[0] if len(loops) == 1 else trial.fuse(*loops))
+    except ScheduleError as error:
+        s.annotate(name, "share_declined", error.why or error.what)
+        return False
+    flat = loops[0] if len(loops) == 1 else s.fuse(*loops)
+    s.parallel(flat)
+    turns, y, x = s.split(flat, [None, beside, along])
+    s.reorder(y, x, turns)
+    s.serial(turns)
+    s.bind(y, "threadIdx.y")
+    s.bind(x, "threadIdx.x")
     return True
 
 

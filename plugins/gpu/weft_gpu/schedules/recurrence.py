@@ -1,0 +1,148 @@
+"""Scans: what does not depend on one another goes to groups, or, where no step mixes it, to threads; the steps come one after another in each.
+
+A group goes through the steps of its lines. In each step its threads share the outputs; a long sum of a step is several threads', so that weights are read
+as they lie.
+"""
+
+from __future__ import annotations
+
+from weft.errors import ScheduleError
+from weft.loop.nodes import For, Program, Seq, Stmt
+from weft.machine import Machine
+from weft.scheduling import access
+from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.schedule import Schedule
+from weft.scheduling.tree import blocks_in
+from weft_gpu.schedules.reduction import LONG, Shape, cooperate, in_register, schedule_apart
+from weft_gpu.schedules.threads import GROUP, most_threads, sequential, share, share_both, top_statements
+
+SUM_THREADS = 32
+"""Threads that share a long sum of a step."""
+
+
+class RecurrenceRule(Rule):
+    """See the module."""
+
+    name = "recurrence"
+    priority = 10
+
+    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
+        if access.outside_blocks(program.body):
+            return Decline("loop_program", "statements stand outside blocks")
+        if not access.has_sequential_loop(program):
+            return Decline("no_scan", "no block lies in a sequential loop")
+        return Offer(float(sum(access.block_work(b) for b in access.blocks_of(program))))
+
+    def apply(self, s: Schedule) -> None:
+        assert s.machine is not None
+        steps = sequential(s)
+        for statement in top_statements(s.program.body):
+            names = [b.name for b in blocks_in(statement)]
+            if isinstance(statement, For) and statement.var.name in steps:
+                schedule_scan(s, statement, s.machine)
+            else:
+                schedule_apart(s, names, s.machine)
+
+
+def schedule_scan(s: Schedule, scan: For, machine: Machine) -> None:
+    """One launch: the steps of a scan, of as many lines at once as there are."""
+    loop, names = scan.var.name, [b.name for b in blocks_in(scan)]
+    if by_line(s, loop, names, machine):
+        return
+    nests = _nests(scan)
+    group: str | None = None
+    if nests is not None:
+        trial = Schedule(s.program, machine)
+        try:
+            trial.lift(loop, nests)
+        except ScheduleError as error:
+            s.annotate(loop, "lift_declined", error.why or error.what)
+        else:
+            group = s.lift(loop, nests)
+    most = most_threads(machine)
+    along = min(SUM_THREADS, most)
+    shared = {name for name in names if most // along > 1 and share_sums(s, name, loop, machine, along, most // along)}
+    for name in names:
+        if name not in shared:
+            share_step(s, name, loop, machine, (along, most // along) if shared else (most, 1))
+    if group is not None:
+        s.parallel(group)
+        s.bind(group, "blockIdx.x")
+
+
+def _nests(scan: For) -> list[str] | None:
+    """The outermost loops of the nests directly inside; None if something else is there."""
+    inside: tuple[Stmt, ...] = scan.body.stmts if isinstance(scan.body, Seq) else (scan.body,)
+    return [x.var.name for x in inside if isinstance(x, For)] if all(isinstance(x, For) for x in inside) else None
+
+
+def by_line(s: Schedule, loop: str, names: list[str], machine: Machine) -> bool:
+    """A thread takes a line of its own through all steps; False if steps use more than their line."""
+    trial = Schedule(s.program, machine)
+    try:
+        _lines(trial, loop, names)
+    except ScheduleError:
+        return False
+    flat = _lines(s, loop, names)
+    s.parallel(flat)
+    group, thread = s.split(flat, [None, most_threads(machine, GROUP // 4)])
+    s.bind(group, "blockIdx.x")
+    s.bind(thread, "threadIdx.x")
+    return True
+
+
+def _lines(s: Schedule, loop: str, names: list[str]) -> str:
+    """All loops of each block of a step as one, lifted out of the steps."""
+    found = []
+    for name in names:
+        own = s.loops(name)
+        own = own[own.index(loop) + 1 :]
+        if not own or any(i.kind == "reduce" for i in s.block(name).iters):
+            raise ScheduleError(f"'{name}' is no line by line step")
+        found.append(own[0] if len(own) == 1 else s.fuse(*own))
+    return s.lift(loop, found)
+
+
+def share_sums(s: Schedule, name: str, loop: str, machine: Machine, along: int, beside: int) -> bool:
+    """Gives each long sum of a block of a step to so many threads of the group, so many sums at once; False if they are short or cannot be cut."""
+    outputs, shape = _own(s, name, loop)
+    if not outputs or shape.steps < LONG or shape.columns is not None or len(list(access.stores(s.block(name)))) != 1:
+        return False
+    trial = Schedule(s.program, machine)
+    try:
+        _sums(trial, name, outputs, machine, along, beside)
+    except ScheduleError as error:
+        s.annotate(name, "sums_declined", error.why or error.what)
+        return False
+    _sums(s, name, outputs, machine, along, beside)
+    return True
+
+
+def _sums(s: Schedule, name: str, outputs: list[str], machine: Machine, along: int, beside: int) -> None:
+    flat = outputs[0] if len(outputs) == 1 else s.fuse(*outputs)
+    turn, _ = s.split(flat, [None, beside])
+    cooperate(s, name, turn, machine, along, "threadIdx.x")
+
+
+def share_step(s: Schedule, name: str, loop: str, machine: Machine, threads: tuple[int, int]) -> None:
+    """The group's threads share what a block computes in a step, an output each at a time."""
+    outputs, shape = _own(s, name, loop)
+    if shape.reduce and outputs:
+        trial = Schedule(s.program, machine)
+        try:
+            in_register(trial, name, shape.reduce[0], None)
+        except ScheduleError as error:
+            s.annotate(name, "register_declined", error.why or error.what)
+        else:
+            in_register(s, name, shape.reduce[0], None)
+    if threads[1] > 1:
+        share_both(s, name, outputs, machine, *threads)
+    else:
+        share(s, name, outputs, machine, threads[0])
+
+
+def _own(s: Schedule, name: str, loop: str) -> tuple[list[str], Shape]:
+    """The loops of a block inside a step that are not its sum's, and its shape."""
+    shape = Shape.of(s, name)
+    loops = s.loops(name)
+    return [x for x in loops[loops.index(loop) + 1 :] if x not in shape.reduce], shape
