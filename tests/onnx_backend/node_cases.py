@@ -1,6 +1,6 @@
 """ONNX's own conformance cases of single operators, from the installed `onnx` package, and how Weft is held against them.
 
-    python -m tests.onnx_backend.node_cases --update-passing [--only REGEX]      runs every case, writes passing.txt
+python -m tests.onnx_backend.node_cases --update-passing [--only REGEX]      runs every case, writes passing.txt
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import numpy as np
 import onnx
 
 import weft
+from weft.mixed import MixedCompilation
+from weft.pipeline import resolve_targets
 from weft_onnx.tensors import to_array
 
 PASSING = Path(__file__).parent / "passing.txt"
@@ -54,6 +56,11 @@ def stratified(listed: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [entry for entry in listed if first[entry[0]] == entry or zlib.crc32(entry[1].encode()) % ONE_IN == 0]
 
 
+def one_in(count: int, listed: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """One of so many cases, the same ones every time, whatever their operators."""
+    return [entry for entry in listed if zlib.crc32(entry[1].encode()) % count == 0]
+
+
 def array(value: Any) -> Any:
     if isinstance(value, onnx.TensorProto):
         return to_array(value)
@@ -68,6 +75,28 @@ def run(case: Any) -> None:
     """
     executable = weft.compile(case.model, target="llvm", cache=False)
     assert [step.kind for step in executable.manifest.steps] == ["native"], executable.plan
+    check(case, executable)
+
+
+def run_on_device(case: Any, kind: str) -> dict[str, str]:
+    """As `run`, with everything that the target `kind` takes on its device, and the rest on the host.
+
+    Returns:
+        Operators on the host → why, as "reason [code]".
+
+    Raises:
+        AssertionError: another result.
+    """
+    mixed = MixedCompilation(resolve_targets(f"{kind}, llvm"), cache=False, by_cost=False)
+    executable = mixed.run(weft.load(case.model))
+    check(case, executable)
+    assert mixed.placement is not None
+    elsewhere = [p for p in mixed.placement.nodes if p.target != kind]
+    return {type(p.node.op).__name__: "{1} [{0}]".format(*p.refused.get(kind, ("", "nobody says why"))) for p in elsewhere}
+
+
+def check(case: Any, executable: weft.Executable) -> None:
+    """Holds an executable against the case's expected results."""
     for inputs, expected in case.data_sets:
         named = {info.name: array(value) for info, value in zip(case.model.graph.input, inputs)}
         results = list(executable.run(named).values())

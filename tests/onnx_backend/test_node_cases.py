@@ -1,22 +1,39 @@
-"""ONNX's node cases that are listed as passing: a stratified part in CI, all with --full."""
+"""ONNX's node cases that are listed as passing: a stratified part in CI, all with --full; on the host's processor, and on an OpenCL device.
+
+On a device everything that passes on the host passes, and only what no device computes stays with the host: sizes of other values, strings, sequences
+and control flow. In CI these are few cases, since every kernel is compiled by the driver, and with --full all.
+"""
 
 from __future__ import annotations
 
 import pytest
-from tests.onnx_backend.node_cases import cases, passing, run, stratified
+from tests.onnx_backend.node_cases import cases, one_in, passing, run, run_on_device, stratified
+
+HOST_ONLY = ("[sizes]", "[no_tensor]", "[control]")
+ON_DEVICE_ONE_IN = 90
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    full = metafunc.config.getoption("--full")
     if "case" in metafunc.fixturenames:
-        listed = passing()
-        chosen = listed if metafunc.config.getoption("--full") else stratified(listed)
+        chosen = passing() if full else stratified(passing())
         metafunc.parametrize("case", [name for _, name in chosen])
+    if "case_on_device" in metafunc.fixturenames:
+        chosen = passing() if full else one_in(ON_DEVICE_ONE_IN, passing())
+        metafunc.parametrize("case_on_device", [name for _, name in chosen])
 
 
 def test_node_case(case: str) -> None:
     if case not in cases():
         pytest.skip("the installed onnx has no such case")
     run(cases()[case])
+
+
+def test_node_case_on_opencl(case_on_device: str) -> None:
+    if case_on_device not in cases():
+        pytest.skip("the installed onnx has no such case")
+    declined = run_on_device(cases()[case_on_device], "opencl")
+    assert all(reason.endswith(HOST_ONLY) for reason in declined.values()), declined
 
 
 def test_the_list_is_as_long_as_is_claimed() -> None:
