@@ -212,7 +212,7 @@ def test_what_padding_a_tile_refuses() -> None:
     text = """program p(x: float32[9]) -> (y: float32[9]) { allocate t: float32[9]
       for i in 3 { for j in 4 { block A(u: 3 = i, v: 4 = j) where i*4 + j < 9 { t[u*4 + v] = 0.0f32 } } }
       for k in 9 { block B(w: 9 = k) { y[w] = t[w] + x[w] } } }"""
-    with pytest.raises(ScheduleError, match=r"'t' may have no room in dimension 0 for all of 'A'(.|\n)*hint: stage_result makes a buffer of the loops"):
+    with pytest.raises(ScheduleError, match=r"'t' may have no room for all of 'A'(.|\n)*hint: stage_result makes a buffer of the loops"):
         sched(text).pad_tile("A")
     text = text.replace("allocate t: float32[9]", "allocate t: float32[12]").replace("= 0.0f32", "= x[u]")
     with pytest.raises(ScheduleError, match="'A' is no sum of products"):
@@ -226,3 +226,17 @@ def test_parallel_loops_fuse_to_a_parallel_loop() -> None:
     assert s.loop(s.fuse("b", "i")).kind == "parallel"
     with pytest.raises(ScheduleError, match=r"loop 'k' is serial already(.|\n)*parallel loops go with parallel ones"):
         s.fuse("j", "k")
+
+
+def test_a_whole_value_is_staged_and_a_copy_of_a_tile_has_no_condition() -> None:
+    text = """program p(x: float32[n]) -> (y: float32[n]) dims(n) {
+      for g in (n + 3)//4 { allocate t: float32[4]
+        for i in 4 { block A(vi: 4 = i) { t[vi] = 1.0f32 } }
+        for j in 4 { block B(vg: (n + 3)//4 = g, vj: 4 = j) where g*4 + j < n { y[vg*4 + vj] = t[vj] } } }
+    }"""
+    s = sched(text)
+    part = s.stage("B", "j", "t[vj]", "shared")
+    assert "where g*4 + j_1 < n" in str(s)
+    s.pad_tile(part)
+    assert "where g*4 + j_1 < n" not in str(s) and "where g*4 + j < n" in str(s)
+    np.testing.assert_array_equal(interpret(s.program, [np.zeros(6, np.float32)], {"n": 6})["y"], np.ones(6))

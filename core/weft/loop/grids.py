@@ -19,6 +19,10 @@ from weft.loop.printer import excerpt
 
 BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 THREAD_AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+FRAGMENT = "fragment"
+"""Scopes of what the threads of a warp hold together begin so: "fragment", "fragment.a" …"""
+WHOLE_WARP = "whole_warp"
+"""Call of a condition on a thread's number along x: true for all of them where instructions are the warp's together, for the first where one does its work."""
 
 
 def has_blocks(stmt: Stmt) -> bool:

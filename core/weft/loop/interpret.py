@@ -21,6 +21,7 @@ from weft.errors import ExprError, LoopError, nearest
 from weft.expr import nodes as e
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Expr, Var
+from weft.loop.grids import WHOLE_WARP
 from weft.loop.nodes import (
     PREFETCH,
     TRUE,
@@ -844,7 +845,7 @@ class _Run:
         return code
 
     def intrinsic(self, x: IntrinsicCall) -> _Code:
-        function = self.intrinsics.get(x.name)
+        function = self.intrinsics.get(x.name, _first_lane if x.name == WHOLE_WARP else None)
         if function is None:
             close = nearest(x.name, self.intrinsics)
             known = f"did you mean '{close}'?" if close else "pass its meaning: interpret(…, intrinsics={name: function})"
@@ -863,6 +864,11 @@ class _Run:
                 texts.append(self.as_numpy(self.formula(a), a.dtype))
         call = f"{self.bound(function)}({', '.join(texts)})"
         return _Code(call) if x.dtype == dt.handle else self.temporary(self.from_numpy(call, x.dtype))
+
+
+def _first_lane(x: Any) -> bool:
+    """The condition WHOLE_WARP where one thread does the work of its warp."""
+    return bool(x == 0)
 
 
 def _has_barrier(stmt: Stmt) -> bool:

@@ -25,6 +25,7 @@ from weft.expr import nodes as ex
 from weft.expr.nodes import Expr
 from weft.expr.ranges import Range
 from weft.loop import nodes as lp
+from weft.loop.grids import WHOLE_WARP
 from weft.loop.nodes import Buffer, Load, Program, Stmt
 
 VERSION = 1
@@ -89,7 +90,7 @@ class Emitter:
                 elif not of.is_float and not (e.name in _OF_INTEGERS and of.kind != "complex"):
                     lacks[f"function {e.name} of {of}"] = None
             elif isinstance(e, lp.IntrinsicCall):
-                if not (d.barrier if e.name == "barrier" else e.name in d.intrinsics):
+                if e.name != WHOLE_WARP and not (d.barrier if e.name == "barrier" else e.name in d.intrinsics):
                     lacks[f"intrinsic {e.name}"] = None
                 elif e.dtype.lanes > 1 or any(a.dtype.lanes > 1 for a in e.args):
                     lacks[f"intrinsic {e.name} of vectors"] = None
@@ -376,6 +377,9 @@ class _Kernel:
             self.stmt(s.body)
 
     def emit_If(self, s: lp.If) -> None:
+        if isinstance(s.cond, lp.IntrinsicCall) and s.cond.name == WHOLE_WARP:  # all threads of a warp come here together
+            self.stmt(s.then)
+            return
         self._begin(s.cond)
         cond = self.formulas.value(s.cond)
         self._flush()
@@ -546,6 +550,8 @@ class _Kernel:
                 return int(e.value) % by == 0
             case ex.Var():
                 return e.name in self.values and self._divisible(self.values[e.name], by)
+            case ex.Cast():  # between integers of indices, which fit
+                return self._divisible(e.value, by)
             case ex.Add() | ex.Sub():
                 return self._divisible(e.a, by) and self._divisible(e.b, by)
             case ex.Mul():

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from weft import dtypes as dt
 from weft.errors import LoopError
-from weft.expr.nodes import Expr, Var, all_of, eq, floordiv, floormod, free_vars, has, lt, mul
+from weft.expr.nodes import Expr, Var, all_of, eq, floordiv, floormod, free_vars, has, lt, mul, walk
 from weft.expr.nodes import transform as transform_expr
-from weft.loop.grids import THREAD_AXES, Phase, has_threads, map_groups, phase_of, phases, private, widest
+from weft.loop.grids import FRAGMENT, THREAD_AXES, WHOLE_WARP, Phase, has_threads, map_groups, phase_of, phases, private, widest
 from weft.loop.nodes import (
     Allocate,
     AtomicUpdate,
@@ -133,7 +134,7 @@ class _Group:
 
     def _phase(self, loop: For) -> Stmt:
         phase = phase_of(self.program, loop)
-        conditions, values = self._numbers(phase)
+        conditions, values = self._warps(phase) if works_in_warps(phase) else self._numbers(phase)
         if conditions and any(isinstance(s, Evaluate) and s.call.name == "barrier" for s in walk_stmts(phase.body)):
             raise LoopError(
                 f"join_threads: a barrier in loop '{loop.var.name}' is not reached by all threads of the group", where=excerpt(self.program, at=loop),
@@ -146,6 +147,18 @@ class _Group:
             if v is not None and v.name not in known:
                 body = Let(v, values[v.name], body)
         return if_stmt(all_of(conditions), body)
+
+    def _warps(self, phase: Phase) -> tuple[list[Expr], dict[str, Expr]]:
+        """As `_numbers`, of a phase whose threads are warps, each of all threads along x: its instructions are reached by all of them."""
+        x, *_ = self.vars
+        if phase.vars[0] is not None or x is None or phase.shape[1:] != self.base.shape[1:]:
+            raise LoopError(
+                f"join_threads: loop '{phase.loop.var.name}' is not one of warps", where=excerpt(self.program, at=phase.loop),
+                why=f"it uses fragments and has the threads {phase.shape}, the group {self.base.shape}",
+                hint="bind warps to threadIdx.y, and in other phases their lanes to threadIdx.x",
+            )  # fmt: skip
+        values: dict[str, Expr] = {v.name: mine if mine is not None else int64(0) for v, mine in zip(phase.vars, self.vars) if v is not None}
+        return [IntrinsicCall(WHOLE_WARP, (x,), dt.bool_)], values
 
     def _numbers(self, phase: Phase) -> tuple[list[Expr], dict[str, Expr]]:
         """Which threads of the group the phase has, and its variables in terms of the nest's."""
@@ -247,6 +260,12 @@ class _Group:
         visit(body)
         body = transform_stmts(body, lambda s: s.body if isinstance(s, Allocate) and not private(s.buffer.scope) else None)
         return replace_buffers(body, moved) if moved else body
+
+
+def works_in_warps(phase: Phase) -> bool:
+    """Whether a phase uses fragments, which the threads of a warp hold together."""
+    loads = (e for s in walk_stmts(phase.body) for x in stmt_exprs(s) for e in walk(x) if isinstance(e, Load))
+    return any(e.buffer.scope.partition(".")[0] == FRAGMENT for e in loads)
 
 
 def _sized_by(b: Buffer) -> set[str]:

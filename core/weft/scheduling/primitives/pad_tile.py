@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from weft.expr.nodes import Add, Cast, Const, Expr, Mul, Var, all_of, const, free_vars, select, substitute
+from weft.expr.nodes import Add, Cast, Const, Expr, Mul, Var, all_of, const, free_vars, select, substitute, walk
 from weft.loop.nodes import Allocate, Block, For, Load, Program, Store
-from weft.scheduling.region import accesses, at_least_zero, poly
+from weft.scheduling.primitives.compute_inline import whole_index
+from weft.scheduling.region import Access, accesses, at_least_zero, block_accesses, poly
 from weft.scheduling.rewrite import clean_extents, domain, own_nest, tidy
 from weft.scheduling.tree import Path, Tree, conjuncts
 
 
 def pad_tile(program: Program, block: str) -> tuple[Program, None]:
-    """The condition of a sum of products moves into its factors, which are zero where it does not hold; a start value is stored everywhere.
+    """The condition of a sum of products moves into its factors, which are zero where it does not hold; a start value is stored, and what other blocks
+    computed of the tile copied, everywhere.
 
         allocate c: float32[16] in register { for j in 16 { for k in 8 {
           block C(bj: 16 = j, rk: reduce 9 = k) where j < n and k < m { c[bj] = c[bj] + a[rk]*b[rk, bj] } } } … }
@@ -29,26 +32,29 @@ def pad_tile(program: Program, block: str) -> tuple[Program, None]:
     if not isinstance(b.body, Store) or b.init is not None or b.writes is not None or b.body.predicate is not None:
         raise tree.error(step, f"the body of '{block}' is not one store", (block,), "decompose_reduction and specialize first")
     store = b.body
-    iter_of = {x.name: i.var for i, x in zip(b.iters, b.bindings) if isinstance(x, Var)}
-    asked = [substitute(c, iter_of) for c in conjuncts(b.predicate)]
-    loops = domain(path)
-    if any(free_vars(c).keys() & loops.keys() for c in asked):
-        raise tree.error(step, f"an iterator of '{block}' is not one loop of its own", (block,), f"specialize('{block}') first")
     if store.buffer.name not in tree.allocate_paths:
         raise tree.error(step, f"'{store.buffer.name}' is a parameter, of which '{block}' may store what it is asked for only", (block,), "stage_result first")
     home = tree.allocate_paths[store.buffer.name]
     _room(tree, step, path, home, b)
-    extents = clean_extents(b)
     value = store.value
     if isinstance(value, Const):
         if any(isinstance(s, For) for s in path[len(home) : own_nest(path)]):
             why = f"'{block}' shares a loop with others that use '{store.buffer.name}': it might start what is computed already"
             raise tree.error(step, why, (block,))
         return tree.replace(path, replace(b, predicate=const(True))), None
+    if whole_index(store, b) is not None and not any(isinstance(e, Load) and e.buffer.name == store.buffer.name for e in walk(value)):
+        reads = {a.buffer.name for a in block_accesses(b) if not a.write}
+        if reads <= tree.allocate_paths.keys() and all(_inside(a, domain(path)) for a in accesses(b) if not a.write):
+            return tree.replace(path, replace(b, predicate=const(True))), None
     target = Load(store.buffer, store.indices)
     term = value.b if isinstance(value, Add) and value.a == target else value.a if isinstance(value, Add) and value.b == target else None
     if not isinstance(term, Mul):
         raise tree.error(step, f"'{block}' is no sum of products: it stores {value}", (block,))
+    iter_of = {x.name: i.var for i, x in zip(b.iters, b.bindings) if isinstance(x, Var)}
+    asked = [substitute(c, iter_of) for c in conjuncts(b.predicate)]
+    if any(free_vars(c).keys() & domain(path).keys() for c in asked):
+        raise tree.error(step, f"an iterator of '{block}' is not one loop of its own", (block,), f"specialize('{block}') first")
+    extents = clean_extents(b)
     factors = [term.a, term.b]
     held: list[list[Expr]] = [[], []]
     for c in asked:
@@ -74,7 +80,12 @@ def _room(tree: Tree, step: str, path: Path, home: Path, block: Block) -> None:
     assert isinstance(allocation, Allocate) and isinstance(block.body, Store)
     moving = domain(path[len(home) :])
     (use,) = [a for a in accesses(block, block.body.buffer.name) if a.write]
-    for k, (ends, extent) in enumerate(zip(use.box(moving), allocation.buffer.shape)):
-        if ends is None or not at_least_zero(ends[0]) or not at_least_zero((poly(extent) - ends[1]).plus(-1)):
-            why = f"'{allocation.buffer.name}' may have no room in dimension {k} for all of '{block.name}'"
-            raise tree.error(step, why, (block.name, allocation.buffer.name), "stage_result makes a buffer of the loops")
+    if not _inside(use, moving):
+        why = f"'{allocation.buffer.name}' may have no room for all of '{block.name}'"
+        raise tree.error(step, why, (block.name, allocation.buffer.name), "stage_result makes a buffer of the loops")
+
+
+def _inside(use: Access, moving: Mapping[str, Expr]) -> bool:
+    """Whether an access stays in its buffer while the loops run, whatever a predicate says."""
+    ends = zip(use.box(moving), use.buffer.shape)
+    return all(e is not None and at_least_zero(e[0]) and at_least_zero((poly(extent) - e[1]).plus(-1)) for e, extent in ends)

@@ -12,8 +12,8 @@ from weft.scheduling.tree import Tree, nest
 
 
 def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> tuple[Program, str]:
-    """The part of the value of `block` that prints as `formula` is computed before, for all of `loop` and the loops in it, into a buffer in memory
-    `scope`. Returns the new block's name. The block's own name in the place of `loop`: one element at a time.
+    """The part of the value of `block`, or all of it, that prints as `formula` is computed before, for all of `loop` and the loops in it, into a buffer in
+    memory `scope`. Returns the new block's name. The block's own name in the place of `loop`: one element at a time.
 
         for i in n { for j in 16 { block C(bi: n = i, bj: 16 = j) { y[bi, bj] = exp(x[bi, bj])*2.0f32 } } }
         → stage("C", "j", "exp(x[bi, bj])", "register") → "C_part"
@@ -36,7 +36,7 @@ def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> 
     if not isinstance(b.body, Store) or b.init is not None or b.writes is not None:
         raise tree.error(step, f"the body of '{block}' is not one store", (block,), "decompose_reduction and specialize first")
     found = next((e for e in walk(b.body.value) if str(e) == formula), None)
-    if found is None or found == b.body.value:
+    if found is None:
         raise tree.error(step, f"'{formula}' is no part of the value {b.body.value}", (block,))
     if any(isinstance(e, Load) and e.buffer.name == b.body.buffer.name for e in walk(found)):
         raise tree.error(step, f"'{formula}' reads '{b.body.buffer.name}', which '{block}' changes meanwhile", (block,))

@@ -8,27 +8,26 @@ or a tile's end is a zero in shared memory. What follows the product in its grou
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
 from weft.errors import ScheduleError
-from weft.expr.nodes import Expr, Select, Var, free_vars, walk
+from weft.expr.nodes import free_vars, walk
 from weft.loop.nodes import Block, Load, Program, Stmt, int_const, walk_stmts
 from weft.machine import Machine
 from weft.scheduling import access
-from weft.scheduling.patterns import inline_producers, split_blocks
+from weft.scheduling.patterns import inline_producers
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.fallback import schedule_launch
-from weft_gpu.schedules.products import Product, anchor_of, contiguous_loop, factors, find_product, narrow
+from weft_gpu.schedules.fragments import find_kit, schedule_fragments
+from weft_gpu.schedules.groups import absorb, bind_threads, flatten, kept, own, share
+from weft_gpu.schedules.products import Product, anchor_of, contiguous_loop, factors, find_product, narrow, split_groups
 from weft_gpu.schedules.threads import most_threads, top_statements
 from weft_gpu.schedules.tiles import Problem, Tile, candidates, choose_tile
 
 LARGEST_UNIT = 32
 """Taps of a window that a tile takes together, at most."""
-UNROLLED_TURNS = 8
-"""Elements that a thread copies into shared memory one after another, all of them on their way at once."""
 
 
 class ContractionRule(Rule):
@@ -59,15 +58,31 @@ class ContractionRule(Rule):
 def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
     """Schedules the product `name` with what precedes it (in its operands, or each a launch) and what follows it (on the tile, or each a launch)."""
     inline_producers(s)
-    split_blocks(s, name)
+    split_groups(s, name)
     product = find_product(s, name)
-    if product.rows or product.columns:
+    if in_fragments(s, name, product, machine):
+        pass
+    elif product.rows or product.columns:
         schedule_tile(s, name, product, machine)
     else:
         schedule_direct(s, name, product, machine)
     for statement in top_statements(s.program.body):
         if not any(s.loop(x).kind.startswith("blockIdx") for x in _outer_loops(s, statement)):
             schedule_launch(s, statement, machine)
+
+
+def in_fragments(s: Schedule, name: str, product: Product, machine: Machine) -> bool:
+    """Schedules the product by instructions of warps, if the target has some for it; False, with nothing done, if not."""
+    kit = find_kit(s, name, product, machine)
+    if kit is None:
+        return False
+    program, trace = s.program, list(s.trace.steps)
+    try:
+        return schedule_fragments(s, name, product, machine, kit)
+    except ScheduleError as error:
+        s.program, s.trace.steps[:] = program, trace
+        s.annotate(name, "fragments_declined", error.why or error.what)
+        return False
 
 
 def _outer_loops(s: Schedule, statement: Stmt) -> list[str]:
@@ -87,23 +102,6 @@ def schedule_direct(s: Schedule, name: str, product: Product, machine: Machine) 
     group, thread = s.split(flat, [None, most_threads(machine)])
     s.bind(group, "blockIdx.x")
     s.bind(thread, "threadIdx.x")
-
-
-def absorb(s: Schedule, copy: str) -> None:
-    """Puts what follows, element by element, into the block that copies results out, as long as nobody else wants what is between."""
-    with suppress(ScheduleError):
-        while True:
-            (consumer,) = s.consumers(copy) or ("",)
-            if not consumer:
-                return
-            s.reverse_compute_inline(consumer)
-
-
-def flatten(s: Schedule, loops: tuple[str, ...]) -> str | None:
-    """One parallel loop of loops directly inside one another."""
-    for x in loops:
-        s.parallel(x)
-    return None if not loops else loops[0] if len(loops) == 1 else s.fuse(*loops)
 
 
 @dataclass(frozen=True)
@@ -202,14 +200,16 @@ def schedule_tile(s: Schedule, name: str, product: Product, machine: Machine) ->
         s.specialize(b)
     for b in (start, name):
         s.pad_tile(b)
-    copies: dict[str, tuple[dict[str, str], bool]] = {}
+    copies: dict[str, list[str]] = {}
     for k, axis in enumerate((rows, columns)):
         formula = narrow(factors(s.block(name))[product.right if k else 1 - product.right])
         if isinstance(formula, Load) and formula.buffer.scope == "shared":
             continue  # both factors are the same
         inner = kept(s, name, formula, [*terms, *axis.inner])
         copy = s.stage(name, terms[0], str(formula), "shared")
-        copies[copy] = dict(zip(inner, s.loops(copy)[-len(inner) :] if inner else ())), along[k] in product.sums
+        place = dict(zip(inner, s.loops(copy)[-len(inner) :] if inner else ()))
+        order = [*axis.inner, *terms] if along[k] in product.sums else [*terms, *axis.inner]
+        copies[copy] = [place[x] for x in order if x in place]
     s.reorder(*threads_of(rows, columns), *terms, *rows.mine, *columns.mine)
     mine = [*rows.mine, *columns.mine]
     for k, axis in enumerate((rows, columns)):
@@ -230,8 +230,8 @@ def schedule_tile(s: Schedule, name: str, product: Product, machine: Machine) ->
         lane = place.get(columns.lane or "")
         own(s, [place[x] for x in mine], lane if lane and b == result and vectorizes(s, b, lane) else None)
         bind_threads(s, rows.thread and place[rows.thread], columns.thread and place[columns.thread])
-    for copy, (loops_of, sums) in copies.items():
-        share_copy(s, copy, loops_of, sums, rows, columns, terms, tile)
+    for copy, order in copies.items():
+        share(s, copy, order, tile.threads, lanes)
     for x, axis_name in zip(reversed(outer), ("blockIdx.x", "blockIdx.y", "blockIdx.z")):
         s.bind(x, axis_name)  # type: ignore[arg-type]
     for x in steps:
@@ -251,77 +251,9 @@ def threads_of(rows: Axis, columns: Axis) -> list[str]:
     return [x for x in (rows.thread, columns.thread) if x]
 
 
-def bind_threads(s: Schedule, row: str | None, column: str | None) -> None:
-    for x, axis in ((row, "threadIdx.y"), (column, "threadIdx.x")):
-        if x:
-            s.bind(x, axis)  # type: ignore[arg-type]
-
-
-def kept(s: Schedule, name: str, formula: Expr, loops: list[str]) -> list[str]:
-    """Which of the loops around a block a formula varies with: the dimensions of what `stage` makes of it."""
-    block = s.block(name)
-    used = free_vars(formula)
-    iters = {x.name: i.var.name for i, x in zip(block.iters, block.bindings) if isinstance(x, Var)}
-    return [x for x in s.loops(name) if x in loops and iters.get(x) in used]
-
-
-def own(s: Schedule, loops: list[str], lane: str | None) -> None:
-    """Loops that a thread keeps to itself: unrolled, neighbouring elements as a vector."""
-    for x in loops:
-        if s.loop(x).kind == "parallel":
-            s.serial(x)
-        if x == lane:
-            s.vectorize(x)
-        else:
-            s.unroll(x)
-
-
 def vectorizes(s: Schedule, name: str, loop: str) -> bool:
     """Whether a loop's elements are stored side by side, all or none of them."""
     view = access.LoopView.of(s, name)
     return view.stride(view.store, loop) == 1 and loop not in free_vars(s.block(name).predicate)
 
 
-def share_copy(s: Schedule, copy: str, place: dict[str, str], sums: bool, rows: Axis, columns: Axis, terms: list[str], tile: Tile) -> None:
-    """What all threads of a group do together: each copies some elements, neighbours neighbouring ones, several at once where memory allows.
-
-    `place`: loops of the product → loops of the copy. `sums`: the operand is contiguous along the sum.
-    """
-    order = [place[x] for x in (*terms, *rows.inner, *columns.inner) if x in place]
-    if sums:
-        order = [*(x for x in order if x not in {place.get(t) for t in terms}), *(place[t] for t in terms if t in place)]
-    if not order:
-        return
-    lane = order[-1] if len(order) > 1 and reads_in_lanes(s, copy, order[-1]) else None
-    s.reorder(*order)
-    shared = [x for x in order if x != lane]
-    for loop in shared:
-        if s.loop(loop).kind == "serial":
-            s.parallel(loop)
-    flat = s.fuse(*shared)
-    down, across = tile.threads
-    n = int_const(s.loop(flat).extent)
-    assert n is not None
-    parts = [(role, k) for role, k in (("turns", -(-n // (across * down))), ("y", down), ("x", across)) if k > 1]
-    pieces = dict(zip((role for role, _ in parts), s.split(flat, [k for _, k in parts]))) if parts else {}
-    s.reorder(*(pieces[r] for r in ("y", "x", "turns") if r in pieces))
-    bind_threads(s, pieces.get("y"), pieces.get("x"))
-    if "turns" in pieces:
-        s.serial(pieces["turns"])
-        if (int_const(s.loop(pieces["turns"]).extent) or 0) <= UNROLLED_TURNS:
-            s.unroll(pieces["turns"])
-    elif not parts:
-        s.serial(flat)
-    if lane is not None:
-        own(s, [lane], lane)
-
-
-def reads_in_lanes(s: Schedule, name: str, loop: str) -> bool:
-    """Whether a copy reads along a loop elements side by side, under no condition that changes on the way."""
-    n = int_const(s.loop(loop).extent)
-    view, block = access.LoopView.of(s, name), s.block(name)
-    value = access.target(block).value
-    iters = {i.var.name for i, x in zip(block.iters, block.bindings) if loop in free_vars(x)}
-    conditions = [e.cond for e in walk(value) if isinstance(e, Select)]
-    plain = not any(iters & free_vars(c).keys() for c in conditions)
-    return n is not None and n in (2, 4, 8, 16) and plain and all(view.stride(x, loop) == 1 for x in view.loads)

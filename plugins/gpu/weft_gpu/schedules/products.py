@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.expr.nodes import Add, Cast, Expr, Mul, Select, free_vars, substitute, walk
+from weft.expr.nodes import Add, Cast, Expr, FloorDiv, FloorMod, Mul, Select, Var, free_vars, substitute, walk
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
 from weft.loop.nodes import Block, If, Load, Program, Stmt, Store, int_const
@@ -63,6 +63,21 @@ def anchor_of(program: Program) -> Block | None:
     return found[0] if len(found) == 1 else None
 
 
+def split_groups(s: Schedule, name: str) -> None:
+    """Splits loops along which a factor goes by whole blocks of iterations (a convolution's groups): those over blocks move both factors, the others one."""
+    block, extents = s.block(name), access.LoopView.of(s, name).extents
+    loop_of = {i.var.name: b.name for i, b in zip(block.iters, block.bindings) if isinstance(b, Var) and i.kind == "spatial"}
+    sizes: dict[str, int] = {}
+    for x in access.loads(block):
+        for part in (p for index in x.indices for p in walk(index)):
+            if isinstance(part, (FloorDiv, FloorMod)) and isinstance(part.a, Var) and part.a.name in loop_of and (c := int_const(part.b)) is not None:
+                sizes.setdefault(loop_of[part.a.name], c)
+    for loop, c in sizes.items():
+        n = extents[loop]
+        if n is not None and n > c > 1 and n % c == 0:
+            s.split(loop, [None, c])
+
+
 def find_product(s: Schedule, name: str) -> Product:
     """The loops of a sum of products, by what they move."""
     block, view = s.block(name), access.LoopView.of(s, name)
@@ -86,7 +101,7 @@ def narrow(factor: Expr) -> Expr:
 
 
 def contiguous_loop(s: Schedule, name: str, factor: Expr) -> str | None:
-    """The loop along which a factor's largest operand lies in memory without gaps; None if no loop walks it so."""
+    """The loop along which a factor's largest operand lies in memory without gaps, the longest if there are several; None if no loop walks it so."""
     block, view = s.block(name), access.LoopView.of(s, name)
     values = {i.var.name: b for i, b in zip(block.iters, block.bindings)}
     reads = [x for x in walk(factor) if isinstance(x, Load)]
@@ -94,4 +109,5 @@ def contiguous_loop(s: Schedule, name: str, factor: Expr) -> str | None:
         return None
     largest = max(reads, key=access.buffer_bytes)
     seen = Load(largest.buffer, tuple(substitute(i, values) for i in largest.indices))
-    return next((x for x in reversed(view.loops) if view.stride(seen, x) == 1 and int_const(s.loop(x).extent) != 1), None)
+    walked = [x for x in view.loops if view.stride(seen, x) == 1 and view.extents[x] != 1]
+    return max(walked, key=view.extent, default=None)

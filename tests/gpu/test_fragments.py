@@ -1,0 +1,130 @@
+"""Products by instructions of a warp: by whatever sizes and memories a target's intrinsics have, tensorized, interpreted, and lowered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.gpu.kernels import agree, random_inputs, within_limits
+from tests.gpu.test_contraction import convolution, product
+
+from weft import dtypes as dt
+from weft.errors import LoopError
+from weft.expr.nodes import Var, cast_to
+from weft.loop.interpret import interpret
+from weft.loop.nodes import Allocate, walk_stmts
+from weft.loop.parser import parse_program
+from weft.loop.pipeline import lower_program
+from weft.lower.lower import lower_group
+from weft.scheduling import Schedule, replay
+from weft.scheduling.intrinsic import Call, Intrinsic, Operand, meanings
+from weft.tensor.language import compute, placeholder, reduce_axis
+from weft.tensor.language import sum as total
+from weft_gpu.machines import grid_machine
+from weft_gpu.schedules.contraction import ContractionRule
+from weft_gpu.schedules.fragments import kits
+
+MACHINE = grid_machine("gpu", cores=2, shared=24 << 10, threads=32, threads_per_axis=(32, 32, 32), warp=4, resident=64, features={"matrix"})
+
+
+def kit(m: int, n: int, k: int, factor: dt.DType, result: dt.DType, across: bool, shared: bool) -> list[Intrinsic]:
+    """Instructions for C[i, j] += Σ A[i, k]·B, where B is [k, j] (`across`) or [j, k]; factors in shared memory, or in fragments."""
+    name = f"mma_{m}_{n}_{k}_{factor}"
+    a, b, r = placeholder((m, k), factor, "A"), placeholder((k, n) if across else (n, k), factor, "B"), reduce_axis(k, "k")
+    c = compute((m, n), lambda i, j: total(cast_to(a[i, r], result) * cast_to(b[(r, j) if across else (j, r)], result), axis=r), "C")
+    places = ("shared", "shared", "fragment") if shared else ("fragment.a", "fragment.b", "fragment.c")
+    operands = tuple(Operand(x, place) for x, place in zip("ABC", places))
+    found = [Intrinsic(name, c, operands, Call(name), Call(f"{name}_zero"), Call(f"{name}_add"), ("matrix",))]
+
+    def copy(label: str, shape: tuple[Any, ...], dtype: dt.DType, source: str, to: str) -> Intrinsic:
+        x = placeholder(shape, dtype, "X")
+        return Intrinsic(f"{name}_{label}", compute(shape, lambda i, j: x[i, j], "Y"), (Operand("X", source), Operand("Y", to)), Call(f"{name}_{label}"))
+
+    found.append(copy("store", (m, n), result, places[2], "shared"))
+    if not shared:
+        found += [copy("load_a", (m, k), factor, "shared", places[0]), copy("load_b", tuple(b.shape), factor, "shared", places[1])]
+    return found
+
+
+KITS = {
+    "fragments": kit(4, 4, 4, dt.float16, dt.float32, True, False),
+    "shared": kit(8, 4, 8, dt.float16, dt.float32, False, True),
+    "bytes": kit(4, 8, 4, dt.int8, dt.int32, False, True),
+    "floats": kit(4, 4, 2, dt.float32, dt.float32, True, True),
+}
+
+
+def scheduled(graph: Any, intrinsics: list[Intrinsic], **choices: str) -> tuple[Any, Schedule]:
+    program = lower_group(graph, "kernel")
+    s = Schedule(program, MACHINE, overrides=choices, checked=True, intrinsics={i.name: i for i in intrinsics})
+    ContractionRule().apply(s)
+    within_limits(s.program, MACHINE)
+    return program, s
+
+
+@pytest.mark.parametrize("lowered", [False, True], ids=["scheduled", "lowered"])
+@pytest.mark.parametrize(
+    ("name", "graph", "dims"),
+    [
+        ("fragments", product((8, 8), (8, 16), "float16"), {}),
+        ("fragments", product((Var("m"), 12), (12, 20), "float16", after="bias"), {"m": 9}),
+        ("fragments", product((3, 8, 9), (3, 9, 7), "float16"), {}),
+        ("shared", product((20, 24), (24, 17), "float16", after="silu"), {}),
+        ("shared", convolution((1, 3, 6, 6), (8, 3, 3, 3), dtype="float16", pads=(1, 1, 1, 1)), {}),
+        ("floats", product((20, 24), (24, 17), after="bias"), {}),
+        ("floats", convolution((Var("n"), 4, 5, 5), (8, 2, 3, 3), groups=2, strides=(2, 2), pads=(1, 1, 1, 1)), {"n": 2}),
+    ],
+)
+def test_products_in_fragments_mean_what_they_meant(name: str, graph: Any, dims: dict[str, int], lowered: bool) -> None:
+    program, s = scheduled(graph, KITS[name])
+    assert f'tensorize="{KITS[name][0].name}"' in str(s.program), s.program
+    assert str(replay(program, s.trace, intrinsics=s.intrinsics)) == str(s.program)
+    inputs = random_inputs(program, dims)
+    want = interpret(program, inputs, dims)
+    run = lower_program(s.program, frozenset({"exp"})) if lowered else s.program
+    got = interpret(run, [x.reshape(-1) for x in inputs] if lowered else inputs, dims, intrinsics=meanings(KITS[name]), shuffle_seed=5)
+    agree(list(got.values()), list(want.values()), 64.0, str(run))
+
+
+def test_integer_products() -> None:
+    from weft.graph.nodes import GraphBuilder, tensor_type
+    from weft.ops import MatMul
+
+    g = GraphBuilder("bytes")
+    g.output(g.add(MatMul(dt.int32), g.input("a", tensor_type("int8", (12, 20))), g.input("b", tensor_type("int8", (20, 24)))), "y")
+    program, s = scheduled(g.build(), KITS["bytes"])
+    assert "tensorize" in str(s.program)
+    inputs = random_inputs(program)
+    agree(list(interpret(s.program, inputs, intrinsics=meanings(KITS["bytes"])).values()), list(interpret(program, inputs).values()), 0.0, str(s.program))
+
+
+def test_kits_are_whole_or_not_there() -> None:
+    assert [k.product.name for k in kits(KITS["fragments"] + KITS["shared"])] == ["mma_4_4_4_float16", "mma_8_4_8_float16"]
+    (found,) = kits(KITS["shared"])
+    assert (found.rows, found.columns, found.depth, found.right_across, found.loads) == (8, 4, 8, False, (None, None))
+    assert kits(KITS["shared"][:1]) == [] and kits(KITS["fragments"][:3]) == []  # nothing stores the result, loads the right factor
+
+
+def test_products_that_no_instruction_fits_are_tiled() -> None:
+    for graph in (product((1, 8), (8, 16), "float16"), product((8, 8), (8, 16))):
+        _, s = scheduled(graph, KITS["fragments"])
+        assert "tensorize" not in str(s.program) and "shared" in str(s.program)
+
+
+def test_instructions_of_warps_are_reached_by_all_their_threads() -> None:
+    """Fragments are each thread's part in the text; the condition on lanes is one that only the interpreter asks."""
+    _, s = scheduled(product((8, 8), (8, 16), "float16"), KITS["fragments"])
+    low = lower_program(s.program, frozenset())
+    text = str(low)
+    assert "@whole_warp(" in text and "@mma_4_4_4_float16_add(" in text
+    assert all(not x.buffer.scope.startswith("fragment") or "threadIdx" in text for x in walk_stmts(low.body) if isinstance(x, Allocate))
+
+
+def test_what_is_no_phase_of_warps() -> None:
+    text = """program p(x: float32[4]) -> (y: float32[4]) {
+      allocate f: float32[4, 4] in fragment
+      for t in 4 threadIdx.x { @fill(f[t, 0]) }
+      for u in 4 threadIdx.x { y[u] = x[u] }
+    }"""
+    with pytest.raises(LoopError, match=r"loop 't' is not one of warps(.|\n)*hint: bind warps to threadIdx.y"):
+        lower_program(parse_program(text), frozenset())
