@@ -33,6 +33,7 @@ from weft.loop.nodes import (
     walk_stmts,
 )  # fmt: skip
 from weft.loop.passes.copies import is_empty
+from weft.loop.passes.narrow_indices import narrow_indices
 from weft.loop.printer import excerpt
 
 
@@ -41,7 +42,8 @@ class Part:
     """One launch of a kernel.
 
     Args:
-        program: what the launch does, complete in itself: its inputs are the buffers that it only reads, scratch included.
+        program: what the launch does, complete in itself, with indices of 32 bits where they suffice: its inputs are the buffers that it only reads, scratch
+            included.
         grid: groups along x, y and z, formulas over the kernel's dims; 0 where conditions on them keep the launch from doing anything.
         group: threads of a group along x, y and z.
         buffers: which of the kernel's buffers (inputs, outputs, scratch) the program's are, inputs before outputs.
@@ -141,7 +143,7 @@ def _part(program: Program, stmt: Stmt, around: tuple[Stmt, ...], buffers: Mappi
         for o, i in program.aliases
         if program.outputs[o].name in places[1] and program.inputs[i].name in places[0]
     )
-    one = Program(program.name + suffix, params[0], params[1], tuple(program.dims[k] for k in dims), body, aliases)
+    one = narrow_indices(Program(program.name + suffix, params[0], params[1], tuple(program.dims[k] for k in dims), body, aliases))
     extents = [grid.get(axis, int64(1)) for axis in BLOCK_AXES]
     if runs:
         extents[0] = ex.select(ex.all_of(runs), extents[0], int64(0))

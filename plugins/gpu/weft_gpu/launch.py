@@ -9,6 +9,8 @@ from weft.errors import ExecutionError
 from weft.machine import Grid
 from weft_gpu.image import Launch
 
+MOST_GROUPS = 2**31 - 1
+
 
 def grid_of(launch: Launch, dims: Sequence[int], limits: Grid, kernel: str) -> tuple[int, int, int] | None:
     """Groups along x, y and z for these sizes; None if there is none, and nothing is to be launched.
@@ -32,7 +34,9 @@ def grid_of(launch: Launch, dims: Sequence[int], limits: Grid, kernel: str) -> t
     threads = math.prod(launch.group)
     wrong = [f"{threads} threads are wanted in a group, {limits.threads} are allowed"] if threads > limits.threads else []
     for what, wanted, allowed in (("threads", launch.group, limits.threads_per_axis), ("groups", (x, y, z), limits.groups_per_axis)):
-        wrong += [f"{n} {what} are wanted along {axis}, {most} are allowed" for axis, n, most in zip("xyz", wanted, allowed) if n > most]
+        # Kernels count groups in 32 bits.
+        tests = [(axis, n, min(most, MOST_GROUPS)) for axis, n, most in zip("xyz", wanted, allowed)]
+        wrong += [f"{n} {what} are wanted along {axis}, {most} are allowed" for axis, n, most in tests if n > most]
     if wrong:
         raise ExecutionError(
             f"kernel '{kernel}' cannot be launched on this device", where=f"grid {x} × {y} × {z} of groups of {' × '.join(map(str, launch.group))}",
