@@ -11,6 +11,7 @@ from functools import cache
 from weft.codegen.c_family import Dialect
 from weft.expr.functions import FUNCTIONS
 from weft_metal.families import DIMS
+from weft_metal.intrinsics import HEADER, SCOPES, TEMPLATES
 
 _TYPES = {
     "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar", "uint16": "ushort", "uint32": "uint",
@@ -69,11 +70,11 @@ def _vectors() -> dict[str, str]:
 
 
 @cache
-def dialect(bfloat: bool = True) -> Dialect:
-    """The language of a family of GPUs that converts bfloat16 itself, or does not: arithmetic is in float32 either way."""
+def dialect(bfloat: bool = True, matrices: bool = True) -> Dialect:
+    """The language of a family of GPUs that converts bfloat16 itself, or does not (arithmetic is in float32 either way), and has matrices of SIMD groups."""
     return Dialect(
         name="metal",
-        header=("#include <metal_stdlib>", "using namespace metal;"),
+        header=("#include <metal_stdlib>", "using namespace metal;", *(HEADER if matrices else ())),
         types=_TYPES,
         kernel="[[kernel, max_total_threads_per_threadgroup({threads})]] void {name}({parameters})",
         buffer="device {const}{type} *{name} [[buffer({index})]]",
@@ -84,14 +85,14 @@ def dialect(bfloat: bool = True) -> Dialect:
         ),
         scopes={
             "local": "alignas(16) {type} {name}[{size}];", "register": "alignas(16) {type} {name}[{size}];",
-            "shared": "alignas({align}) threadgroup {type} {name}[{size}];",
+            "shared": "alignas({align}) threadgroup {type} {name}[{size}];", **(SCOPES if matrices else {}),
         },
         shared_scopes=frozenset({"shared"}),
         indices={f"{kind}.{axis}": f"{name}.{axis}" for kind, name in (("blockIdx", "weft_group"), ("threadIdx", "weft_thread")) for axis in "xyz"},
         barrier="threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);",
         atomics=_atomics(),
         functions=_calls(_OWN) | {"round": "rint({0})", "abs": "fabs({0})"},
-        intrinsics={"shuffle_xor": "simd_shuffle_xor({0}, ushort({1}))"},
+        intrinsics={"shuffle_xor": "simd_shuffle_xor({0}, ushort({1}))", "whole_warp": "true", **(TEMPLATES if matrices else {})},
         suffixes={"int64": "L", "uint64": "UL", "uint32": "U", "float32": "f", "float16": "h"},
         bitcast="as_type<{to}>({value})",
         widen={"bfloat16": "float(as_type<bfloat>({0}))"} if bfloat else {},

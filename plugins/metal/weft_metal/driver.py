@@ -46,7 +46,9 @@ def gpu() -> Any:
     if found is None:
         raise ExecutionError("there is no GPU that Metal knows", hint="a virtual machine or a remote session may have none")
     if not found.supportsFamily_(METAL3):
-        raise ExecutionError("the GPU is too old", why=f"{found.name()} does not know Metal 3", hint="Macs of 2017 and later do, with macOS 13")
+        raise ExecutionError(
+            "the GPU is too old", why=f"{found.name()} does not know Metal 3", hint="Macs of 2017 and later do; texts are for macOS 14 and later"
+        )
     return found
 
 

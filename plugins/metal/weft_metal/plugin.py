@@ -33,7 +33,11 @@ def schedules(target: Target) -> Sequence[Rule]:
 
 @hookimpl
 def intrinsics(target: Target) -> Sequence[Intrinsic]:
-    return []
+    if target.kind != "metal":
+        return []
+    from weft_metal.intrinsics import intrinsics as every
+
+    return list(every())
 
 
 @hookimpl

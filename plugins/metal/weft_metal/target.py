@@ -82,7 +82,7 @@ class MetalTarget(TargetKind):
         from weft_metal.dialect import dialect
 
         machine = self.machine(target)
-        return MetalCodegen(dialect("bfloat" in machine.features), machine=machine)
+        return MetalCodegen(dialect("bfloat" in machine.features, "simdgroup_matrix" in machine.features), machine=machine)
 
     def image(self, target: Target, kernels: Mapping[str, KernelCode]) -> NativeCode:
         from importlib.metadata import version
