@@ -190,6 +190,18 @@ LINES = """program lines(x: float32[5, 3, 4]) -> (y: float32[5, 3, 4]) {
 }"""
 
 
+def test_stage_result_of_a_reduction_with_several_results_and_of_a_step() -> None:
+    p = argmax(4, 6)
+    s = sched(p, ("stage_result", "best", "k", "register"))
+    start = s.decompose_reduction("best", "k")
+    assert str(s).count("in register") == 2 and s.loops(start) == ["i"] and s.loops("best_copy") == ["i"]
+    same(p, s.program)
+    p = parse_program(LINES)
+    s = sched(p, ("stage_result", "mix", "k", "register"))
+    assert "mix_copy(mix" not in str(s) and s.block("mix_copy").iters[0].kind == "scan"
+    same(p, s.program)
+
+
 def test_lift_takes_independent_lines_out_of_the_steps_of_a_scan() -> None:
     p = parse_program(LINES)
     s = sched(p, ("lift", "t", ["b", "i"]))

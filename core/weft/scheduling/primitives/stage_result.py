@@ -29,8 +29,8 @@ from weft.scheduling.tree import Tree, conjuncts, nest
 
 
 def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[Program, str]:
-    """`block`, a reduction, computes all of `loop` and the loops in it into a new buffer in memory `scope`, with one dimension for each of these loops
-    that is no reduction's; a new block after `loop` copies that out. Returns the copy block's name. The mirror of `stage`.
+    """`block`, a reduction, computes all of `loop` and the loops in it into a new buffer in memory `scope` (one for each of its results), with one dimension
+    for each of these loops that is no reduction's; a new block after `loop` copies that out. Returns the copy block's name. The mirror of `stage`.
 
         for i in n { for k in 8 { for j in 16 {
           block C(bi: n = i, bj: 16 = j, rk: reduce 8 = k) { init { y[bi, bj//4, bj%4] = 0.0f32 } y[bi, bj//4, bj%4] = y[bi, bj//4, bj%4] + x[rk, bj] } } } }
@@ -48,15 +48,16 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
     if path[: len(spot)] != spot or len(loops) != len(path) - len(spot):
         raise tree.error(step, f"loop '{loop}' does not hold '{block}' alone, under nothing but loops", {loop: "wanted here", block: ""})
     buffers = written_buffers(b)
-    if len(buffers) != 1 or b.writes is not None or b.init is None:
-        raise tree.error(step, f"'{block}' is no reduction into one buffer with an init", (block,), "before decompose_reduction and tensorize")
-    (old,) = buffers
-    if writers(tree, [old.name]) != [block]:
-        raise tree.error(step, f"blocks {writers(tree, [old.name])} all write '{old.name}'", (block,), "before decompose_reduction")
-    places = {a.indices for a in block_accesses(b, old.name)}
-    if len(places) != 1:
-        raise tree.error(step, f"'{block}' uses several elements of '{old.name}' in one step", (block,))
-    (indices,) = places
+    if not buffers or b.writes is not None or b.init is None:
+        raise tree.error(step, f"'{block}' is no reduction with an init", (block,), "before decompose_reduction and tensorize")
+    found: dict[str, tuple[Expr, ...]] = {}
+    for old in buffers:
+        if writers(tree, [old.name]) != [block]:
+            raise tree.error(step, f"blocks {writers(tree, [old.name])} all write '{old.name}'", (block,), "before decompose_reduction")
+        places = {a.indices for a in block_accesses(b, old.name)}
+        if len(places) != 1:
+            raise tree.error(step, f"'{block}' uses several elements of '{old.name}' in one step", (block,))
+        (found[old.name],) = places
     outside = domain(path[: len(spot) - 1])
     # A step of a scan is one step: its scan iterators stay what they are outside.
     fixed = {i.var.name for i, x in zip(b.iters, b.bindings) if i.kind == "scan" and free_vars(x).keys() <= outside.keys()}
@@ -82,15 +83,16 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
     alone = {x.name: i for i, x in spatial if isinstance(x, Var)}
     added = {s.var.name: BlockIter(Var(tree.fresh(f"{s.var.name}_v"), dt.int64), s.extent) for s in kept if s.var.name not in alone}
     place = {s.var.name: (alone.get(s.var.name) or added[s.var.name]).var for s in kept}
-    new = Buffer(tree.fresh(f"{block}_{scope.split('.')[-1]}"), tuple(s.extent for s in kept) or (const(1),), old.dtype, scope)
+    shape: tuple[Expr, ...] = tuple(s.extent for s in kept) or (const(1),)
+    new = {old.name: Buffer(tree.fresh(f"{block}_{scope.split('.')[-1]}"), shape, old.dtype, scope) for old in buffers}
     at: tuple[Expr, ...] = tuple(place[s.var.name] for s in kept) or (const(0),)
 
     def load(e: Expr) -> Expr | None:
-        return Load(new, at, e.predicate) if isinstance(e, Load) and e.buffer.name == old.name else None
+        return Load(new[e.buffer.name], at, e.predicate) if isinstance(e, Load) and e.buffer.name in found else None
 
     def moved(s: Stmt) -> Stmt:
         s = map_stmt_exprs(s, lambda e: transform(e, load))
-        return replace(s, buffer=new, indices=at) if isinstance(s, (Store, AtomicUpdate)) and s.buffer.name == old.name else s
+        return replace(s, buffer=new[s.buffer.name], indices=at) if isinstance(s, (Store, AtomicUpdate)) and s.buffer.name in found else s
 
     changed = replace(
         b,
@@ -107,14 +109,17 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
         name,
         tuple(BlockIter(iters[i.var.name], i.extent, i.kind) for i, _ in pairs),  # type: ignore[arg-type]
         tuple(substitute(x, renamed) for _, x in pairs),
-        substitute_stmt(Store(old, indices, Load(new, at)), iters),
+        substitute_stmt(seq(*(Store(old, found[old.name], Load(new[old.name], at)) for old in buffers)), iters),
         predicate=all_of(substitute(c, {**iters, **renamed}) for c in held),
         annotations=(("op", "copy"),),
     )
     fresh = [replace(s, var=renamed[s.var.name], annotations=()) for s in kept]  # type: ignore[arg-type]
     again = Tree(tree.replace(path, changed))
     top = again.block_path(block, step)[: len(spot)]
-    return again.replace(top, Allocate(new, seq(top[-1], nest(fresh, copy)))), name
+    result: Stmt = seq(top[-1], nest(fresh, copy))
+    for b_new in reversed(new.values()):
+        result = Allocate(b_new, result)
+    return again.replace(top, result), name
 
 
 def _over_loops(condition: Expr, block: Block) -> Expr:

@@ -118,11 +118,6 @@ class Shape:
 
 def schedule_reduction(s: Schedule, name: str, machine: Machine, tail: str | None = None) -> None:
     """Schedules one reduction under loops of its own, as one launch or two; `tail` computes its elements from those of the result, one by one."""
-    if len(list(access.stores(s.block(name)))) != 1 or s.block(name).init is None:
-        spread(s, name, _outer(s, name), machine, several=False)
-        if tail is not None:
-            schedule_elementwise(s, tail, machine)
-        return
     shape = Shape.of(s, name)
     busy = machine.cores * grid_of(machine).resident // 2
     if not shape.reduce or shape.steps < LONG or shape.outputs >= busy or not _may_share(s, name):
@@ -146,17 +141,6 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, tail: str | Non
 def _splits(s: Schedule, shape: Shape, parts: int) -> bool:
     n = int_const(s.loop(shape.reduce[0]).extent)
     return n is not None and n >= 2 * parts
-
-
-def _outer(s: Schedule, name: str) -> list[str]:
-    """The loops of a block outside its reduction."""
-    view = access.LoopView.of(s, name)
-    found: list[str] = []
-    for x in view.loops:
-        if view.kinds.get(x) != "spatial":
-            break
-        found.append(x)
-    return found
 
 
 def _may_share(s: Schedule, name: str) -> bool:
