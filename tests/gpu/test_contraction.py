@@ -138,6 +138,23 @@ def test_what_a_group_does() -> None:
     assert s.blocks()[-1] == "matmul_copy" and "in2[" in text.partition("matmul_copy")[2]  # the bias is added on the tile
 
 
+@pytest.mark.parametrize(
+    ("graph", "dims"),
+    [
+        (product((4, 1024), (1024, 9), after="silu"), {}),
+        (product((Var("m"), 1030), (1030, 8), "float16", after="bias"), {"m": 3}),
+        (convolution((1, 64, 3, 3), (5, 64, 3, 3), pads=(1, 1, 1, 1)), {}),
+    ],
+)
+def test_long_sums_of_few_elements_are_cut_into_parts(graph: Graph, dims: dict[str, int]) -> None:
+    """Two launches: one computes parts of the sum, one adds them up, and what follows."""
+    s = check(graph, H100, dims)
+    grids = [x for x in walk_stmts(s.program.body) if isinstance(x, For) and x.kind == "blockIdx.x"]
+    assert len(grids) == 2 and any(b.endswith("_rf") for b in s.blocks())
+    (partial,) = [x.buffer for x in walk_stmts(s.program.body) if isinstance(x, Allocate) and x.buffer.scope == "global"]
+    assert (int_const(partial.shape[0]) or 0) >= 2
+
+
 def test_conditions_of_tails_and_borders_are_not_in_the_inner_loop() -> None:
     s = check(convolution((2, 5, 7, 7), (10, 5, 3, 3), pads=(1, 1, 1, 1)), MACHINES["wide"])
     (inner,) = [b for b in s.blocks() if b == "conv"]

@@ -240,3 +240,13 @@ def test_a_whole_value_is_staged_and_a_copy_of_a_tile_has_no_condition() -> None
     s.pad_tile(part)
     assert "where g*4 + j_1 < n" not in str(s) and "where g*4 + j < n" in str(s)
     np.testing.assert_array_equal(interpret(s.program, [np.zeros(6, np.float32)], {"n": 6})["y"], np.ones(6))
+
+
+def test_partial_sums_of_a_conditional_sum() -> None:
+    """Where the condition does not hold, a part gets what changes nothing."""
+    s = sched(STAGED)
+    k, _ = s.split("k", [2, None])
+    assert s.rfactor("C", k) == "C_rf" and "select(1 <= " in str(s) and "if " not in str(s)
+    x, w = np.random.default_rng(0).standard_normal((2, 6, 5)).astype(np.float32), np.random.default_rng(1).standard_normal((7, 6)).astype(np.float32)
+    expected = interpret(parse_program(STAGED), [x, w], {"n": 2})["y"]
+    np.testing.assert_allclose(interpret(s.program, [x, w], {"n": 2})["y"], expected, rtol=1e-5, atol=1e-6)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from weft.expr.nodes import Add, Cast, Const, Expr, Mul, Var, all_of, const, free_vars, select, substitute, walk
+from weft.expr.nodes import Add, Cast, Const, Expr, Mul, Select, Var, all_of, const, free_vars, select, substitute, walk
 from weft.loop.nodes import Allocate, Block, For, Load, Program, Store
-from weft.scheduling.primitives.compute_inline import whole_index
 from weft.scheduling.region import Access, accesses, at_least_zero, block_accesses, poly
 from weft.scheduling.rewrite import clean_extents, domain, own_nest, tidy
 from weft.scheduling.tree import Path, Tree, conjuncts
@@ -42,16 +41,20 @@ def pad_tile(program: Program, block: str) -> tuple[Program, None]:
             why = f"'{block}' shares a loop with others that use '{store.buffer.name}': it might start what is computed already"
             raise tree.error(step, why, (block,))
         return tree.replace(path, replace(b, predicate=const(True))), None
-    if whole_index(store, b) is not None and not any(isinstance(e, Load) and e.buffer.name == store.buffer.name for e in walk(value)):
+    if _each_once(store, b, domain(path[len(home) :])) and not any(isinstance(e, Load) and e.buffer.name == store.buffer.name for e in walk(value)):
         reads = {a.buffer.name for a in block_accesses(b) if not a.write}
         if reads <= tree.allocate_paths.keys() and all(_inside(a, domain(path)) for a in accesses(b) if not a.write):
             return tree.replace(path, replace(b, predicate=const(True))), None
     target = Load(store.buffer, store.indices)
     term = value.b if isinstance(value, Add) and value.a == target else value.a if isinstance(value, Add) and value.b == target else None
+    if isinstance(term, Select) and isinstance(term.b, Const) and term.b.value == 0:
+        within, term = conjuncts(term.cond), term.a
+    else:
+        within = []
     if not isinstance(term, Mul):
         raise tree.error(step, f"'{block}' is no sum of products: it stores {value}", (block,))
     iter_of = {x.name: i.var for i, x in zip(b.iters, b.bindings) if isinstance(x, Var)}
-    asked = [substitute(c, iter_of) for c in conjuncts(b.predicate)]
+    asked = [*(substitute(c, iter_of) for c in conjuncts(b.predicate)), *within]
     if any(free_vars(c).keys() & domain(path).keys() for c in asked):
         raise tree.error(step, f"an iterator of '{block}' is not one loop of its own", (block,), f"specialize('{block}') first")
     extents = clean_extents(b)
@@ -72,6 +75,14 @@ def _where(condition: Expr, e: Expr) -> Expr:
     if isinstance(e, Cast) and not e.value.dtype.is_bool:
         return Cast(_where(condition, e.value), e.dtype)
     return select(condition, e, const(0, e.dtype))
+
+
+def _each_once(store: Store, block: Block, loops: Mapping[str, Expr]) -> bool:
+    """Whether different iterations of the loops store different elements, as each is an index by itself."""
+    alone = {i.name for i in store.indices if isinstance(i, Var)}
+    driven = {i.var.name: free_vars(x).keys() & loops.keys() for i, x in zip(block.iters, block.bindings)}
+    whole = len(alone) == sum(isinstance(i, Var) for i in store.indices) and all(isinstance(i, (Var, Const)) for i in store.indices)
+    return whole and all(len(found) == (name in alone) for name, found in driven.items())
 
 
 def _room(tree: Tree, step: str, path: Path, home: Path, block: Block) -> None:

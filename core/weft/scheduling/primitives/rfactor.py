@@ -8,7 +8,7 @@ from dataclasses import replace
 from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.expr.nodes import BUILDERS, Add, And, Binary, Const, Expr, Max, Min, Mul, Or, Var, all_of, free_vars, select, substitute, walk
-from weft.loop.nodes import Block, BlockIter, Buffer, Load, Program, Store, seq
+from weft.loop.nodes import Block, BlockIter, Buffer, If, Load, Program, Store, seq
 from weft.scheduling.dependence import writers
 from weft.scheduling.primitives.cache_read import allocate
 from weft.scheduling.region import Interval, accesses, interval, loops_under
@@ -107,8 +107,11 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
 
 
 def _update(tree: Tree, block: Block) -> tuple[Store, type[Binary], Expr]:
-    """The store of a reduction, its operation, and the value of one step."""
-    body = block.body
+    """The store of a reduction, its operation, and the value of one step: where a condition around the body holds, else what changes nothing."""
+    body, asked = block.body, []
+    while isinstance(body, If) and body.orelse is None:
+        asked.append(body.cond)
+        body = body.then
     if block.init is None or not isinstance(body, Store) or body.predicate is not None:
         raise tree.error("rfactor", f"'{block.name}' is no reduction by one operation with an init", (block.name,), "rfactor before decompose_reduction")
     target = Load(body.buffer, body.indices)
@@ -116,7 +119,7 @@ def _update(tree: Tree, block: Block) -> tuple[Store, type[Binary], Expr]:
         assert isinstance(body.value, Binary)
         for mine, other in ((body.value.a, body.value.b), (body.value.b, body.value.a)):
             if mine == target and not any(isinstance(n, Load) and n.buffer.name == body.buffer.name for n in walk(other)):
-                return body, type(body.value), other
+                return body, type(body.value), select(all_of(asked), other, IDENTITIES[type(body.value)](other.dtype)) if asked else other
     names = ", ".join(c.__name__.lower() for c in IDENTITIES)
     raise tree.error("rfactor", f"'{block.name}' does not combine its result and a new value by one of {names}", (block.name,))
 

@@ -26,6 +26,10 @@ from weft_gpu.schedules.products import Product, anchor_of, contiguous_loop, fac
 from weft_gpu.schedules.threads import most_threads, top_statements
 from weft_gpu.schedules.tiles import Problem, Tile, candidates, choose_tile
 
+TILE_ELEMENTS, WAVES = 64 * 64, 2
+"""Elements of a tile that uses what it fetches well enough, and tiles that a core wants: with fewer of them, sums are cut into parts."""
+LEAST_TERMS, MOST_PARTS = 256, 32
+"""Terms of one part at least; parts at most."""
 LARGEST_UNIT = 32
 """Taps of a window that a tile takes together, at most."""
 
@@ -59,6 +63,7 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
     """Schedules the product `name` with what precedes it (in its operands, or each a launch) and what follows it (on the tile, or each a launch)."""
     inline_producers(s)
     split_groups(s, name)
+    whole, name = name, split_sum(s, name, machine)
     product = find_product(s, name)
     if in_fragments(s, name, product, machine):
         pass
@@ -66,9 +71,36 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
         schedule_tile(s, name, product, machine)
     else:
         schedule_direct(s, name, product, machine)
+    if whole != name:
+        sums = access.LoopView.of(s, whole)
+        spatial = tuple(x for x in sums.loops if sums.kinds[x] != "reduce")
+        schedule_direct(s, whole, Product(spatial, (), (), tuple(x for x in sums.loops if x not in spatial), 1), machine)
     for statement in top_statements(s.program.body):
         if not any(s.loop(x).kind.startswith("blockIdx") for x in _outer_loops(s, statement)):
             schedule_launch(s, statement, machine)
+
+
+def split_sum(s: Schedule, name: str, machine: Machine) -> str:
+    """Cuts a long sum into parts where the result has too few tiles for all cores: a launch for the parts, one that adds them up. The block of the parts,
+    or `name` where it is none of these."""
+    product, view = find_product(s, name), access.LoopView.of(s, name)
+    if not (product.rows or product.columns) or view.extents[product.sums[0]] is None:
+        return name
+    terms = prod(view.extent(x) for x in product.sums)
+    elements = prod(view.extent(x) for x in (*product.batch, *product.rows, *product.columns))
+    most = min(machine.cores * WAVES * TILE_ELEMENTS // elements, terms // LEAST_TERMS)
+    n = view.extent(product.sums[0])
+    parts = max((p for p in range(1, min(most, MOST_PARTS, n) + 1) if n % p == 0), default=1)
+    if parts < 2:
+        return name
+    program, trace = s.program, list(s.trace.steps)
+    try:
+        first, _ = s.split(product.sums[0], [parts, None])
+        return str(s.rfactor(name, first))
+    except ScheduleError as error:
+        s.program, s.trace.steps[:] = program, trace
+        s.annotate(name, "parts_declined", error.why or error.what)
+        return name
 
 
 def in_fragments(s: Schedule, name: str, product: Product, machine: Machine) -> bool:

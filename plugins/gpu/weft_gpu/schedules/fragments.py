@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product as combinations
+from math import prod
 
 from weft.dtypes import DType
 from weft.errors import ScheduleError
@@ -116,6 +117,8 @@ STEP_CYCLES, GROUP_CYCLES = 80.0, 2500.0
 """What a step of the sum, and a group, cost beyond their work."""
 MOST_ACCUMULATORS = 128
 """Registers of a thread for results."""
+INSTRUCTION_GAIN = 8
+"""How much faster than by themselves threads multiply by an instruction of which the machine does not say how fast it is."""
 BUSY_WARPS = 8
 """Warps of a core that keep its units busy."""
 
@@ -159,13 +162,20 @@ def warp_tiles(kit: Kit, machine: Machine) -> list[WarpTile]:
 
 
 def staged_bytes(kit: Kit, tile: WarpTile) -> int:
+    """Of both operands' tiles."""
     rows, columns = (w * f for w, f in zip(tile.warps, tile.fragments))
     return tile.steps * kit.depth * (rows * kit.rows * kit.operands[0].bytes + columns * kit.columns * kit.operands[1].bytes)
 
 
 def result_bytes(kit: Kit, tile: WarpTile) -> int:
-    rows, columns = (w * f for w, f in zip(tile.warps, tile.fragments))
-    return rows * kit.rows * columns * kit.columns * kit.result.bytes
+    """Of what goes through shared memory at a time: the first of a warp's rows of fragments, or columns if it has one row."""
+    at_once = prod(tile.warps) * prod(tile.fragments) // next((n for n in tile.fragments if n > 1), 1)
+    return at_once * kit.rows * kit.columns * kit.result.bytes
+
+
+def rate(kit: Kit, machine: Machine) -> float:
+    """Operations that a core starts in a cycle by the instruction, where the machine says so by its name; else a guess."""
+    return max(1, machine.flops_per_cycle.get(kit.product.name, INSTRUCTION_GAIN * machine.flops(kit.operands[0])))
 
 
 def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, machine: Machine) -> float:
@@ -176,7 +186,7 @@ def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, mach
     down = tile.warps[0] * tile.fragments[0] * kit.rows
     groups = batch * -(-rows // down) * -(-columns // across)
     steps = -(-terms // (tile.steps * kit.depth))
-    arithmetic = 2.0 * steps * tile.steps * kit.depth * down * across / max(1, machine.flops(kit.operands[0]))
+    arithmetic = 2.0 * steps * tile.steps * kit.depth * down * across / max(1, rate(kit, machine))
     warps = tile.warps[0] * tile.warps[1]
     a, b = tile.fragments[0] * kit.rows * kit.operands[0].bytes, tile.fragments[1] * kit.columns * kit.operands[1].bytes
     read = steps * tile.steps * kit.depth * warps * (a + b)
@@ -235,7 +245,13 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
     for b in (start, name):
         s.pad_tile(b)
     held = next(str(x) for x in access.loads(s.block(copy)) if x.buffer.scope == kit.scopes[2])
-    out = s.stage(copy, s.loops(copy)[len(outer)], held, "shared")
+    results = dict(zip([*warps, *mine, rows["element"], columns["element"]], s.loops(copy)[len(outer) :]))
+    turns = [results[x] for x in mine[:1]]  # one row of fragments at a time goes through shared memory
+    s.reorder(*turns, *(results[x] for x in (*warps, *mine[1:])))
+    _serial(s, turns)
+    for x in turns:
+        s.unroll(x)
+    out = s.stage(copy, results[[*warps, *mine[1:], rows["element"]][0]], held, "shared")
     s.pad_tile(out)
     shared: list[tuple[str, list[str]]] = []
     for k, axis in enumerate((rows, columns)):
@@ -259,16 +275,15 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
     lanes = grid_of(machine).warp
     threads = tile.warps[0] * tile.warps[1], lanes
     for b, instruction in ((start, kit.product), (out, kit.store)):
-        loops = s.loops(b)[len(outer) :]
+        loops = s.loops(b)[len(outer) + (len(turns) if b == out else 0) :]
         instruct(s, b, loops[len(warps) :], instruction)
         s.bind(s.fuse(*loops[: len(warps)]), "threadIdx.y")
     s.bind(s.fuse(*warps), "threadIdx.y")
     for made, loops in shared:
         share(s, made, loops, threads, max(1, machine.vector_bits // 8 // access.target(s.block(made)).buffer.dtype.bytes))
-    place = dict(zip([*warps, *mine, rows["element"], columns["element"]], s.loops(copy)[len(outer) :]))
-    across = [x[role] for x in (rows, columns) for role in ("warp", "fragment", "element") if role in x]
+    across = [x[role] for x in (rows, columns) for role in ("warp", "fragment", "element") if role in x and x[role] not in mine[:1]]
     width = access.target(s.block(copy)).buffer.dtype.bytes
-    share(s, copy, [place[x] for x in across], threads, max(1, machine.vector_bits // 8 // width))
+    share(s, copy, [results[x] for x in across], threads, max(1, machine.vector_bits // 8 // width))
     for x, kind in zip(reversed(outer), ("blockIdx.x", "blockIdx.y", "blockIdx.z")):
         s.bind(x, kind)  # type: ignore[arg-type]
     return True
@@ -276,9 +291,13 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
 
 def instruct(s: Schedule, name: str, loops: list[str], instruction: Intrinsic, elements: int = 2) -> None:
     """The innermost loops of a block become an instruction, those around them are unrolled."""
-    for x in loops:
-        if s.loop(x).kind == "parallel":
-            s.serial(x)
+    _serial(s, loops)
     for x in loops[:-elements]:
         s.unroll(x)
     s.tensorize(loops[-elements], instruction.name)
+
+
+def _serial(s: Schedule, loops: list[str]) -> None:
+    for x in loops:
+        if s.loop(x).kind == "parallel":
+            s.serial(x)
