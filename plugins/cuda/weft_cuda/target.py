@@ -94,6 +94,7 @@ class CudaTarget(TargetKind):
         o: CudaOptions = self.resolve(target).options
         assert o.arch is not None and o.processors is not None
         a = architecture(number(o.arch))
+        narrow = 2 * (a.tensor16 if "mma" in a.features else a.fp32)
         return grid_machine(
             "cuda",
             cores=o.processors,
@@ -101,7 +102,7 @@ class CudaTarget(TargetKind):
             warp=WARP,
             resident=a.resident,
             caches=(a.shared, a.l2, a.l2),
-            flops_per_cycle={"float32": 2 * a.fp32, "float64": 2 * a.fp64, "float16": 2 * a.fp32, "bfloat16": 2 * a.fp32},
+            flops_per_cycle={"float32": 2 * a.fp32, "float64": 2 * a.fp64, "float16": narrow, "bfloat16": narrow, "int8": 2 * narrow, "uint8": 2 * narrow},
             features=a.features | ({"arch-specific"} if o.arch[-1] == "a" else set()) | ({"tf32"} if o.tf32 else set()),
         )
 
