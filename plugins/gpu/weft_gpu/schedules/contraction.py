@@ -30,6 +30,8 @@ TILE_ELEMENTS, WAVES = 64 * 64, 2
 """Elements of a tile that uses what it fetches well enough, and tiles that a core wants: with fewer of them, sums are cut into parts."""
 LEAST_TERMS, MOST_PARTS = 256, 32
 """Terms of one part at least; parts at most."""
+DIRECT_THREADS = 128
+"""Threads of a group in which each computes an element by itself."""
 LARGEST_UNIT = 32
 """Taps of a window that a tile takes together, at most."""
 
@@ -130,10 +132,19 @@ def schedule_direct(s: Schedule, name: str, product: Product, machine: Machine) 
     result = s.stage_result(name, product.sums[0], "register")
     absorb(s, result)
     s.decompose_reduction(name, product.sums[0])
-    flat = s.fuse(*product.batch)
-    group, thread = s.split(flat, [None, most_threads(machine)])
-    s.bind(group, "blockIdx.x")
+    outer, size = list(product.batch), 1
+    inner: list[str] = []
+    while outer and size < DIRECT_THREADS:
+        inner.insert(0, outer.pop())
+        n = int_const(s.loop(inner[0]).extent)
+        if n is None:
+            break
+        size *= n
+    group, thread = s.split(s.fuse(*inner), [None, min(most_threads(machine), max(DIRECT_THREADS, machine.grid.warp if machine.grid else 1))])
     s.bind(thread, "threadIdx.x")
+    if outer:
+        s.bind(s.fuse(*outer), "blockIdx.x")
+    s.bind(group, "blockIdx.y" if outer else "blockIdx.x")
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ STEP_CYCLES = 60.0
 """What each step of a sum costs a group beyond its work: two barriers, counters."""
 GROUP_CYCLES = 1500.0
 """What a group costs beyond its steps: it starts, fills its first tile, and stores its results."""
-LANE_STEP_CYCLES = 12.0
-"""The same for one thread where threads are no more than iterations of a loop on a CPU: each step is a loop over all of them."""
+CPU_THREADS, THREAD_CYCLES, LOAD_CYCLES = 64, 30.0, 0.5
+"""Where threads are no more than iterations of a loop on a CPU: most of a group; what each costs in each step of a sum, as each step is a loop over all of
+them; and what an operand's element costs a thread."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,13 @@ def candidates(p: Problem, machine: Machine) -> list[Tile]:
     grid = grid_of(machine)
     shared = machine.scopes["shared"].size if "shared" in machine.scopes else None
     lanes = max(1, machine.lanes(p.dtype))
+    if grid.warp == 1:
+        shared = min(shared or machine.caches[0], machine.caches[0])
     sizes = sorted({1, 2, 4, 8, *([lanes] if lanes <= 8 else [])})
     found = []
     for ty, tx, rows, columns in product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16, 32), sizes, sizes):
         threads = ty * tx
-        if threads > grid.threads or tx > grid.threads_per_axis[0] or ty > grid.threads_per_axis[1] or threads > 512:
+        if threads > grid.threads or tx > grid.threads_per_axis[0] or ty > grid.threads_per_axis[1] or threads > (512 if grid.warp > 1 else CPU_THREADS):
             continue
         if ty * rows >= 2 * max(1, p.rows) or tx * columns >= 2 * max(1, p.columns):
             continue
@@ -122,9 +125,9 @@ def cycles(p: Problem, t: Tile, machine: Machine) -> float:
     arithmetic = 2 * work / max(1, machine.flops(p.dtype))
     fetched = steps * shared_bytes(p, t)
     if grid.warp == 1:
-        # Threads are iterations; what they share lies in the first cache, and a group is one core's loop.
-        loads = steps * t.depth * threads * (t.each[0] + t.each[1] / max(1, machine.lanes(p.dtype)))
-        group = arithmetic + loads / 2 + fetched / GLOBAL_BYTES + steps * threads * LANE_STEP_CYCLES + GROUP_CYCLES / 4
+        # What threads share lies in the first cache; a group is one core's loop, and nobody waits for memory but the core itself.
+        loads = steps * t.depth * threads * (t.each[0] + t.each[1]) * LOAD_CYCLES
+        group = work + loads + fetched / GLOBAL_BYTES + steps * threads * THREAD_CYCLES
         return group * max(1.0, groups / machine.cores)
     warps = -(-threads // grid.warp)
     idle = warps * grid.warp / threads
