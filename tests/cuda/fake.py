@@ -55,6 +55,7 @@ class Function:
 
     symbol: str
     text: str
+    shared: int = 48 << 10
 
     @property
     def parameters(self) -> list[bool]:
@@ -70,6 +71,7 @@ class FakeApi:
     `piece`: bytes that can be had at once.
     """
 
+    CUfunction_attribute = real.CUfunction_attribute
     CUdevice_attribute = real.CUdevice_attribute
     CUstream_flags = real.CUstream_flags
     CUevent_flags = real.CUevent_flags
@@ -131,6 +133,7 @@ class FakeApi:
     def cuDeviceGetAttribute(self, attribute: Any, device: int) -> Answer:
         numbers = {
             "COMPUTE_CAPABILITY_MAJOR": self.capability // 10, "COMPUTE_CAPABILITY_MINOR": self.capability % 10, "MULTIPROCESSOR_COUNT": 4,
+            "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 << 10,
             "MAX_THREADS_PER_BLOCK": 1024, "MAX_BLOCK_DIM_X": 1024, "MAX_BLOCK_DIM_Y": 1024, "MAX_BLOCK_DIM_Z": 64, "MAX_GRID_DIM_X": 2**31 - 1,
             "MAX_GRID_DIM_Y": 65535, "MAX_GRID_DIM_Z": 65535, "WARP_SIZE": 32, "MAX_REGISTERS_PER_BLOCK": 65536, "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
         }  # fmt: skip
@@ -266,11 +269,18 @@ class FakeApi:
             raise _Refused(real.CUresult.CUDA_ERROR_NOT_FOUND)
         return OK, Function(name.decode(), module)
 
+    def cuFuncSetAttribute(self, f: Function, attribute: Any, value: int) -> Answer:
+        assert attribute == real.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        if value > 227 << 10:
+            raise _Refused(real.CUresult.CUDA_ERROR_INVALID_VALUE)
+        f.shared = value
+        return (OK,)
+
     def cuLaunchKernel(
         self, f: Function, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int, stream: Stream, arguments: int, extra: int
     ) -> Answer:
         self._in_context()
-        if not all((gx, gy, gz)) or max(gy, gz) > 65535 or not 0 < bx * by * bz <= 1024:
+        if not all((gx, gy, gz)) or max(gy, gz) > 65535 or not 0 < bx * by * bz <= 1024 or shared > f.shared:
             raise _Refused(real.CUresult.CUDA_ERROR_INVALID_VALUE)
         pointers = f.parameters
         table = (ctypes.c_void_p * len(pointers)).from_address(arguments)
@@ -278,7 +288,8 @@ class FakeApi:
         for value, pointer in zip(values, pointers):
             if pointer:
                 self._check(value, 0)
-        library = Library("cuda", [(f.symbol, f.text)])
+        text = f.text.replace("extern __shared__", "__shared__").replace("weft_shared[]", f"weft_shared[{max(1, shared)}]")
+        library = Library("cuda", [(f.symbol, text)])
 
         def work() -> None:
             self.clock += 0.5

@@ -268,6 +268,28 @@ def test_grids_beyond_the_limits_are_an_error_before_the_launch(api: FakeApi) ->
     assert "cuLaunchKernel" not in api.log
 
 
+def test_shared_memory_beyond_what_a_kernel_has_by_itself(api: FakeApi) -> None:
+    from tests.cuda.test_target import LARGE
+
+    from weft_cuda.nvrtc import build
+    from weft_gpu.image import Kernel, Launch, pack
+
+    def section(code: bytes) -> tuple[bytes, dict[str, int]]:
+        return pack({"k": Kernel("k", (Launch("k", code, ("1", "1", "1"), (64, 1, 1), (0, 1), ()),)).to_bytes()})
+
+    device = opened(api)
+    module = device.load(*section(build(LARGE, "sm_90", "k")))
+    x = np.arange(64, dtype=np.float32)
+    pieces = [Slice(device.reserve(256), 0, 256) for _ in range(2)]
+    device.write(pieces[0], x)
+    device.launch(module, "k", pieces, [])
+    y = np.empty_like(x)
+    device.read(pieces[1], y)
+    np.testing.assert_array_equal(y, x[::-1] + 3)
+    with pytest.raises(ExecutionError, match=r"(?s)kernel 'k' does not fit Fake GPU.*400128 bytes of shared memory, 232448 are allowed.*-arch=sm_90"):
+        device.load(*section(build(LARGE.replace("20000", "100000"), "sm_90", "k")))
+
+
 def test_why_there_is_no_gpu(api: FakeApi) -> None:
     assert missing(0) is None
     assert "there are 1 GPUs, and the one of -device=3 is wanted" in (missing(3) or "")

@@ -17,8 +17,9 @@ from weft.loop.parser import parse_program
 from weft.testing.plugin import resolve_target
 from weft_cuda import dialect
 from weft_cuda.architectures import ARCHITECTURES, architecture
+from weft_cuda.code import unpack_code
 from weft_cuda.dialect import CUDA
-from weft_cuda.nvrtc import cubin, supported
+from weft_cuda.nvrtc import build, cubin, supported, with_dynamic_memory
 
 ELF = b"\x7fELF"
 
@@ -57,7 +58,7 @@ def test_machines_come_from_the_table() -> None:
     assert "cp.async" not in resolve_target("cuda -arch=sm_75").machine.features
     for number in supported():
         found = resolve_target(f"cuda -arch=sm_{number}").machine
-        assert found.scopes["shared"].size == 48 << 10
+        assert 48 << 10 <= (found.scopes["shared"].size or 0) < architecture(number).group_shared or number == 75
         assert architecture(number).number <= number
     numbers = [a.number for a in ARCHITECTURES]
     assert numbers == sorted(numbers)
@@ -153,3 +154,33 @@ def test_a_device_needs_no_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
+
+LARGE = """// k
+#include "weft_cuda.h"
+
+extern "C" __global__ void __launch_bounds__(64) k(const float *__restrict__ x, float *__restrict__ y) {
+  __shared__ __align__(64) float a[13];
+  __shared__ __align__(64) unsigned short b[9];
+  __shared__ __align__(64) float c[20000];
+  c[threadIdx.x * 300] = x[threadIdx.x];
+  __syncthreads();
+  y[threadIdx.x] = c[(63 - threadIdx.x) * 300] + (b[0] = 1) + (a[0] = 2);
+}
+"""
+
+
+def test_more_shared_memory_than_code_may_have_is_asked_for_at_the_launch() -> None:
+    text, size = with_dynamic_memory(LARGE)
+    assert size == 64 + 64 + 4 * 20000
+    for offset, of, array in ((0, "float", "a"), (64, "unsigned short", "b"), (128, "float", "c")):
+        assert f"  {of} *const {array} = reinterpret_cast<{of} *>(weft_shared + {offset});" in text
+    code = build(LARGE, "sm_90", "k")
+    cubin_, shared = unpack_code(code, "k")
+    assert (cubin_[:4], shared) == (ELF, size)
+    small = LARGE.replace("20000", "2000").replace("300", "30")
+    assert with_dynamic_memory(small) == (small, 0)
+    assert build(small, "sm_90", "k")[:4] == ELF
+    with pytest.raises(weft.WeftError, match=r"(?s)code of kernel 'k' is damaged.*it wants 4294967295 bytes"):
+        unpack_code(b"WSHM" + b"\xff" * 8, "k")
+    with pytest.raises(weft.WeftError, match="is damaged"):
+        unpack_code(b"WSHM", "k")

@@ -11,6 +11,9 @@ WARP = 32
 STATIC_SHARED = 48 << 10
 """Bytes of shared memory that a kernel may declare with a constant size; more must be asked for at the launch."""
 
+GROUP_RESERVED = 1 << 10
+"""Bytes of it that the system takes for each group, from compute capability 8.0 on."""
+
 
 @dataclass(frozen=True)
 class Architecture:

@@ -19,6 +19,7 @@ from weft.machine import Grid
 from weft.runtime.arrays import Array
 from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed
 from weft.runtime.dlpack import foreign_tensor
+from weft_cuda.code import unpack_code
 from weft_cuda.driver import Driver, DriverError, driver
 from weft_gpu.image import Kernel, unpack
 from weft_gpu.launch import grid_of
@@ -38,17 +39,17 @@ _CUDA, _MANAGED = 2, 13
 
 @dataclass(frozen=True)
 class Module:
-    """A code section in the driver: its kernels, and the function of each launch by its code and symbol."""
+    """A code section in the driver: its kernels, and by code and symbol each launch's function, and the bytes of shared memory that it is launched with."""
 
     kernels: Mapping[str, Kernel]
-    functions: Mapping[tuple[bytes, str], Any]
+    functions: Mapping[tuple[bytes, str], tuple[Any, int]]
 
 
 class _Call:
     """One launch with its arguments where the driver reads them."""
 
-    def __init__(self, kernel: str, function: Any, grid: tuple[int, int, int], group: tuple[int, int, int], arguments: Sequence[int]) -> None:
-        self.kernel, self.function, self.grid, self.group = kernel, function, grid, group
+    def __init__(self, kernel: str, function: Any, grid: tuple[int, int, int], group: tuple[int, int, int], shared: int, arguments: Sequence[int]) -> None:
+        self.kernel, self.function, self.grid, self.group, self.shared = kernel, function, grid, group, shared
         self._values = (ctypes.c_int64 * max(1, len(arguments)))(*arguments)  # pointers and sizes alike have 8 bytes
         begin, size = ctypes.addressof(self._values), ctypes.sizeof(ctypes.c_int64)
         self._pointers = (ctypes.c_void_p * max(1, len(arguments)))(*(begin + k * size for k in range(len(arguments))))
@@ -75,6 +76,7 @@ class CudaDevice(Device):
         self.handle = self._driver("cuDeviceGet", ordinal)
         self.title = self._driver("cuDeviceGetName", 256, self.handle).split(b"\0")[0].decode()
         self.capability = self._driver.capability(self.handle)
+        self.most_shared = self._driver.attribute(self.handle, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self.limits: Grid = self._driver.grid(self.handle)
         self._capacity = int(self._driver("cuDeviceTotalMem", self.handle))
         self._context = self._driver("cuDevicePrimaryCtxRetain", self.handle)
@@ -169,14 +171,18 @@ class CudaDevice(Device):
     def load(self, image: bytes, entries: Mapping[str, int]) -> Module:
         kernels = unpack(image, entries)
         modules: dict[bytes, Any] = {}
-        functions: dict[tuple[bytes, str], Any] = {}
+        functions: dict[tuple[bytes, str], tuple[Any, int]] = {}
         with self._current():
             for name, kernel in kernels.items():
                 for launch in kernel.launches:
+                    code, shared = unpack_code(launch.code, name)
                     if launch.code not in modules:
-                        modules[launch.code] = self._load(launch.code, name)
+                        modules[launch.code] = self._load(code, name)
                     if (launch.code, launch.symbol) not in functions:
-                        functions[launch.code, launch.symbol] = self._driver("cuModuleGetFunction", modules[launch.code], launch.symbol.encode())
+                        function = self._driver("cuModuleGetFunction", modules[launch.code], launch.symbol.encode())
+                        if shared:
+                            self._allow(function, shared, name)
+                        functions[launch.code, launch.symbol] = function, shared
         module = Module(kernels, functions)
         weakref.finalize(module, self._unload, list(modules.values()))
         return module
@@ -192,6 +198,16 @@ class CudaDevice(Device):
                 why=f"{error.why}; the GPU is sm_{self.capability}",
                 hint=f"compile the model for it: cuda -arch=sm_{self.capability}",
             ) from None
+
+    def _allow(self, function: Any, shared: int, kernel: str) -> None:
+        """Lets a function have more shared memory than one has by itself."""
+        if shared > self.most_shared:
+            raise ExecutionError(
+                f"kernel '{kernel}' does not fit {self.title}", why=f"its groups want {shared} bytes of shared memory, {self.most_shared} are allowed",
+                hint=f"compile the model for it: cuda -arch=sm_{self.capability}",
+            )  # fmt: skip
+        attribute = self._driver.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self._driver("cuFuncSetAttribute", function, attribute, shared)
 
     def _unload(self, modules: Sequence[Any]) -> None:
         with suppress(Exception), self._current():
@@ -209,15 +225,15 @@ class CudaDevice(Device):
             grid = grid_of(launch, dims, self.limits, kernel)
             if grid is not None:
                 places = [buffers[b].memory.handle + buffers[b].offset for b in launch.buffers]
-                function = module.functions[launch.code, launch.symbol]
-                calls.append(_Call(kernel, function, grid, launch.group, [*places, *(int(dims[d]) for d in launch.dims)]))
+                function, shared = module.functions[launch.code, launch.symbol]
+                calls.append(_Call(kernel, function, grid, launch.group, shared, [*places, *(int(dims[d]) for d in launch.dims)]))
         return calls
 
     def _start(self, calls: Sequence[_Call]) -> None:
         for call in calls:
             with blamed(self.name, f"kernel '{call.kernel}'"):
                 begin = self._mark() if self._recording else None
-                self._driver("cuLaunchKernel", call.function, *call.grid, *call.group, 0, self.stream, call.arguments, 0)
+                self._driver("cuLaunchKernel", call.function, *call.grid, *call.group, call.shared, self.stream, call.arguments, 0)
                 if begin is not None:
                     self._records.append((call.kernel, begin, self._mark()))
 

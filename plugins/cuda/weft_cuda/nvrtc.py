@@ -6,15 +6,22 @@ The bindings release the interpreter's lock while NVRTC compiles, so threads com
 from __future__ import annotations
 
 import importlib.resources
+import re
 from functools import cache
 from typing import Any
 
+from weft import dtypes as dt
 from weft.errors import CodegenError, TargetError
+from weft_cuda.architectures import STATIC_SHARED
+from weft_cuda.code import pack_code
+from weft_cuda.dialect import CUDA
 
 HEADER = "weft_cuda.h"
 MEANING = ("--std=c++17", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--fmad=true", "--device-as-default-execution-space")
 """Denormals stay, divisions and roots round once; a multiplication and an addition may be one instruction, as on every target."""
 _FILE = "kernel.cu"
+_SHARED = re.compile(r"\s*__shared__ __align__\((\d+)\) (.+) (\w+)\[(\d+)\];")  # as the dialect declares it
+_BYTES = {**{name: dt.dtype(d).bytes for d, name in CUDA.types.items()}, "weft_c64": 8, "weft_c128": 16}
 _SHOWN = 12
 
 
@@ -50,6 +57,31 @@ def supported() -> tuple[int, ...]:
     """The compute capabilities that it makes code for, as 10·major + minor."""
     _, found = _nvrtc().nvrtcGetSupportedArchs()
     return tuple(int(a) for a in found)
+
+
+def build(source: str, arch: str, name: str, options: tuple[str, ...] = ()) -> bytes:
+    """A launch's text as the device loads it. Raises CodegenError as `cubin`."""
+    text, shared = with_dynamic_memory(source)
+    return pack_code(cubin(text, arch, name, options), shared)
+
+
+def with_dynamic_memory(source: str) -> tuple[str, int]:
+    """The text with its shared memory in one piece that is asked for at the launch, and how many bytes; as it is, and 0, if it may stand in the code."""
+    at, lines = 0, []
+    for line in source.splitlines():
+        found = _SHARED.fullmatch(line)
+        if found is not None:
+            align, of, array, size = int(found[1]), found[2], found[3], int(found[4])
+            at = -(-at // align) * align
+            lines.append(f"  {of} *const {array} = reinterpret_cast<{of} *>(weft_shared + {at});")
+            at += size * _BYTES[of]
+        else:
+            lines.append(line)
+    if at <= STATIC_SHARED:
+        return source, 0
+    first = next(k for k, line in enumerate(lines) if "weft_shared" in line)
+    lines.insert(first, "  extern __shared__ __align__(128) unsigned char weft_shared[];")
+    return "\n".join([*lines, ""]), at
 
 
 def cubin(source: str, arch: str, name: str, options: tuple[str, ...] = ()) -> bytes:

@@ -88,7 +88,7 @@ class CudaTarget(TargetKind):
         return f"cuda {target.options.arch}"
 
     def machine(self, target: Target) -> Machine:
-        from weft_cuda.architectures import STATIC_SHARED, WARP, architecture
+        from weft_cuda.architectures import GROUP_RESERVED, STATIC_SHARED, WARP, architecture
         from weft_gpu.machines import grid_machine
 
         o: CudaOptions = self.resolve(target).options
@@ -98,7 +98,7 @@ class CudaTarget(TargetKind):
         return grid_machine(
             "cuda",
             cores=o.processors,
-            shared=min(a.group_shared, STATIC_SHARED),
+            shared=max(STATIC_SHARED, min(a.group_shared, a.shared // 2 - GROUP_RESERVED)),  # two groups of a core have as much
             warp=WARP,
             resident=a.resident,
             caches=(a.shared, a.l2, a.l2),
@@ -108,12 +108,12 @@ class CudaTarget(TargetKind):
 
     def codegen(self, target: Target) -> GpuCodegen:
         from weft_cuda.dialect import CUDA
-        from weft_cuda.nvrtc import cubin
+        from weft_cuda.nvrtc import build
         from weft_gpu.codegen import GpuCodegen
 
         o: CudaOptions = self.resolve(target).options
         arch, options = o.arch or "", _options(o)
-        return GpuCodegen(CUDA, lambda text: cubin(text, arch, _title(text), options), self.machine(target))
+        return GpuCodegen(CUDA, lambda text: build(text, arch, _title(text), options), self.machine(target))
 
     def device(self, target: Target) -> str:
         return f"cuda:{target.options.device}" if target.options.device else "cuda"
