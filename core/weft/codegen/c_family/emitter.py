@@ -25,7 +25,7 @@ from weft.expr import nodes as ex
 from weft.expr.nodes import Expr
 from weft.expr.ranges import Range
 from weft.loop import nodes as lp
-from weft.loop.grids import WHOLE_WARP
+from weft.loop.grids import WHOLE_WARP, private
 from weft.loop.nodes import Buffer, Load, Program, Stmt
 
 VERSION = 1
@@ -528,8 +528,11 @@ class _Kernel:
         )
 
     def _whole(self, b: Buffer, indices: tuple[Expr, ...]) -> bool:
-        """Whether indices are neighbouring, aligned elements, so many as the language moves at once."""
-        if len(indices) != 1 or not isinstance(indices[0], ex.Ramp):
+        """Whether indices are neighbouring, aligned elements, so many as the language moves at once.
+
+        A thread's own arrays are no memory: compilers keep them in registers, and else align them as their elements.
+        """
+        if len(indices) != 1 or not isinstance(indices[0], ex.Ramp) or private(b.scope):
             return False
         ramp = indices[0]
         if f"{b.dtype.scalar.with_lanes(ramp.lanes)}" not in self.dialect.vectors or lp.int_const(ramp.stride) != 1:
