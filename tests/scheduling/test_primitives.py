@@ -222,6 +222,18 @@ def test_lift_refuses_what_steps_mix_and_what_is_not_alike() -> None:
         sched(p, ("parallel", "i"), ("lift", "t", ["b", "i"]))
 
 
+def test_compute_inline_names_what_a_reduction_accumulates_into_as_it_stores_it() -> None:
+    p = parse_program("""program one(x: float32[4]) -> (y: float32[1]) {
+      allocate a: float32[4]
+      for i in 4 { block A(v: 4 = i) { a[v] = x[v]*2.0f32 } }
+      for j in 1 { for k in 4 { block S(u: 1 = j, r: reduce 4 = k) { init { y[u] = 0.0f32 } y[u] = y[u] + a[r] } } }
+    }""")
+    s = sched(p, ("compute_inline", "A"))
+    assert "y[u] = y[u] + x[r]*2.0f32" in str(s)
+    s.stage_result("S", "k", "register")
+    same(p, s.program)
+
+
 def test_compute_inline_and_back() -> None:
     p = conv()
     s = sched(p, ("compute_inline", "bias"))

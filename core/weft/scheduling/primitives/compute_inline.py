@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.expr.nodes import Const, Expr, Var, substitute, transform, walk
-from weft.loop.nodes import Allocate, Block, Evaluate, IntrinsicCall, Let, Load, Program, Seq, Stmt, Store, map_exprs, transform_stmts
+from weft.loop.nodes import Allocate, Block, Evaluate, IntrinsicCall, Let, Load, Program, Seq, Stmt, Store, map_exprs, transform_stmts, walk_stmts
 from weft.scheduling.dependence import out_of_scope, readers, reads, writers
 from weft.scheduling.region import accesses, loops_under, union_box
 from weft.scheduling.rewrite import clean_extents, domain, outgrows, own_predicate, private_depth, tidy
@@ -97,10 +97,16 @@ def compute_inline(program: Program, block: str) -> tuple[Program, None]:
         if not isinstance(s, Block) or s.name not in touched:
             return None
         extents = clean_extents(s)
+        # What a reduction accumulates into is named alike where it is read and stored, also where an iterator has one value only.
+        stored = [Load(x.buffer, x.indices) for x in walk_stmts(s.body) if isinstance(x, Store)]
+        kept = {tidy(x, extents): x for x in stored}
+
+        def own(node: Expr) -> Expr | None:
+            return kept.get(node) if isinstance(node, Load) else None
 
         def change(e: Expr) -> Expr:
             new = transform(e, load)
-            return e if new is e else tidy(new, extents)
+            return e if new is e else transform(tidy(new, extents), own)
 
         return replace(s, body=map_exprs(s.body, change), init=None if s.init is None else map_exprs(s.init, change))
 
