@@ -18,7 +18,7 @@ from tests.gpu.shim.targets import ShimDevice, shimmed
 
 from weft.codegen.base import Codegen
 from weft.codegen.c_family import Dialect
-from weft.errors import ScheduleError, WeftError
+from weft.errors import WeftError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph
 from weft.loop.nodes import Program
@@ -132,27 +132,24 @@ def test_models(kits: dict[str, Kit], language: str, name: str) -> None:
 
 
 class Replayed(Rule):
-    """What larger kernels were scheduled as, for smaller ones of the same structure. `replayed`: how many it was that for."""
+    """What was decided for larger kernels, decided for smaller ones of the same structure. `replayed`: for how many."""
 
     name, priority = "replayed", 1000
 
-    def __init__(self, kernels: Iterable[Any]) -> None:
-        self.traces = {structure(k.naive): k.trace for k in kernels if k.trace is not None}
+    def __init__(self, kernels: Iterable[Any], rules: Iterable[Rule]) -> None:
+        self.kernels = {structure(k.naive): k for k in kernels if k.trace is not None}
+        self.rules = {r.name: r for r in rules}
         self.replayed = 0
 
     def offer(self, program: Program, machine: Any) -> Offer | Decline:
-        if structure(program) not in self.traces:
+        if structure(program) not in self.kernels:
             return Decline("structure", "no larger kernel is like it")
         return Offer(0.0)
 
     def apply(self, schedule: Schedule) -> None:
-        for step in self.traces[structure(schedule.program)].steps:
-            if step.do == "choose":
-                continue
-            result = schedule.apply(step.do, *step.args, **step.kwargs)
-            given = tuple(result) if isinstance(result, list) else result
-            if given != step.result:
-                raise ScheduleError(f"{step} gives {given}")
+        larger = self.kernels[structure(schedule.program)]
+        schedule.overrides.update(larger.trace.choices)
+        self.rules[larger.rule].apply(schedule)
         self.replayed += 1
 
 
@@ -167,24 +164,24 @@ TWINS: dict[str, tuple[Callable[[], Graph], Callable[[], Graph]]] = {
     "transformer": (lambda: models.transformer(features=768, heads=12, steps=128), lambda: models.transformer(features=256, heads=4, steps=128)),
     "mlp": (lambda: models.mlp(features=(2048, 4096, 1024), batch=128), lambda: models.mlp(features=(128, 512, 256), batch=128)),
 }
-"""Models as they are used, and at extents that a CPU computes thread by thread, whole tiles where those have whole tiles: a trace holds formulas."""
+"""Models as they are used, and at extents that a CPU computes thread by thread."""
 
 
-@pytest.mark.filterwarnings("ignore::weft.errors.ScheduleWarning")  # of a trace that does not fit
+@pytest.mark.filterwarnings("ignore::weft.errors.ScheduleWarning")  # of a tile that does not fit
 @pytest.mark.parametrize("language", TARGETS)
 @pytest.mark.parametrize("name", ["mlp", "transformer", *(pytest.param(n, marks=pytest.mark.full) for n in ("resnet18", "mobilenet_v2"))])
 def test_schedules_of_large_models_at_small_extents(language: str, name: str) -> None:
-    """The traces of kernels as large as in use, replayed on small twins: the tiles that are used, run by the shim."""
+    """What is chosen for kernels as large as in use, on small twins: the tiles that GPUs will run, with ragged edges as well, run by the shim."""
     large, small = TWINS[name]
     with shimmed(TARGETS[language], language, codegen_of(language)) as called:
-        rule = Replayed(Kit.open(called, quick=False).compile_alone(large()).kernels.values())
+        rule = Replayed(Kit.open(called, quick=False).compile_alone(large()).kernels.values(), resolve_target(TARGETS[language]).rules)
     with shimmed(TARGETS[language], language, codegen_of(language), [rule]) as called:
         kit, graph = Kit.open(called, quick=False), small()
         compiled = kit.compile_alone(graph)
         fed = {v.name: np.random.default_rng(0).standard_normal([int(str(d)) for d in v.shape]).astype(np.float32) for v in graph.inputs}
         got = [np.array(a) for a in compiled.executable.run(fed).values()]
         kit.compare(name, got, evaluate(graph, fed), 4096)
-    assert rule.replayed >= 0.5 * len(compiled.kernels), f"{rule.replayed} of {len(compiled.kernels)} kernels are scheduled as the large ones are"
+    assert 3 * rule.replayed >= len(compiled.kernels), f"{rule.replayed} of {len(compiled.kernels)} kernels are scheduled as the large ones are"
 
 
 # -- languages
