@@ -225,8 +225,9 @@ def schedule_tile(s: Schedule, name: str, product: Product, machine: Machine) ->
     left, right = pair[1 - product.right], pair[product.right]
     dtype = view.store.buffer.dtype
     staged = (narrow(left).dtype.bytes, narrow(right).dtype.bytes)
-    tile = choose(s, Problem(sizes[0], sizes[1], sizes[2], sizes[3], unit(s, product.sums), dtype, staged), machine)
     along = tuple(contiguous_loop(s, name, f) for f in (left, right))
+    turned = (along[0] in product.sums, along[1] in product.sums)
+    tile = choose(s, Problem(sizes[0], sizes[1], sizes[2], sizes[3], unit(s, product.sums), dtype, staged, turned), machine)
 
     s.reorder(*product.batch, *product.rows, *product.columns, *product.sums)
     batch, row, column = (flatten(s, group) for group in (product.batch, product.rows, product.columns))

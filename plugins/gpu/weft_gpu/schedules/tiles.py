@@ -14,12 +14,12 @@ SPARE_REGISTERS = 32
 """Registers of a thread that addresses, counters and what is on its way from memory take."""
 MOST_REGISTERS = 255
 """Registers that one thread can name."""
-BUSY_THREADS = 512
+BUSY_THREADS = 256
 """Threads of a core, in any number of groups, that hide how long memory takes."""
 GLOBAL_BYTES = 12.0
 """Bytes that one core gets from far memory, second caches included, in a cycle, while all cores ask."""
-SHARED_BYTES = 128.0
-"""Bytes that the threads of a core read from shared memory in a cycle."""
+SHARED_BYTES = 128
+"""Bytes of different places that the threads of a warp read from shared memory in a cycle."""
 STEP_CYCLES = 60.0
 """What each step of a sum costs a group beyond its work: two barriers, counters."""
 GROUP_CYCLES = 1500.0
@@ -59,6 +59,8 @@ class Problem:
     dtype: DType
     staged: tuple[int, int]
     """Bytes of one element of each operand as it is staged: rows', columns'."""
+    turned: tuple[bool, bool] = (False, False)
+    """Whether it is contiguous along the sum, so that copies turn it round: what neighbouring threads store lies in one bank."""
 
 
 def choose_tile(p: Problem, machine: Machine) -> Tile:
@@ -111,6 +113,26 @@ def shared_bytes(p: Problem, t: Tile) -> int:
     return t.depth * (t.rows * p.staged[0] + t.columns * p.staged[1])
 
 
+def turns(p: Problem, t: Tile, machine: Machine) -> int:
+    """Cycles in which a warp reads what its threads need of both operands for one term: each of their vectors takes one, or as many as its bytes."""
+    across = min(t.threads[1], grid_of(machine).warp)
+    down = max(1, min(t.threads[0], grid_of(machine).warp // across))
+    total = 0
+    for each, apart, size in ((t.each[0], down, p.staged[0]), (t.each[1], across, p.staged[1])):
+        vector = min(each, max(1, machine.vector_bits // 8 // size))
+        total += -(-each // vector) * max(1, -(-apart * vector * size // SHARED_BYTES))
+    return total
+
+
+def stores(p: Problem, t: Tile, machine: Machine) -> float:
+    """Cycles in which the threads of a group store one step's operands into shared memory."""
+    total = 0.0
+    for extent, size, turned in zip((t.rows, t.columns), p.staged, p.turned):
+        lanes = max(1, machine.vector_bits // 8 // size)
+        total += t.depth * extent * size / SHARED_BYTES * (max(1, min(grid_of(machine).warp, t.depth // lanes)) if turned else 1)
+    return total
+
+
 def cycles(p: Problem, t: Tile, machine: Machine) -> float:
     """Of the whole product on the machine.
 
@@ -131,13 +153,13 @@ def cycles(p: Problem, t: Tile, machine: Machine) -> float:
         return group * max(1.0, groups / machine.cores)
     warps = -(-threads // grid.warp)
     idle = warps * grid.warp / threads
-    read = steps * t.depth * threads * (t.each[0] * p.staged[0] + t.each[1] * p.staged[1]) / 4.0  # neighbours read the same rows, which costs once
+    read = steps * (t.depth * warps * turns(p, t, machine) + stores(p, t, machine))
     resident = max(1, min(grid.resident // (warps * grid.warp), grid.registers // (registers(*t.each, p.dtype) * warps * grid.warp)))
     scope = machine.scopes.get("shared")
     if scope is not None and scope.size:
         resident = max(1, min(resident, 2 * scope.size // max(1, shared_bytes(p, t))))
     at_once = min(resident, -(-groups // machine.cores))
     waiting = max(1.0, BUSY_THREADS / (at_once * threads))
-    bound = max(arithmetic * idle, read / SHARED_BYTES, fetched / GLOBAL_BYTES)
+    bound = max(arithmetic * idle, read, fetched / GLOBAL_BYTES)
     group = bound * math.sqrt(waiting) + (steps * STEP_CYCLES + GROUP_CYCLES) / at_once
     return group * -(-groups // machine.cores)
