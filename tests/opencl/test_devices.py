@@ -5,10 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyopencl as cl
 import pytest
 
-from weft.errors import ExecutionError, TargetError
+import weft
+from weft.errors import ExecutionError, TargetError, UnsupportedError
+from weft.graph.nodes import GraphBuilder, tensor_type
+from weft.ops import Add
 from weft.runtime.device import close_devices, open_device
 from weft.testing.plugin import resolve_target
 from weft_opencl import devices
@@ -103,6 +107,19 @@ def test_a_target_is_resolved_to_names(here: Found) -> None:
     assert resolve_target("opencl -device=0").target == target == resolve_target(str(target)).target
     assert OpenclTarget().device(target) == "opencl"
     assert here.version in OpenclTarget().fingerprint(target)
+
+
+def test_what_the_device_does_not_compute_is_declined_and_goes_to_the_next_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    has = devices.features
+    monkeypatch.setattr(devices, "features", lambda device: has(device) - {"float64"})
+    b = GraphBuilder("sum")
+    x, y = b.input("x", tensor_type("float64", (8,))), b.input("y", tensor_type("float64", (8,)))
+    b.output(b.add(Add(), x, y), "z")
+    with pytest.raises(UnsupportedError, match="1 of 1 nodes are not computed by 'opencl'") as caught:
+        weft.compile(b.build(), "opencl", cache=False)
+    assert "elementwise: opencl has no float64 [language]" in str(caught.value)
+    executable = weft.compile(b.build(), "opencl, llvm", cache=False)
+    np.testing.assert_array_equal(executable(np.arange(8.0), np.ones(8)), np.arange(1.0, 9.0))
 
 
 def test_a_wrong_device_of_a_target_is_an_error_that_lists_those_here(here: Found) -> None:

@@ -25,9 +25,10 @@ def targets() -> Sequence[TargetKind]:
 def schedules(target: Target) -> Sequence[Rule]:
     if target.kind != "cuda":
         return []
-    from weft_gpu.schedules import RULES
+    from weft_cuda.dialect import CUDA
+    from weft_gpu.languages import rules_in
 
-    return RULES
+    return rules_in(CUDA)
 
 
 @hookimpl

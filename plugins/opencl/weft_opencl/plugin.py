@@ -25,9 +25,10 @@ def targets() -> Sequence[TargetKind]:
 def schedules(target: Target) -> Sequence[Rule]:
     if target.kind != "opencl":
         return []
-    from weft_gpu.schedules import RULES
+    from weft_gpu.languages import rules_in
+    from weft_opencl.target import OpenclTarget
 
-    return RULES
+    return rules_in(OpenclTarget().dialect(target))
 
 
 @hookimpl

@@ -12,6 +12,7 @@ from weft.target import Target, TargetKind
 
 if TYPE_CHECKING:
     from weft.codegen.base import Codegen, KernelCode
+    from weft.codegen.c_family import Dialect
     from weft.runtime.executable import NativeCode
     from weft_opencl.devices import Found
 
@@ -66,13 +67,18 @@ class OpenclTarget(TargetKind):
             features=features(device),
         )
 
-    def codegen(self, target: Target) -> Codegen:
-        from weft_gpu.codegen import GpuCodegen
+    def dialect(self, target: Target) -> Dialect:
+        """OpenCL C as the device has it."""
         from weft_opencl.devices import features
         from weft_opencl.dialect import dialect
 
         has = features(self._device(target).device)
-        return GpuCodegen(dialect("float64" in has, "float16" in has, "int64_atomics" in has), machine=self.machine(target))
+        return dialect("float64" in has, "float16" in has, "int64_atomics" in has)
+
+    def codegen(self, target: Target) -> Codegen:
+        from weft_gpu.codegen import GpuCodegen
+
+        return GpuCodegen(self.dialect(target), machine=self.machine(target))
 
     def image(self, target: Target, kernels: Mapping[str, KernelCode]) -> NativeCode:
         from weft.runtime.executable import NativeCode
