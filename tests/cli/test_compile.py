@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from weft.plugins import KNOWN_TARGETS
 from weft.runtime.executable import Executable
 
 Weft = Callable[..., Any]
@@ -30,11 +31,12 @@ def test_sizes_can_be_fixed(weft: Weft, recipe: Path, tmp_path: Path) -> None:
     [
         (["-t", "lvm"], "TargetError: unknown target 'lvm'\n  lvm\n  hint: did you mean 'llvm'?\n"),
         (["-t", "llvm -mcp=x"], "TargetError: target 'llvm' has no option '-mcp'\n  llvm -mcp=x\n  hint: did you mean '-mcpu'?\n"),
-        (["-t", "cuda"], "TargetError: the plugin of target 'cuda' is not in use\n  cuda\n  hint: pip install weft-cuda\n"),
+        (["-t", "abacus"], "TargetError: the plugin of target 'abacus' is not in use\n  abacus\n  hint: pip install weft-abacus\n"),
         (["--input-shape", "y=2,64"], "InputError: input_shapes names 'y', which is no input\n  hint: inputs: x\n"),
     ],
 )
-def test_wrong_inputs(weft: Weft, recipe: Path, tmp_path: Path, words: list[str], message: str) -> None:
+def test_wrong_inputs(weft: Weft, recipe: Path, tmp_path: Path, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KNOWN_TARGETS, "abacus", "weft-abacus")
     result = weft("compile", recipe, "-o", tmp_path / "out.weft", *words)
     assert (result.code, result.err) == (1, message)
     assert not (tmp_path / "out.weft").exists()

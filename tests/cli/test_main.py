@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from weft.hooks import hookimpl
-from weft.plugins import host
+from weft.plugins import KNOWN_TARGETS, host
 
 Weft = Callable[..., Any]
 
@@ -137,10 +137,11 @@ def test_broken_plugins_are_listed_with_the_reason(weft: Weft, monkeypatch: pyte
     assert "weft-bad: hook 'engines' failed: RuntimeError: no licence" in out
 
 
-def test_targets_are_listed_with_options_and_machine(weft: Weft) -> None:
+def test_targets_are_listed_with_options_and_machine(weft: Weft, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KNOWN_TARGETS, "abacus", "weft-abacus")
     result = weft("targets")
     assert result.code == 0, result.err
-    for word in ("llvm: CPUs, through LLVM.", "-mcpu", "-threads", "this machine's", "vector registers", "cuda: not installed (pip install weft-cuda)"):
+    for word in ("llvm: CPUs, through LLVM.", "-mcpu", "-threads", "this machine's", "vector registers", "abacus: not installed (pip install weft-abacus)"):
         assert word in result.out
 
 

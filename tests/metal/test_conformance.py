@@ -8,7 +8,9 @@ from tests.metal.fake import Gpu
 from weft.testing.conform import run
 
 
-@pytest.mark.parametrize("gpu", [{"unified": False}, {"unified": True}], indirect=True, ids=["discrete", "unified"])
+@pytest.mark.parametrize(
+    "gpu", [pytest.param({"unified": False}, id="discrete", marks=pytest.mark.full), pytest.param({"unified": True}, id="unified")], indirect=True
+)
 def test_device_and_faults(gpu: Gpu) -> None:
     report = run("metal", levels=(2, 8), quick=True)
     assert report.passed, report.summary()

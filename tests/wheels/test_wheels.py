@@ -16,8 +16,8 @@ from packaging.utils import canonicalize_name
 from tests.wheels.conftest import FOLDERS, OURS, ROOT, Wheel
 
 NAMES = [p.name for p in FOLDERS]
-PEERS = {"onnxruntime", "openvino"}
-"""What a wheel imports if it is there."""
+PEERS = {"onnxruntime", "openvino", "metal"}
+"""What a wheel imports if it is there; Metal is a module of pyobjc-framework-Metal, which is asked for on macOS."""
 
 
 @pytest.fixture(params=FOLDERS, ids=NAMES)
@@ -64,8 +64,8 @@ def test_what_it_says_of_weft_fits(wheel: Wheel, wheels: dict[str, Wheel]) -> No
 
 
 def test_entry_points_lead_somewhere(wheel: Wheel) -> None:
-    plugins = {**wheel.project["entry-points"]["weft.plugins"], **{k: v.partition(":")[0] for k, v in wheel.project.get("scripts", {}).items()}}
-    assert plugins
+    plugins = {**wheel.project.get("entry-points", {}).get("weft.plugins", {}), **{k: v.partition(":")[0] for k, v in wheel.project.get("scripts", {}).items()}}
+    assert plugins or wheel.project["name"] == "weft-gpu"  # a library of targets
     for module in plugins.values():
         assert f"{module.replace('.', '/')}.py" in wheel.names()
 
