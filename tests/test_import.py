@@ -48,6 +48,13 @@ def test_import_weft_is_fast() -> None:
     assert min(seconds("import weft") for _ in range(5)) < min(seconds("pass") for _ in range(5)) + 0.1
 
 
+def test_help_answers_at_once() -> None:
+    """The command line knows its plugins' commands, and neither the compiler nor a framework or driver."""
+    found = modules_after("from weft.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass")
+    assert "weft_llvm.plugin" in found
+    assert not found & ((HEAVY | COMPILER | {"cuda", "numba"}) - {"pluggy", "typer", "rich", "weft.plugins", "weft.hooks"})
+
+
 def test_the_public_names_are_listed_and_resolve() -> None:
     import weft
 
