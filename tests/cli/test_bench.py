@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.cli.bench import Contestant, largest_difference, take_turns, with_threads
+from weft.cli.bench import Contestant, common_threads, largest_difference, take_turns, with_threads
+from weft.errors import InputError
+from weft.runtime.threads import available_threads
 
 Weft = Callable[..., Any]
 
@@ -84,3 +86,11 @@ def test_threads_are_added_where_the_target_has_them() -> None:
     assert with_threads("llvm -opt=1", 3) == "llvm -opt=1 -threads=3"
     assert with_threads("llvm -threads=2", 3) == "llvm -threads=2"
     assert with_threads("unknown", 3) == "unknown"
+
+
+def test_a_targets_own_threads_are_everybodys() -> None:
+    assert common_threads(None, ["llvm -threads=3", "llvm"]) == 3
+    assert common_threads(3, ["llvm -threads=3"]) == 3
+    assert common_threads(None, ["llvm"]) == available_threads() == common_threads(None, [])
+    with pytest.raises(InputError, match="--threads 2 is for every engine, and the target 'llvm -threads=3' says 3"):
+        common_threads(2, ["llvm -threads=3"])

@@ -75,13 +75,12 @@ def bench(
     from weft.cli.opening import is_archive, open_executable
     from weft.cli.terminal import Progress
     from weft.plugins import engine_kinds, host
-    from weft.runtime.threads import available_threads
 
     archive = is_archive(model)
     kinds = [] if archive and against == "all" else choose_engines(engine_kinds(), against)
     if archive and kinds:
         raise InputError(f"{model} is compiled already, peers cannot read it", hint="give the model, or --against none")
-    count = threads or available_threads()
+    count = common_threads(threads, () if archive else target or ["llvm"])
     sizes = shapes(input_shape)
     contestants: list[Contestant] = []
     inputs: dict[str, Array] = {}  # made for the first executable; the same arrays serve everybody
@@ -141,13 +140,12 @@ def examine(
     from weft.cli.roofline import print_roofline
     from weft.cli.roofline import roofline as roofline_rows
     from weft.pipeline import mixed, resolve_targets
-    from weft.runtime.threads import available_threads
 
     if is_archive(model):
         raise InputError(f"{model} is compiled already, without clocks around its kernels", hint="give the model that it was compiled from")
     if len(targets or ()) > 1:
         raise InputError(f"--roofline, --profile and --trace take one --target, got {len(targets or ())}")
-    count = threads or available_threads()
+    count = common_threads(threads, targets or ["llvm"])
     resolved = resolve_targets(with_threads((targets or ["llvm"])[0], count))
     sizes = shapes(input_shape)
     profile: Profile
@@ -236,6 +234,22 @@ def choose_engines(known: Sequence[EngineKind], against: str) -> list[EngineKind
             raise InputError(f"the engine '{name}' is not installed", hint=f"pip install {name}")
         chosen.append(by_name[name])
     return chosen
+
+
+def common_threads(asked: int | None, targets: Sequence[str]) -> int:
+    """Threads of every engine: as asked, else the most that a target's -threads says, else as many CPUs as this process may use.
+
+    Raises:
+        InputError: a target says another number than was asked for.
+    """
+    from weft.pipeline import resolve_targets
+    from weft.runtime.threads import available_threads
+
+    said = {text: r.threads for text in targets for r in resolve_targets(text) if r.threads}
+    for text, threads in said.items():
+        if asked is not None and threads != asked:
+            raise InputError(f"--threads {asked} is for every engine, and the target '{text}' says {threads}", hint="give one of them")
+    return asked or max(said.values(), default=available_threads())
 
 
 def with_threads(target: str, threads: int) -> str:

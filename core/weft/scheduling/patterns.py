@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from weft.expr.nodes import FloorDiv, FloorMod, Var
 from weft.loop.nodes import Block, Program, int_const
 from weft.scheduling import access
+from weft.scheduling.rule import Decline, Offer
 from weft.scheduling.schedule import Schedule
 
 SHARED, SHARED_COST = 4, 12
 """Reads of each element, and operations of its formula, from which on it is computed once, stored and read."""
 LONGEST = 1 << 14
 """Operations of a formula, times the places where it would stand, from which on it is stored: a program of a million operations takes minutes to compile."""
+
+
+def offer_for(program: Program, kind: Literal["elementwise", "reduction", "scan"]) -> Offer | Decline:
+    """An offer for a group of this kind, by the work of its blocks; a reason for one of another kind.
+
+    "scan": some loop's iterations come one after another; "reduction": none do, and some block reduces; "elementwise": neither.
+    """
+    blocks = access.blocks_of(program)
+    if access.outside_blocks(program.body):
+        return Decline("loop_program", "statements stand outside blocks")
+    scans, reduces = access.has_sequential_loop(program), any(access.is_reduction(b) for b in blocks)
+    if kind != "scan" and scans:
+        return Decline("scan", "a block lies in a sequential loop")
+    if kind == "scan" and not scans:
+        return Decline("no_scan", "no block lies in a sequential loop")
+    if kind == "elementwise" and reduces:
+        return Decline("reduction", "a block reduces")
+    if kind == "reduction" and not reduces:
+        return Decline("no_reduction", "no block reduces")
+    return Offer(float(sum(access.block_work(b) for b in blocks)))
 
 
 def inline_producers(s: Schedule, among: list[str] | None = None, keep_shared: bool = False) -> None:

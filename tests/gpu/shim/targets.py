@@ -7,7 +7,6 @@ Its device has memory of its own, full of NaN and guarded; what its kernels may 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +19,7 @@ from weft.codegen.base import Codegen, KernelCode
 from weft.errors import ExecutionError
 from weft.hooks import hookimpl
 from weft.machine import Machine
-from weft.runtime.arrays import Array
-from weft.runtime.device import Device, DeviceKind, Memory, Slice
+from weft.runtime.device import DeviceKind, HostDevice, Memory, Slice
 from weft.runtime.executable import NativeCode
 from weft.scheduling.rule import Rule
 from weft.target import Target, TargetKind
@@ -30,9 +28,10 @@ from weft_gpu.image import Kernel, pack, unpack
 from weft_gpu.launch import grid_of
 
 
-class ShimDevice(Device):
-    """Runs texts of a language. `built`: launches that are in a library already, by symbol and code."""
+class ShimDevice(HostDevice):
+    """Runs texts of a language, on memory of its own. `built`: launches that are in a library already, by symbol and code."""
 
+    shares_memory = False
     simulated = True
 
     def __init__(self, name: str, language: str, machine: Machine) -> None:
@@ -41,33 +40,11 @@ class ShimDevice(Device):
         self.language, self.limits = language, machine.grid
         self.built: dict[tuple[str, bytes], tuple[Library, int]] = {}
         self.seed = 0
-        self._capacity, self._used = 1 << 30, 0
-
-    @property
-    def capacity(self) -> int:
-        return self._capacity
-
-    @property
-    def free(self) -> int:
-        return self._capacity - self._used
 
     def allocate(self, size: int) -> Memory:
-        memory = Memory(size, guarded(np.full(size, 0xFF, np.uint8)))
-        self._used += size
-        weakref.finalize(memory, self._give_back, size)
+        memory = super().allocate(size)
+        memory.handle = guarded(np.full(size, 0xFF, np.uint8))
         return memory
-
-    def _give_back(self, size: int) -> None:
-        self._used -= size
-
-    def _bytes(self, piece: Slice) -> Array:
-        return piece.memory.handle[piece.offset : piece.offset + piece.bytes]  # type: ignore[no-any-return]
-
-    def write(self, target: Slice, data: Array) -> None:
-        self._bytes(target)[: data.nbytes] = data.reshape(-1).view(np.uint8)
-
-    def read(self, source: Slice, data: Array) -> None:
-        data.reshape(-1).view(np.uint8)[...] = self._bytes(source)[: data.nbytes]
 
     def build(self, kernels: Iterable[Kernel]) -> None:
         """All launches that are not built yet, in one library: many are built at once far sooner than one by one."""
@@ -91,9 +68,6 @@ class ShimDevice(Device):
                 made.launch(number, places, [dims[d] for d in launch.dims], grid, launch.group, self.seed)
             except ShimError as error:
                 raise ExecutionError(f"kernel '{kernel}' does what it may not do", why=str(error)) from error
-
-    def synchronize(self) -> None:
-        pass
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from weft.expr.nodes import free_vars
 from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
-from weft.scheduling.patterns import crossing_loop, inline_producers, split_blocks
+from weft.scheduling.patterns import crossing_loop, inline_producers, offer_for, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 
@@ -27,14 +27,7 @@ class ElementwiseRule(Rule):
     priority = 10
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        blocks = access.blocks_of(program)
-        if access.outside_blocks(program.body):
-            return Decline("loop_program", "statements stand outside blocks")
-        if any(access.is_reduction(b) for b in blocks):
-            return Decline("reduction", "a block reduces")
-        if access.has_sequential_loop(program):
-            return Decline("scan", "a block lies in a sequential loop")
-        return Offer(float(sum(access.block_work(b) for b in blocks)))
+        return offer_for(program, "elementwise")
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

@@ -13,6 +13,7 @@ from weft.expr.nodes import free_vars
 from weft.loop.nodes import Program
 from weft.machine import Machine
 from weft.scheduling import access
+from weft.scheduling.patterns import offer_for
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.contraction import find_roles, schedule_tile, split_panels
@@ -34,11 +35,7 @@ class RecurrenceRule(Rule):
     priority = 10
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        if access.outside_blocks(program.body):
-            return Decline("loop_program", "statements stand outside blocks")
-        if not access.has_sequential_loop(program):
-            return Decline("no_scan", "no block lies in a sequential loop")
-        return Offer(float(sum(access.block_work(b) for b in access.blocks_of(program))))
+        return offer_for(program, "scan")
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

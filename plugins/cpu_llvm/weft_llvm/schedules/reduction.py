@@ -8,7 +8,7 @@ from __future__ import annotations
 from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
-from weft.scheduling.patterns import follows, inline_producers, split_blocks
+from weft.scheduling.patterns import follows, inline_producers, offer_for, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.elementwise import parallelise, schedule_elementwise
@@ -24,13 +24,7 @@ class ReductionRule(Rule):
     priority = 5
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        if access.outside_blocks(program.body):
-            return Decline("loop_program", "statements stand outside blocks")
-        if access.has_sequential_loop(program):
-            return Decline("scan", "a block lies in a sequential loop")
-        if not any(access.is_reduction(b) for b in access.blocks_of(program)):
-            return Decline("no_reduction", "no block reduces")
-        return Offer(float(sum(access.block_work(b) for b in access.blocks_of(program))))
+        return offer_for(program, "reduction")
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

@@ -8,7 +8,7 @@ from weft.expr.nodes import Expr
 from weft.loop.nodes import Allocate, Load, Program, int_const, walk_stmts
 from weft.machine import Machine
 from weft.scheduling import access
-from weft.scheduling.patterns import inline_producers, split_blocks
+from weft.scheduling.patterns import inline_producers, offer_for, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.threads import GROUP, grid_of, most_threads, share, spread
@@ -24,14 +24,7 @@ class ElementwiseRule(Rule):
     priority = 10
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        blocks = access.blocks_of(program)
-        if access.outside_blocks(program.body):
-            return Decline("loop_program", "statements stand outside blocks")
-        if any(access.is_reduction(b) for b in blocks):
-            return Decline("reduction", "a block reduces")
-        if access.has_sequential_loop(program):
-            return Decline("scan", "a block lies in a sequential loop")
-        return Offer(float(sum(access.block_work(b) for b in blocks)))
+        return offer_for(program, "elementwise")
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None
@@ -70,12 +63,12 @@ def transpose(s: Schedule, name: str, machine: Machine) -> bool:
     beside = max(1, min(TILE // 4, grid_of(machine).threads // side, grid_of(machine).threads_per_axis[1]))
     trial = Schedule(s.program, machine)
     try:
-        size = _tile(trial, name, buffer, across, inner, side, beside, machine)
+        size = _tile(trial, name, buffer, across, inner, side, beside)
     except ScheduleError:
         return False
     if size is None or size > side * (side + 1):
         return False
-    _tile(s, name, buffer, across, inner, side, beside, machine)
+    _tile(s, name, buffer, across, inner, side, beside)
     return True
 
 
@@ -95,7 +88,7 @@ def _crossing(s: Schedule, name: str) -> tuple[str, str, str] | None:
     return None
 
 
-def _tile(s: Schedule, name: str, buffer: str, across: str, inner: str, side: int, beside: int, machine: Machine) -> int | None:
+def _tile(s: Schedule, name: str, buffer: str, across: str, inner: str, side: int, beside: int) -> int | None:
     """Schedules the block by tiles of `side` in both directions; elements of the tile in shared memory."""
     loops = s.loops(name)
     outer = [x for x in loops if x not in (across, inner)]
@@ -114,8 +107,8 @@ def _tile(s: Schedule, name: str, buffer: str, across: str, inner: str, side: in
     group = s.fuse(*outer, rows, columns)
     own = s.loops(copy)[s.loops(copy).index(group) + 1 :]
     for block, down, along in ((copy, own[:-1], own[-1:]), (name, [row], [column])):
-        share(s, block, along, machine, side)
-        share(s, block, down, machine, beside, "threadIdx.y")
+        share(s, block, along, side)
+        share(s, block, down, beside, "threadIdx.y")
     s.parallel(group)
     s.bind(group, "blockIdx.x")
     return size

@@ -47,7 +47,7 @@ def schedule_group(s: Schedule, names: list[str], machine: Machine, steps: set[s
         own = [x for x in s.loops(name) if uses.count(x) == 1 and x not in steps]
         spatial = {x for x in own if _is_spatial(s, name, x)}
         first = [x for k, x in enumerate(own) if all(y in spatial for y in own[: k + 1])]
-        share(s, name, first, machine, most_threads(machine))
+        share(s, name, first, most_threads(machine))
 
 
 def _is_spatial(s: Schedule, name: str, loop: str) -> bool:

@@ -10,6 +10,7 @@ from weft.errors import ScheduleError
 from weft.loop.nodes import For, Program, Seq, Stmt
 from weft.machine import Machine
 from weft.scheduling import access
+from weft.scheduling.patterns import offer_for
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.tree import blocks_in
@@ -27,11 +28,7 @@ class RecurrenceRule(Rule):
     priority = 10
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        if access.outside_blocks(program.body):
-            return Decline("loop_program", "statements stand outside blocks")
-        if not access.has_sequential_loop(program):
-            return Decline("no_scan", "no block lies in a sequential loop")
-        return Offer(float(sum(access.block_work(b) for b in access.blocks_of(program))))
+        return offer_for(program, "scan")
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None
@@ -136,9 +133,9 @@ def share_step(s: Schedule, name: str, loop: str, machine: Machine, threads: tup
         else:
             in_register(s, name, shape.reduce[0], None)
     if threads[1] > 1:
-        share_both(s, name, outputs, machine, *threads)
+        share_both(s, name, outputs, *threads)
     else:
-        share(s, name, outputs, machine, threads[0])
+        share(s, name, outputs, threads[0])
 
 
 def _own(s: Schedule, name: str, loop: str) -> tuple[list[str], Shape]:

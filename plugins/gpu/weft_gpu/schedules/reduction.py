@@ -12,7 +12,7 @@ from weft.errors import ScheduleError
 from weft.loop.nodes import LoopKind, Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
-from weft.scheduling.patterns import follows, inline_producers
+from weft.scheduling.patterns import follows, inline_producers, offer_for
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.elementwise import schedule_elementwise
@@ -35,13 +35,7 @@ class ReductionRule(Rule):
     priority = 5
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        if access.outside_blocks(program.body):
-            return Decline("loop_program", "statements stand outside blocks")
-        if access.has_sequential_loop(program):
-            return Decline("scan", "a block lies in a sequential loop")
-        if not any(access.is_reduction(b) for b in access.blocks_of(program)):
-            return Decline("no_reduction", "no block reduces")
-        return Offer(float(sum(access.block_work(b) for b in access.blocks_of(program))))
+        return offer_for(program, "reduction")
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None
@@ -268,7 +262,7 @@ def cooperate(s: Schedule, name: str, group: str, machine: Machine, threads: int
     if reduce:
         s.reorder(*outputs, *reduce)
         in_register(s, name, reduce[0], tail)
-    share(s, name, outputs, machine, beside, other)
+    share(s, name, outputs, beside, other)
 
 
 def _fan(partial: int) -> int:
@@ -296,5 +290,5 @@ def _level(s: Schedule, name: str, group: str, buffer: str, mine: list[str], mac
     copy = in_register(s, name, reduce[0], None) if reduce else name
     s.set_scope(copy, "shared")
     s.compact_buffer(buffer)
-    share(s, name, mine, machine, most_threads(machine, grid_of(machine).threads), axis)
-    share(s, name, outputs, machine, beside, other)
+    share(s, name, mine, most_threads(machine, grid_of(machine).threads), axis)
+    share(s, name, outputs, beside, other)

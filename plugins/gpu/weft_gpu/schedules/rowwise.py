@@ -126,8 +126,8 @@ def _by_group(s: Schedule, names: list[str], around: list[str], count: int, leng
             cooperate(s, name, group, machine, threads, "threadIdx.x")
             continue
         rows, elements = (inner[:1], inner[1:]) if several > 1 else ([], inner)
-        share(s, name, elements, machine, threads)
-        share(s, name, rows, machine, several, "threadIdx.y")
+        share(s, name, elements, threads)
+        share(s, name, rows, several, "threadIdx.y")
     s.parallel(group)
     s.bind(group, "blockIdx.x")
 

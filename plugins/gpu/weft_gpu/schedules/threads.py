@@ -54,6 +54,21 @@ def each(machine: Machine, n: int | None, threads: int) -> int:
     return k
 
 
+def _independent(s: Schedule, name: str, loops: list[str], refusal: str) -> str | None:
+    """Loops of a block, one directly inside the other, as one whose iterations are independent; None if they are not, which is noted on the block."""
+    if not loops:
+        return None
+    trial = Schedule(s.program, s.machine)
+    try:
+        trial.parallel(loops[0] if len(loops) == 1 else trial.fuse(*loops))
+    except ScheduleError as error:
+        s.annotate(name, refusal, error.why or error.what)
+        return None
+    flat = loops[0] if len(loops) == 1 else s.fuse(*loops)
+    s.parallel(flat)
+    return flat
+
+
 def spread(s: Schedule, name: str, loops: list[str], machine: Machine, wanted: int = GROUP, several: bool = True) -> bool:
     """Gives the outermost loops of a block, one directly inside the other, to groups and threads; False if they are not independent.
 
@@ -61,17 +76,10 @@ def spread(s: Schedule, name: str, loops: list[str], machine: Machine, wanted: i
         wanted: threads of a group.
         several: a thread may take several iterations, which are unrolled.
     """
-    if not loops:
+    flat = _independent(s, name, loops, "spread_declined")
+    if flat is None:
         return False
-    trial = Schedule(s.program, machine)
-    try:
-        trial.parallel(loops[0] if len(loops) == 1 else trial.fuse(*loops))
-    except ScheduleError as error:
-        s.annotate(name, "spread_declined", error.why or error.what)
-        return False
-    flat = loops[0] if len(loops) == 1 else s.fuse(*loops)
     n = int_const(s.loop(flat).extent)
-    s.parallel(flat)
     threads = threads_for(machine, n, wanted)
     k = each(machine, n, threads) if several else 1
     if k > 1:
@@ -86,22 +94,15 @@ def spread(s: Schedule, name: str, loops: list[str], machine: Machine, wanted: i
     return True
 
 
-def share(s: Schedule, name: str, loops: list[str], machine: Machine, threads: int, axis: LoopKind = "threadIdx.x") -> bool:
+def share(s: Schedule, name: str, loops: list[str], threads: int, axis: LoopKind = "threadIdx.x") -> bool:
     """Gives loops of a block, which lie inside a group, to the group's threads, in turns; False if they are not independent.
 
     Neighbouring threads take neighbouring iterations.
     """
-    if not loops:
+    flat = _independent(s, name, loops, "share_declined")
+    if flat is None:
         return False
-    trial = Schedule(s.program, machine)
-    try:
-        trial.parallel(loops[0] if len(loops) == 1 else trial.fuse(*loops))
-    except ScheduleError as error:
-        s.annotate(name, "share_declined", error.why or error.what)
-        return False
-    flat = loops[0] if len(loops) == 1 else s.fuse(*loops)
     n = int_const(s.loop(flat).extent)
-    s.parallel(flat)
     if n is None or n > threads:
         turns, thread = s.split(flat, [None, threads])
         s.serial(turns)
@@ -114,18 +115,11 @@ def share(s: Schedule, name: str, loops: list[str], machine: Machine, threads: i
     return True
 
 
-def share_both(s: Schedule, name: str, loops: list[str], machine: Machine, along: int, beside: int) -> bool:
+def share_both(s: Schedule, name: str, loops: list[str], along: int, beside: int) -> bool:
     """As `share`, by groups of `along` threads along x and `beside` along y."""
-    if not loops:
+    flat = _independent(s, name, loops, "share_declined")
+    if flat is None:
         return False
-    trial = Schedule(s.program, machine)
-    try:
-        trial.parallel(loops[0] if len(loops) == 1 else trial.fuse(*loops))
-    except ScheduleError as error:
-        s.annotate(name, "share_declined", error.why or error.what)
-        return False
-    flat = loops[0] if len(loops) == 1 else s.fuse(*loops)
-    s.parallel(flat)
     turns, y, x = s.split(flat, [None, beside, along])
     s.reorder(y, x, turns)
     s.serial(turns)
