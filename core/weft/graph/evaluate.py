@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from weft.graph.rewrite import concrete
 from weft.tensor.language import Dim
 
 Inputs = Mapping[str, Any] | Sequence[Any]
+Run = Callable[[Node, list[Any], Mapping[str, int]], tuple[Any, ...]]
 
 
 def evaluate(graph: Graph, inputs: Inputs, on_value: Callable[[Value, Any], None] | None = None, symbols: Mapping[str, int] | None = None) -> list[Any]:
@@ -27,6 +28,25 @@ def evaluate(graph: Graph, inputs: Inputs, on_value: Callable[[Value, Any], None
     Raises:
         InputError: the inputs do not fit the graph.
         GraphError: an operator's reference contradicts its type rule.
+    """
+    walk = steps(graph, inputs, symbols)
+    while True:
+        try:
+            node, results = next(walk)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        if on_value is not None:
+            for value, result in zip(node.outputs, results):
+                on_value(value, result)
+
+
+def steps(
+    graph: Graph, inputs: Inputs, symbols: Mapping[str, int] | None = None, run: Run | None = None
+) -> Generator[tuple[Node, tuple[Any, ...]], None, list[Any]]:
+    """As `evaluate`, node by node: each with what it gave. A value is held until its last use; whoever wants it longer keeps it. Returns the outputs.
+
+    Args:
+        run: (node, its inputs, values of symbols) → its outputs; by default `apply`.
     """
     env = dict(symbols or {})
     arrays = bind_inputs(graph, inputs, env)
@@ -47,22 +67,26 @@ def evaluate(graph: Graph, inputs: Inputs, on_value: Callable[[Value, Any], None
         return None if value is None else value.constant if value.constant is not None else data[id(value)]
 
     for k, node in enumerate(graph.nodes):
-        results = _run(node, [read(v) for v in node.inputs], env)
+        results = (run or apply)(node, [read(v) for v in node.inputs], env)
         for value, result in zip(node.outputs, results):
             data[id(value)] = result
             for name, index in sources.get(id(value), ()):
                 env[name] = int(np.reshape(result, -1)[index])
         for value, result in zip(node.outputs, results):
             _check_result(node, value, result, env)
-            if on_value is not None:
-                on_value(value, result)
+        yield node, results
         for dead in (*node.inputs, *node.outputs):
             if dead is not None and last[id(dead)] == k and id(dead) not in keep:
                 data.pop(id(dead), None)
     return [read(v) for v in graph.outputs]
 
 
-def _run(node: Node, arrays: list[Any], env: Mapping[str, int]) -> tuple[Any, ...]:
+def apply(node: Node, arrays: Sequence[Any], env: Mapping[str, int]) -> tuple[Any, ...]:
+    """What a node's reference gives for these inputs, with these values of symbols.
+
+    Raises:
+        GraphError: it fails, or contradicts the type rule.
+    """
     try:
         with np.errstate(all="ignore"):
             result = concrete(node.op, env).reference(*arrays)
