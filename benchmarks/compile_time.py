@@ -47,7 +47,9 @@ def fresh(path: Path, threads: int, kind: str, cache: str) -> dict[str, float]:
         RuntimeError: the process failed.
     """
     command = [sys.executable, "-c", CODE, str(path), str(threads), kind]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "WEFT_CACHE_DIR": cache})
+    # An installed package's bytecode is written when it is installed; a checkout's must be kept between processes to be as fast.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {"WEFT_CACHE_DIR": cache}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"ended with {done.returncode}")
     answer: dict[str, float] = json.loads(done.stdout)
