@@ -75,7 +75,8 @@ class MixedCompilation:
         """The graph as regions, in order."""
         shared = [p for p in self.extra if not p.after or p.after in SHARED]
         claims = frozenset[str]().union(*(t.capabilities.claims for t in self.targets))
-        graph = run_passes(graph, Capabilities(claims=claims), shared, check=False, only=SHARED)
+        doubles = all(t.capabilities.doubles for t in self.targets)
+        graph = run_passes(graph, Capabilities(claims=claims, doubles=doubles), shared, check=False, only=SHARED)
         graph = _own_results(graph)
         kinds = [t.target.kind for t in self.targets]
         native = [t.native for t in self.targets]

@@ -65,6 +65,7 @@ class Capabilities:
         dots: dot products that schedules know to use, the best first: products and convolutions of integers are put in terms of them, and with
             `precision` those of floats, whose activations are rounded, too.
         winograd: of a 3×3 convolution, the tile and `skip` of a WinogradConv that beats the definition, or None.
+        doubles: float64 takes no more than twice as long as float32: quantised sums are scaled in it.
     """
 
     claims: frozenset[str] = CLAIMED
@@ -75,3 +76,4 @@ class Capabilities:
     precision: DType | None = None
     winograd: Callable[[Node], tuple[int, bool] | None] | None = field(default=None, compare=False)
     dots: tuple[DotProduct, ...] = ()
+    doubles: bool = False

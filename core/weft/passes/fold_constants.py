@@ -9,6 +9,7 @@ import numpy as np
 from weft.errors import WeftError
 from weft.expr.nodes import Expr
 from weft.graph.nodes import Graph, Node, TensorType, Value
+from weft.graph.operator import Operator
 from weft.graph.rewrite import Replacement, Rewriter, attribute_symbols, rewrite, substitute_symbols
 from weft.passes.eliminate_common_subexpressions import RANDOM
 
@@ -17,16 +18,17 @@ VIEWS = 1 << 20
 """Bytes from which a folded view is not copied."""
 
 
-def fold_constants(graph: Graph, limit: int = LIMIT) -> Graph:
+def fold_constants(graph: Graph, limit: int = LIMIT, keep: tuple[type[Operator], ...] = ()) -> Graph:
     """Afterwards no node has constant inputs only, but those whose result would be over `limit` bytes and larger than its inputs; no
     data symbol is bound to a constant.
 
     Args:
         limit: bytes of a result that need no justification by the size of the inputs.
+        keep: operators that stay.
     """
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        if node.op.kind == "control" or type(node.op).__name__ in RANDOM or attribute_symbols(node.op):
+        if node.op.kind == "control" or isinstance(node.op, keep) or type(node.op).__name__ in RANDOM or attribute_symbols(node.op):
             return None
         if any(v is not None and v.constant is None for v in inputs):
             return None
@@ -55,7 +57,7 @@ def fold_constants(graph: Graph, limit: int = LIMIT) -> Graph:
         return tuple(folded)
 
     while True:
-        graph = rewrite(graph, rule, on_subgraph=lambda g: fold_constants(g, limit), rounds=1)
+        graph = rewrite(graph, rule, on_subgraph=lambda g: fold_constants(g, limit, keep), rounds=1)
         known = {n: int(s.value.constant.reshape(-1)[s.index]) for n, s in graph.symbols.items() if s.value.constant is not None}
         if not known:
             return graph

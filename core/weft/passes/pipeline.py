@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from weft.errors import GraphError, nearest
 from weft.graph.nodes import Graph
 from weft.graph.verify import verify
+from weft.ops.quantization import Dequantize
 from weft.passes.capabilities import Capabilities
 from weft.passes.choose_algorithms import choose_algorithms
 from weft.passes.choose_layouts import choose_layouts
@@ -20,6 +21,7 @@ from weft.passes.fold_constants import fold_constants
 from weft.passes.fold_scale import fold_scale
 from weft.passes.fuse import fuse
 from weft.passes.fuse_attention import fuse_attention
+from weft.passes.fuse_quantization import fuse_quantization
 from weft.passes.merge_groups import merge_groups
 from weft.passes.narrow_products import narrow_products
 from weft.passes.narrow_weights import narrow_weights
@@ -44,11 +46,12 @@ class GraphPass:
 
 # (name, function, invariant). A name that comes again has a number.
 STAGES: tuple[tuple[str, Callable[[Graph, Capabilities], Graph], str], ...] = (
-    ("fold_constants", lambda g, c: fold_constants(g), "no node has constant inputs only; no size is bound to a constant"),
+    ("fold_constants", lambda g, c: fold_constants(g, keep=(Dequantize,)), "no node but Dequantize has constant inputs only; no size is bound to a constant"),
+    ("fuse_quantization", fuse_quantization, "no product, convolution or mean of quantised numbers with constant scales is computed in floats"),
     ("fold_batch_norm", lambda g, c: fold_batch_norm(g), "no constant batch normalisation follows a convolution or product with constant weights"),
     ("decompose", decompose, "every composite is claimed by the target"),
     ("simplify_algebra", lambda g, c: simplify_algebra(g), "no rule of algebra applies"),
-    ("fold_constants_2", lambda g, c: fold_constants(g), "as after fold_constants"),
+    ("fold_constants_2", lambda g, c: fold_constants(g), "no node has constant inputs only"),
     ("fuse_attention", fuse_attention, "no attention whose scores nothing else uses is spelled out, where the target claims it"),
     ("fold_scale", lambda g, c: fold_scale(g), "no constant scale follows a convolution or product with constant weights"),
     ("merge_groups", merge_groups, "a grouped convolution has whole channel blocks per group where that costs less than rows"),
@@ -65,7 +68,7 @@ STAGES: tuple[tuple[str, Callable[[Graph, Capabilities], Graph], str], ...] = (
 
 # What needs no target but its claims: models for several targets go through these as a whole, and through all of them region by region.
 SHARED = (
-    "fold_constants", "fold_batch_norm", "decompose", "simplify_algebra", "fold_constants_2", "fuse_attention", "fold_scale",
+    "fold_constants", "fuse_quantization", "fold_batch_norm", "decompose", "simplify_algebra", "fold_constants_2", "fuse_attention", "fold_scale",
     "eliminate_common_subexpressions", "eliminate_dead_code",
 )  # fmt: skip
 
