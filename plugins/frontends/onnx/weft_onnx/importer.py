@@ -23,7 +23,7 @@ from weft.errors import FrontendError, UnsupportedError, WeftError, nearest
 from weft.expr.nodes import Expr, Var, wrap
 from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value
 from weft.graph.operator import Elementwise, Operator
-from weft.ops import BroadcastTo, Cast, Dims, Less, Maximum, Negative, Reshape, Where
+from weft.ops import BroadcastTo, Cast, Dequantize, Dims, Less, Maximum, Negative, Reshape, Where
 from weft.ops.composing import Composer
 from weft.ops.shapes import dim_select, equals, same, static
 from weft.tensor.language import Dim, as_dim
@@ -270,9 +270,9 @@ class Importer:
         return self.folded(result) if isinstance(result, Value) else result
 
     def folded(self, value: Value) -> Value:
-        """A small value of constants as a constant."""
+        """A small value of constants as a constant; what is dequantised stays so, which passes make integers of."""
         node = value.producer
-        if node is None or not isinstance(value.type, TensorType) or not value.type.is_static or len(node.outputs) != 1:
+        if node is None or not isinstance(value.type, TensorType) or not value.type.is_static or len(node.outputs) != 1 or isinstance(node.op, Dequantize):
             return value
         arrays = [None if i is None else i.constant for i in node.inputs]
         if math.prod(static(value.type.shape)) > FOLDED or not arrays or any(i is not None and a is None for i, a in zip(node.inputs, arrays)):
