@@ -8,13 +8,21 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tests.gpu.shim.shims import Library, ShimError, guarded
+from tests.gpu.shim.targets import shimmed
 
+from weft.loop.pipeline import lower_program
 from weft.scheduling.intrinsic import Intrinsic
+from weft.testing.conform import run
+from weft.testing.conform.kernels import runner
+from weft.testing.conform.kit import Kit
 from weft.testing.intrinsics import check_intrinsic
 from weft.testing.plugin import resolve_target
+from weft.testing.warps import WarpCase
 from weft_cuda.dialect import CUDA
 from weft_cuda.intrinsics import MMAS, SIDE, Mma, intrinsics
 from weft_cuda.nvrtc import cubin
+from weft_gpu.codegen import GpuCodegen
+from weft_gpu.image import Kernel
 
 EVERY = {i.name: i for i in intrinsics()}
 OF = {m.word: m for m in MMAS}
@@ -80,6 +88,35 @@ def text(m: Mma) -> str:
 @pytest.mark.parametrize("name", EVERY)
 def test_meanings(name: str) -> None:
     assert check_intrinsic(EVERY[name]) > 0
+
+
+IN_CI = ("mma_tf32",)
+"""Every form, and factors that are rounded."""
+
+
+@pytest.mark.parametrize("name", [n if n in IN_CI else pytest.param(n, marks=pytest.mark.full) for n in EVERY])
+def test_texts_on_fragments(name: str) -> None:
+    """What level 4 of the conformance kit does on a GPU, with the played instructions."""
+    with shimmed("cuda -arch=sm_90 -tf32", "cuda", GpuCodegen(CUDA, machine=resolve_target("cuda -arch=sm_90 -tf32").machine)) as called:
+        kit = Kit.open(called, quick=False)
+        assert check_intrinsic(EVERY[name], run=runner(kit), copies=EVERY.values(), warp=32) >= 16
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_texts_on_fragments_compile(name: str) -> None:
+    """The same texts, for tensor cores as they are."""
+    target = resolve_target("cuda -arch=sm_80 -tf32")
+    codegen = target.codegen()
+    for form in ("compute", "reset", "update"):
+        if EVERY[name].code(form) is not None:
+            program = WarpCase.make(EVERY[name], form, True, np.random.default_rng(0), EVERY.values(), 32).program
+            assert Kernel.from_bytes(codegen.compile(lower_program(program, codegen.functions)).object, name).launches[0].group == (32, 2, 1)
+
+
+def test_without_a_gpu_they_are_interpreted_and_said_to_be() -> None:
+    report = run("cuda -arch=sm_90", levels=(4,), keyword="intrinsic and mma_f16")
+    (found,) = report.results
+    assert found.outcome == "skipped" and "interpreted only: the device 'cuda' is not here" in found.message
 
 
 @pytest.mark.parametrize("word", OF)

@@ -9,7 +9,7 @@ from tests.gpu.kernels import agree, random_inputs, within_limits
 from tests.gpu.test_contraction import convolution, product
 
 from weft import dtypes as dt
-from weft.errors import LoopError
+from weft.errors import CodegenError, LoopError, ScheduleError
 from weft.expr.nodes import Var, cast_to
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, walk_stmts
@@ -20,6 +20,7 @@ from weft.scheduling import Schedule, replay
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand, meanings
 from weft.tensor.language import compute, placeholder, reduce_axis
 from weft.tensor.language import sum as total
+from weft.testing.intrinsics import Run, check_intrinsic
 from weft_gpu.machines import grid_machine
 from weft_gpu.schedules.contraction import ContractionRule
 from weft_gpu.schedules.fragments import kits
@@ -128,3 +129,64 @@ def test_what_is_no_phase_of_warps() -> None:
     }"""
     with pytest.raises(LoopError, match=r"loop 't' is not one of warps(.|\n)*hint: bind warps to threadIdx.y"):
         lower_program(parse_program(text), frozenset())
+
+
+# -- instructions by themselves ---------------------------------------------------------------------------------------
+
+
+def by_warps(intrinsics: list[Intrinsic], broken: str = "") -> Run:
+    """Runs lowered programs in the interpreter; `broken`: an instruction that does nothing."""
+    functions = meanings(intrinsics)
+    if broken:
+
+        def nothing(*args: Any) -> None:
+            pass
+
+        nothing.addresses = True  # type: ignore[attr-defined]
+        functions[broken] = nothing
+    return lambda p: lambda arrays: interpret(lower_program(p, frozenset()), arrays, intrinsics=functions, shuffle_seed=3)["result"]
+
+
+INSTRUCTIONS = [(kit, i.name) for kit, found in KITS.items() for i in found]
+
+
+def calls(i: Intrinsic) -> list[str]:
+    return [c.name for c in (i.compute, i.reset, i.update) if isinstance(c, Call)]
+
+
+@pytest.mark.parametrize(("kit", "name"), INSTRUCTIONS)
+def test_instructions_are_tried_on_fragments_that_others_fill(kit: str, name: str) -> None:
+    i = next(i for i in KITS[kit] if i.name == name)
+    compared = check_intrinsic(i, run=by_warps(KITS[kit]), copies=KITS[kit], warp=4)
+    assert compared == len(calls(i)) * 2 * 4 * 2  # forms, strides, kinds of data, places
+    for broken in calls(i):
+        with pytest.raises(ScheduleError, match=f"code of intrinsic '{name}' disagrees with its meaning(.|\n)*run, least strides"):
+            check_intrinsic(i, run=by_warps(KITS[kit], broken), copies=KITS[kit], warp=4)
+
+
+def test_what_a_load_gets_wrong_is_seen_through_a_product() -> None:
+    kit = KITS["fragments"]
+    with pytest.raises(ScheduleError) as caught:
+        check_intrinsic(kit[2], run=by_warps(kit, "mma_4_4_4_float16_load_a"), copies=kit, warp=4)
+    assert "seen through 'mma_4_4_4_float16'" in str(caught.value) and " of warp 0 " in str(caught.value)
+
+
+def test_fragments_that_nothing_fills_or_shows() -> None:
+    product, store, load_a, load_b = KITS["fragments"]
+    for given, what in (
+        ([product, store, load_a], "no instruction brings a float16 matrix of 4 × 4 into scope 'fragment.b'"),
+        ([product, product, store], "no instruction brings a float16 matrix of 4 × 4 into scope 'fragment.a'"),
+        ([product, load_a, load_b], "no instruction takes a float32 matrix of 4 × 4 out of scope 'fragment.c'"),
+    ):
+        with pytest.raises(CodegenError, match=f"the intrinsic '{product.name}' cannot be tried by itself") as caught:
+            check_intrinsic(product, run=by_warps(given), copies=given, warp=4)
+        assert what in str(caught.value)
+
+
+def test_products_that_only_products_fill() -> None:
+    """A way that leads round and round is none."""
+    a, b, r = placeholder((4, 4), name="A"), placeholder((4, 4), name="B"), reduce_axis(4, "k")
+    c = compute((4, 4), lambda i, j: total(a[i, r] * b[r, j], axis=r), "C")
+    square = Intrinsic("square", c, tuple(Operand(x, "fragment") for x in "ABC"), Call("square"))
+    with pytest.raises(CodegenError, match="cannot be tried by itself"):
+        check_intrinsic(square, run=by_warps([square]), copies=[square], warp=4)

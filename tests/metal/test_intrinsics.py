@@ -13,6 +13,7 @@ from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.ops.contraction import MatMul
 from weft.scheduling.intrinsic import Call
+from weft.testing.conform.kernels import runner
 from weft.testing.conform.kit import Kit
 from weft.testing.intrinsics import check_intrinsic
 from weft.testing.plugin import resolve_target
@@ -35,6 +36,14 @@ def test_meanings(name: str) -> None:
     assert check_intrinsic(intrinsic) > 0
     codes = [c for c in (intrinsic.compute, intrinsic.reset, intrinsic.update) if c is not None]
     assert all(isinstance(c, Call) and c.name in TEMPLATES for c in codes)
+
+
+@pytest.mark.parametrize("name", [i.name if i.name == "simdgroup_load_bf16" else pytest.param(i.name, marks=pytest.mark.full) for i in intrinsics()])
+def test_texts_on_fragments(name: str) -> None:
+    """What level 4 of the conformance kit does on a GPU, with the played instructions."""
+    every = {i.name: i for i in intrinsics()}
+    with shimmed("metal -family=apple9", "metal") as called:
+        assert check_intrinsic(every[name], run=runner(Kit.open(called, quick=False)), copies=every.values(), warp=32) >= 16
 
 
 @pytest.mark.parametrize("family", [f.name for f in FAMILIES])

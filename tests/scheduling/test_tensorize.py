@@ -281,6 +281,11 @@ def test_alignment_that_formulas_prove() -> None:
     check(s, product())
 
 
+def test_rows_of_an_aligned_operand_are_aligned() -> None:
+    s = Schedule(product(8, 8, 8), checked=True, intrinsics={"gemm": gemm(**{"B": Operand("B", align=64, strides=(None, 1))})})
+    assert "rows of operand 'B' must be aligned to 64 bytes; in 'Y' they are 8 elements apart" in refusal(s, "C", "gemm")
+
+
 def test_forms_that_an_intrinsic_lacks() -> None:
     whole = Intrinsic("gemm", GEMM.meaning, GEMM.operands, Call("gemm8x8"))
     words = "'gemm' has no code to update the result, and block 'C' needs it: its sum goes on outside the tile"

@@ -44,11 +44,13 @@ class Operand:
     Args:
         name: a placeholder's of the meaning; of the last operand, the result, any.
         scope: the memory it lies in, or several of which it lies in one; None: any.
-        align: what the address of its first element is a multiple of, in bytes. Buffers count as aligned as they declare: whether a caller's array
-            is, is for the device to see to (`weft-llvm` takes any).
+        align: what the address of its first element is a multiple of, in bytes, and what strides that are left open are multiples of. Buffers count
+            as aligned as they declare: whether a caller's array is, is for the device to see to (`weft-llvm` takes any).
         strides: elements from one index to the next, per dimension; None in a place: any, and the code gets it as a formula. By default row-major
             without gaps. Of dimensions of extent 1 nothing is asked.
         number: whether a constant of the formula may stand for all of its elements; the code gets that, a `Const`, in the place of a view.
+        bits: significant bits that the instruction takes of floats, the leading one among them, where that is fewer than they have; None: all. It
+            rounds others, which the meaning does not.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Operand:
     align: int = 1
     strides: tuple[int | None, ...] | None = None
     number: bool = False
+    bits: int | None = None
 
     @property
     def scopes(self) -> tuple[str, ...]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import ml_dtypes
 import numpy as np
 
 from weft import dtypes as dt
-from weft.dtypes import DType
 from weft.errors import ScheduleError
 from weft.expr.nodes import Const, Expr, Var, const
 from weft.kernel import KernelSchedule, build
-from weft.loop.interpret import int_range, interpret
+from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Load, Program, Stmt, Store, seq
 from weft.loop.verify import verify
 from weft.pipeline import ResolvedTarget, resolve_target
@@ -22,9 +20,10 @@ from weft.scheduling.intrinsic import Form, Intrinsic, OperandView, meanings
 from weft.scheduling.primitives import apply_primitive
 from weft.scheduling.tree import blocks_in
 from weft.tensor.evaluate import evaluate
-from weft.tensor.language import Read
+from weft.testing.operands import Array, Place, compare, lay, shape_of, values
+from weft.testing.warps import WarpCase, in_fragments
+from weft.testing.warps import copies as moves
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Run: TypeAlias = Callable[[Program], Callable[[Mapping[str, Array]], Array]]
 """Compiles a program for somewhere and gives what runs it there: inputs by name → its one output."""
 
@@ -32,7 +31,13 @@ DATA = ("random", "extreme", "greatest", "least")
 
 
 def check_intrinsic(
-    intrinsic: Intrinsic, target: str | ResolvedTarget | None = None, *, run: Run | None = None, copies: Iterable[Intrinsic] = (), seed: int = 0
+    intrinsic: Intrinsic,
+    target: str | ResolvedTarget | None = None,
+    *,
+    run: Run | None = None,
+    copies: Iterable[Intrinsic] = (),
+    warp: int = 0,
+    seed: int = 0,
 ) -> int:
     """Compares each of the intrinsic's codes with its meaning: on random and extreme data, at offsets that the alignment allows, with row-major and,
     where the declaration allows them, wider strides, at least and great lengths, with numbers for operands; what lies beside the result must stay as it was.
@@ -41,6 +46,8 @@ def check_intrinsic(
         target: compile and run the code there, too; without it (and without `run`) it is interpreted only.
         run: what compiles and runs a program, for what no target string names.
         copies: the target's intrinsics, where its code generator takes no plain loops: those that copy bring the data to and from the intrinsic's memories.
+            Where there are warps, all that fill and show fragments.
+        warp: threads of a warp, for instructions of warps: they are tried by all the threads of two.
 
     Returns:
         How many comparisons were made.
@@ -49,10 +56,13 @@ def check_intrinsic(
 
     Raises:
         ScheduleError: the code disagrees; names the intrinsic, the element and both values.
+        CodegenError: what it is tried in does not compile; or it works in fragments that no other intrinsic fills and shows.
     """
     rng = np.random.default_rng(seed)
-    movers = {i.name: i for i in copies if _copies(i)}
-    functions = meanings({**movers, intrinsic.name: intrinsic}.values())
+    every = {i.name: i for i in copies}
+    movers = {name: i for name, i in every.items() if moves(i)}
+    warps = warp > 1 and in_fragments(intrinsic)
+    functions = meanings({**(every if warps else movers), intrinsic.name: intrinsic}.values())
     places: list[tuple[str, Run]] = [("interpreted", lambda p: lambda arrays: interpret(p, arrays, intrinsics=functions)[p.outputs[0].name])]
     if target is not None:
         resolved = resolve_target(target) if isinstance(target, str) else target
@@ -65,15 +75,18 @@ def check_intrinsic(
         for form in ("compute", "reset", "update"):
             if intrinsic.code(form) is None:
                 continue
-            for wide, number in _ways(example, form):
-                case = _Case.make(example, form, wide, rng, number, movers)
+            for wide, number in [(False, None), (True, None)] if warps else _ways(example, form):
+                case: _Case | WarpCase
+                if warps:
+                    case = WarpCase.make(example, form, wide, rng, every.values(), warp)
+                else:
+                    case = _Case.make(example, form, wide, rng, number, movers)
                 ready = [(place, make(case.program)) for place, make in places]
                 for kind in DATA:
                     arrays = case.data(kind, rng)
                     expected = case.expected(arrays)
                     for place, execute in ready:
-                        of = "" if number is None else f", {example.operands[number].name} = {case.numbers[number]}"
-                        case.compare(execute(arrays), expected, f"{place}, {'wide' if wide else 'least'} strides, {kind} data{size}{of}")
+                        case.compare(execute(arrays), expected, f"{place}, {'wide' if wide else 'least'} strides, {kind} data{size}")
                         count += 1
     return count
 
@@ -85,12 +98,6 @@ def _ways(intrinsic: Intrinsic, form: Form) -> list[tuple[bool, int | None]]:
     return [(False, None), *([(True, None)] if free else []), *((False, k) for k in numbers)]
 
 
-def _copies(intrinsic: Intrinsic) -> bool:
-    """Whether an intrinsic only moves elements."""
-    (body,) = intrinsic.source.bodies
-    return isinstance(body, Read) and body.indices == intrinsic.source.axes
-
-
 def _compiled(target: ResolvedTarget) -> Run:
     def make(program: Program) -> Callable[[Mapping[str, Array]], Array]:
         kernel = build(KernelSchedule(program, target))
@@ -100,20 +107,11 @@ def _compiled(target: ResolvedTarget) -> Run:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where an operand lies in its buffer of one dimension."""
-
-    offset: int
-    strides: tuple[int, ...]
-    size: int
-
-
-@dataclass(frozen=True)
 class _Case:
     intrinsic: Intrinsic
     form: Form
     used: tuple[int, ...]
-    places: tuple[_Place, ...]
+    places: tuple[Place, ...]
     program: Program
     numbers: Mapping[int, float]
 
@@ -123,8 +121,8 @@ class _Case:
     ) -> _Case:
         last = len(intrinsic.operands) - 1
         used = (last,) if form == "reset" else tuple(k for k in range(last + 1) if k != number)
-        numbers = {} if number is None else {number: _values("extreme", intrinsic.tensors[number].dtype, 1, rng)[0].item()}
-        places = tuple(_lay(intrinsic, k, wide, rng) for k in used)
+        numbers = {} if number is None else {number: values("extreme", intrinsic.tensors[number].dtype, 1, rng)[0].item()}
+        places = tuple(lay(intrinsic, k, wide, rng) for k in used)
         inputs, before, after = [], [], []
         views: list[OperandView | Const] = []
         allocated: list[Buffer] = []
@@ -155,12 +153,11 @@ class _Case:
         return _Case(intrinsic, form, used, places, _moved(program, copies or {}), numbers)
 
     def data(self, kind: str, rng: np.random.Generator) -> dict[str, Array]:
-        return {b.name: _values(kind, b.dtype, p.size, rng) for b, p in zip(self.program.inputs, self.places)}
+        bits = [self.intrinsic.operands[k].bits for k in self.used]
+        return {b.name: values(kind, b.dtype, p.size, rng, n) for b, p, n in zip(self.program.inputs, self.places, bits)}
 
     def _view(self, k: int, array: Array) -> Array:
-        shape, place = self.intrinsic.tensors[self.used[k]].shape, self.places[k]
-        strides = [s * array.itemsize for s in place.strides]
-        return np.lib.stride_tricks.as_strided(array[place.offset :], [int(str(d)) for d in shape], strides)
+        return self.places[k].view(array, shape_of(self.intrinsic, self.used[k]))
 
     def expected(self, arrays: Mapping[str, Array]) -> Array:
         given = list(arrays.values())
@@ -176,50 +173,11 @@ class _Case:
         return result
 
     def compare(self, got: Array, expected: Array, how: str) -> None:
-        d = self.intrinsic.meaning.dtype
-        inside = np.zeros(expected.shape, bool)
-        self._view(len(self.places) - 1, inside)[...] = True
-        if d.is_float:
-            wide_got, wide_expected = got.astype(np.float64), expected.astype(np.float64)
-            steps = 1
-            for _, n, kind in self.intrinsic.axes:
-                steps *= n if kind == "reduce" else 1
-            finite = np.abs(wide_expected[np.isfinite(wide_expected) & inside])
-            eps = float(ml_dtypes.finfo(d.numpy).eps)  # type: ignore[no-untyped-call]
-            bound = 4 * (steps + 1) * eps * max(1.0, float(finite.max()) if finite.size else 1.0)
-            with np.errstate(invalid="ignore"):  # infinite less infinite
-                near = np.abs(wide_got - wide_expected) <= np.where(inside, bound, 0)
-            same = near | (wide_got == wide_expected) | (np.isnan(wide_got) & np.isnan(wide_expected))
-        else:
-            same = got == expected
-        if same.all():
-            return
-        bad = int(np.flatnonzero(~(same | ~inside))[0]) if (~same & inside).any() else int(np.flatnonzero(~same)[0])
-        name, where = self.intrinsic.operands[-1].name, None
-        for index in np.ndindex(*[int(str(n)) for n in self.intrinsic.meaning.shape]):
-            if self.places[-1].offset + sum(i * s for i, s in zip(index, self.places[-1].strides)) == bad:
-                where = f"{name}[{', '.join(map(str, index))}]"
-                break
-        raise ScheduleError(
-            f"the {self.form} code of intrinsic '{self.intrinsic.name}' disagrees with its meaning",
-            where=f"{where or f'{abs(bad - self.places[-1].offset)} elements beside the start of {name}, outside of it'} ({how})",
-            why=f"the {'meaning' if where else 'value before'} is {expected[bad]}, the code gives {got[bad]}; {int((~same).sum())} elements differ",
-        )
-
-
-def _lay(intrinsic: Intrinsic, k: int, wide: bool, rng: np.random.Generator) -> _Place:
-    operand, tensor = intrinsic.operands[k], intrinsic.tensors[k]
-    shape = [int(str(d)) for d in tensor.shape]
-    asked: Sequence[int | None] = operand.strides if operand.strides is not None else intrinsic.dense(k)
-    strides: list[int] = [s or 0 for s in asked]
-    reach = 1 + sum(abs(s) * (n - 1) for s, n in zip(asked, shape) if s is not None)
-    for d in reversed(range(len(shape))):
-        if asked[d] is None:
-            strides[d] = reach + (int(rng.integers(1, 4)) if wide else 0)
-            reach += strides[d] * (shape[d] - 1)
-    unit = max(1, operand.align // tensor.dtype.scalar.bytes)
-    offset = unit * int(rng.integers(1, 4))
-    return _Place(offset, tuple(strides), offset + reach + 3)
+        steps = 1
+        for _, n, kind in self.intrinsic.axes:
+            steps *= n if kind == "reduce" else 1
+        of = "".join(f", {self.intrinsic.operands[k].name} = {value}" for k, value in self.numbers.items())
+        compare(self.intrinsic, self.form, got, expected, [(self.places[-1], 0)], steps, how + of)
 
 
 def _copy(name: str, to: Buffer, source: Buffer, size: int) -> Stmt:
@@ -237,20 +195,6 @@ def _moved(program: Program, copies: Mapping[str, Intrinsic]) -> Program:
             except ScheduleError:
                 continue
     return program
-
-
-def _values(kind: str, dtype: DType, size: int, rng: np.random.Generator) -> Array:
-    if dtype.is_bool:
-        return {"greatest": np.ones(size, bool), "least": np.zeros(size, bool)}.get(kind, rng.integers(0, 2, size).astype(bool))
-    if dtype.is_integer:
-        least, greatest = int_range(dtype)
-        if kind == "random":
-            return rng.integers(least, greatest, size, dtype=dtype.numpy if dtype.bits >= 8 else np.int64, endpoint=True).astype(dtype.numpy)
-        pool = {"extreme": [least, greatest, 0, 1, greatest - 1], "greatest": [greatest], "least": [least]}[kind]
-        return np.array(pool, dtype.numpy)[rng.integers(0, len(pool), size)]
-    scale = {"random": 1.0, "extreme": 0.0, "greatest": 16.0, "least": 2.0**-6}[kind]
-    values = rng.standard_normal(size) * scale if scale else rng.integers(-8, 9, size)
-    return values.astype(dtype.numpy)
 
 
 def cases(intrinsic: Intrinsic, seed: int = 0) -> Iterator[Program]:

@@ -26,12 +26,13 @@ SIDE = 16
 
 @dataclass(frozen=True)
 class Mma:
-    """One instruction: `word` is its name here, `requires` the features that it needs."""
+    """One instruction: `word` is its name here, `requires` the features that it needs, `bits` the significant ones that it takes of its factors; None: all."""
 
     word: str
     factor: DType
     result: DType
     requires: tuple[str, ...]
+    bits: int | None = None
 
     @property
     def depth(self) -> int:
@@ -42,7 +43,7 @@ class Mma:
 MMAS: tuple[Mma, ...] = (
     Mma("f16", dt.float16, dt.float32, ("mma",)),
     Mma("bf16", dt.bfloat16, dt.float32, ("mma",)),
-    Mma("tf32", dt.float32, dt.float32, ("mma", "tf32")),
+    Mma("tf32", dt.float32, dt.float32, ("mma", "tf32"), 11),
     Mma("s8", dt.int8, dt.int32, ("mma",)),
     Mma("u8", dt.uint8, dt.int32, ("mma",)),
 )
@@ -57,16 +58,16 @@ def product(m: Mma) -> Intrinsic:
         return sum(x * y if m.factor == m.result else cast_to(x, m.result) * cast_to(y, m.result), axis=k)
 
     meaning = compute((SIDE, SIDE), element, "c")
-    operands = (Operand("a", A), Operand("b", B), Operand("c", C))
+    operands = (Operand("a", A, bits=m.bits), Operand("b", B, bits=m.bits), Operand("c", C))
     return Intrinsic(f"mma_{m.word}", meaning, operands, Call(f"mma_{m.word}_first"), Call(f"fill_{m.word}"), Call(f"mma_{m.word}"), m.requires)
 
 
-def copy(name: str, shape: tuple[int, int], d: DType, source: str, to: str, requires: tuple[str, ...]) -> Intrinsic:
+def copy(name: str, shape: tuple[int, int], d: DType, source: str, to: str, requires: tuple[str, ...], bits: int | None = None) -> Intrinsic:
     """A matrix between a fragment and rows of shared memory that begin at multiples of 16 bytes."""
     x = placeholder(shape, d, "x")
     y = compute(shape, lambda i, j: x[i, j], "y")
     rows = {SHARED: (None, 1)}
-    operands = tuple(Operand(n, s, 16 if s == SHARED else 1, rows.get(s)) for n, s in (("x", source), ("y", to)))
+    operands = tuple(Operand(n, s, 16 if s == SHARED else 1, rows.get(s), bits=bits) for n, s in (("x", source), ("y", to)))
     return Intrinsic(name, y, operands, Call(name), requires=requires)
 
 
@@ -74,8 +75,8 @@ def intrinsics() -> Iterator[Intrinsic]:
     """All of them; what a machine lacks, `requires` leaves out."""
     for m in MMAS:
         yield product(m)
-        yield copy(f"load_a_{m.word}", (SIDE, m.depth), m.factor, SHARED, A, m.requires)
-        yield copy(f"load_b_{m.word}", (m.depth, SIDE), m.factor, SHARED, B, m.requires)
+        yield copy(f"load_a_{m.word}", (SIDE, m.depth), m.factor, SHARED, A, m.requires, m.bits)
+        yield copy(f"load_b_{m.word}", (m.depth, SIDE), m.factor, SHARED, B, m.requires, m.bits)
     for d in (dt.float32, dt.int32):
         yield copy(f"store_{d}", (SIDE, SIDE), d, C, SHARED, ("mma",))
 

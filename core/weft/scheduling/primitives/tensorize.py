@@ -527,3 +527,8 @@ class _Place:
         if operand.align > 1 and not sure:
             why = f"operand '{operand.name}' must be aligned to {operand.align} bytes; '{b.name}' is aligned to {b.align}, its first element is {first}"
             raise _No(5, why, "copy the tile, or pad the rows of the buffer: compact_buffer(…, align=…)")
+        for d, (want, have) in enumerate(zip(asked, view.strides)):
+            step = poly(clean(have, self.known))
+            if want is None and tensor.shape[d] != 1 and any(c * size % operand.align for c in step.terms.values()):
+                why = f"rows of operand '{operand.name}' must be aligned to {operand.align} bytes; in '{b.name}' they are {step.expr()} elements apart"
+                raise _No(5, why, "pad the rows of the buffer: compact_buffer(…, align=…)")

@@ -40,13 +40,19 @@ def runner(kit: Kit) -> Callable[[Program], Callable[[Mapping[str, Array]], Arra
     """What `check_intrinsic` runs programs with, on a device."""
 
     def make(program: Program) -> Callable[[Mapping[str, Array]], Array]:
-        return lambda arrays: run_on_device(kit, program, [arrays[b.name] for b in program.inputs])[0]
+        execute = compile_for_device(kit, program)
+        return lambda arrays: execute([arrays[b.name] for b in program.inputs])[0]
 
     return make
 
 
 def run_on_device(kit: Kit, program: Program, inputs: Sequence[Array]) -> list[Array]:
-    """A scheduled Program compiled as a section of its own and launched once, its buffers between guards.
+    """A scheduled Program compiled and launched once. Raises as `compile_for_device`."""
+    return compile_for_device(kit, program)(inputs)
+
+
+def compile_for_device(kit: Kit, program: Program) -> Callable[[Sequence[Array]], list[Array]]:
+    """A scheduled Program compiled as a section of its own; what launches it once, its buffers between guards.
 
     Raises:
         CodegenError: it uses what the target lacks.
@@ -57,26 +63,30 @@ def run_on_device(kit: Kit, program: Program, inputs: Sequence[Array]) -> list[A
     require(codegen, lowered, str(target.target))
     code = codegen.compile(lowered)
     section = target.kind.image(target.target, {code.name: code})
-    sizes = {d.name: n for b, a in zip(program.inputs, inputs) for d, n in zip(b.shape, a.shape) if isinstance(d, Var)}
-    sizes[THREADS.name] = 1
-    with kit.watched() as watched:
-        assert watched is not None
-        device = open_device(watched.name)
-        with device.lock:
-            module = device.load(section.image, section.entries)
-            slices = []
-            for array in inputs:
-                room = Slice(device.reserve(array.nbytes), 0, array.nbytes)
-                device.write(room, np.ascontiguousarray(array))
-                slices.append(room)
-            results = [np.empty([_size(d, sizes) for d in b.shape], b.dtype.numpy) for b in program.outputs]
-            rooms = [Slice(device.reserve(r.nbytes), 0, r.nbytes) for r in results]
-            scratch = [Slice(device.reserve(n), 0, n) for n in (_size(e, sizes) for e in code.scratch)]
-            device.launch(module, code.name, [*slices, *rooms, *scratch], [sizes[d.name] for d in program.dims])
-            device.synchronize()
-            for room, array in zip(rooms, results):
-                device.read(room, array)
-    return results
+
+    def execute(inputs: Sequence[Array]) -> list[Array]:
+        sizes = {d.name: n for b, a in zip(program.inputs, inputs) for d, n in zip(b.shape, a.shape) if isinstance(d, Var)}
+        sizes[THREADS.name] = 1
+        with kit.watched() as watched:
+            assert watched is not None
+            device = open_device(watched.name)
+            with device.lock:
+                module = device.load(section.image, section.entries)
+                slices = []
+                for array in inputs:
+                    room = Slice(device.reserve(array.nbytes), 0, array.nbytes)
+                    device.write(room, np.ascontiguousarray(array))
+                    slices.append(room)
+                results = [np.empty([_size(d, sizes) for d in b.shape], b.dtype.numpy) for b in program.outputs]
+                rooms = [Slice(device.reserve(r.nbytes), 0, r.nbytes) for r in results]
+                scratch = [Slice(device.reserve(n), 0, n) for n in (_size(e, sizes) for e in code.scratch)]
+                device.launch(module, code.name, [*slices, *rooms, *scratch], [sizes[d.name] for d in program.dims])
+                device.synchronize()
+                for room, array in zip(rooms, results):
+                    device.read(room, array)
+        return results
+
+    return execute
 
 
 def _size(e: Expr, sizes: Mapping[str, int]) -> int:
