@@ -29,7 +29,7 @@ def test_links_lead_somewhere() -> None:
 
 def test_every_command_has_its_row() -> None:
     named = set(re.findall(r"`weft (\w+)", README))
-    commands = {command.name for command in build_app().registered_commands} & {"run", "compile", "bench", "inspect", "plugins", "targets"}
+    commands = {command.name for command in build_app().registered_commands} & {"run", "compile", "bench", "inspect", "plugins", "targets", "verify"}
     assert commands <= named
 
 

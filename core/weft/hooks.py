@@ -66,11 +66,14 @@ class EngineKind:
         name: e.g. "onnxruntime".
         available: the version if it is installed here, else None.
         open: (model path, threads) → callable(dict of arrays) → list of arrays.
+        values: (model path) → callable(names of values as the frontend calls them, dict of arrays) → those that it can tell, by name, computed as the
+            model says, without optimisation. So `weft verify` finds the node that a frontend reads otherwise. None: it can tell none.
     """
 
     name: str
     available: Callable[[], str | None]
     open: Callable[[str, int], Callable[[Mapping[str, Any]], list[Any]]]
+    values: Callable[[str], Callable[[Sequence[str], Mapping[str, Any]], Mapping[str, Any]]] | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer.models import CommandInfo, TyperInfo
 
-from weft.cli import bench, compile, conform, demo, inspect, plugin_new, plugins, run, targets
+from weft.cli import bench, compile, conform, demo, inspect, plugin_new, plugins, run, targets, verify
 from weft.errors import WeftError
 from weft.settings import describe
 
@@ -33,6 +33,7 @@ def build_app() -> typer.Typer:
         ("compile", compile.compile_model),
         ("bench", bench.bench),
         ("inspect", inspect.inspect),
+        ("verify", verify.verify),
         ("plugins", plugins.plugins),
         ("targets", targets.targets),
         ("conform", conform.conform),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from weft.hooks import EngineKind
@@ -32,6 +33,31 @@ def open_onnxruntime(path: str, threads: int) -> Run:
     return lambda inputs: list(session.run(None, dict(inputs)))
 
 
+def onnxruntime_values(path: str) -> Callable[[Sequence[str], Mapping[str, Any]], Mapping[str, Any]]:
+    """Values between a model's nodes, as ONNX Runtime computes them without any optimisation. Only those asked for are held."""
+    import onnx
+    import onnxruntime
+
+    model = onnx.load(path, load_external_data=False)
+    declared = {o.name for o in model.graph.output}
+    known = {name for node in model.graph.node for name in node.output if name}
+
+    def ask(names: Sequence[str], inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        wanted = [n for n in names if n in known]
+        if not wanted:
+            return {}
+        asking = onnx.ModelProto()
+        asking.CopyFrom(model)
+        asking.graph.output.extend(onnx.ValueInfoProto(name=n) for n in wanted if n not in declared)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(Path(path).resolve().parent))
+        session = onnxruntime.InferenceSession(asking.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return dict(zip(wanted, session.run(wanted, dict(inputs)), strict=True))
+
+    return ask
+
+
 def open_openvino(path: str, threads: int) -> Run:
     """OpenVINO in latency mode: one stream over all threads, float32 kept."""
     import openvino
@@ -51,6 +77,6 @@ def open_openvino(path: str, threads: int) -> Run:
 
 
 ENGINES = [
-    EngineKind("onnxruntime", lambda: _version("onnxruntime"), open_onnxruntime),
+    EngineKind("onnxruntime", lambda: _version("onnxruntime"), open_onnxruntime, onnxruntime_values),
     EngineKind("openvino", lambda: _version("openvino"), open_openvino),
 ]

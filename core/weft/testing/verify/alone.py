@@ -1,0 +1,114 @@
+"""One kernel's code, run by itself: on the host's processor as a segment of its own, on a device by one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.codegen import segment as sg
+from weft.codegen.base import THREADS, KernelCode
+from weft.expr.nodes import Const, Expr, add, const, substitute
+from weft.loop.interpret import sentinel
+from weft.loop.nodes import Buffer, Program
+from weft.pipeline import ResolvedTarget
+from weft.plugins import host
+from weft.runtime.device import Slice, open_device
+from weft.runtime.executable import Executable
+from weft.runtime.plan import Native, TensorInfo
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def run_alone(target: ResolvedTarget, code: KernelCode, program: Program, inputs: Sequence[Array], dims: Mapping[str, int]) -> list[Array]:
+    """The outputs of a kernel. What it does not write reads as NaN, or as a far-off number.
+
+    Args:
+        program: one that has the kernel's parameters, at any stage.
+        inputs: in the shapes of the program's buffers.
+        dims: of the program.
+    """
+    outputs = [unwritten(b, dims) for b in program.outputs]
+    given = [np.ascontiguousarray(a) for a in inputs]
+    if target.native:
+        return _native(target, code, program, given, outputs, dims)
+    return _launched(target, code, program, given, outputs, dims)
+
+
+def buffer_shape(buffer: Buffer, dims: Mapping[str, int]) -> tuple[int, ...]:
+    """The sizes of a parameter."""
+    return tuple(_size(d, dims) for d in buffer.shape)
+
+
+def unwritten(buffer: Buffer, dims: Mapping[str, int]) -> Array:
+    """An output before anybody has written it."""
+    array = np.empty(buffer_shape(buffer, dims), buffer.dtype.numpy)
+    nothing = sentinel(buffer.dtype)
+    if nothing is not None:
+        array[...] = nothing
+    return array
+
+
+def _size(e: Expr, dims: Mapping[str, int]) -> int:
+    value = substitute(e, dict(dims))
+    assert isinstance(value, Const), f"the size {e} is not known"
+    return int(value.value)
+
+
+def _constants(sizes: Sequence[int]) -> tuple[Expr, ...]:
+    return tuple(Const(n, dt.int64) for n in sizes)
+
+
+def _native(
+    target: ResolvedTarget, code: KernelCode, program: Program, inputs: Sequence[Array], outputs: Sequence[Array], dims: Mapping[str, int]
+) -> list[Array]:
+    count = len(inputs) + len(outputs)
+    buffers: list[sg.BufferRef] = [*(sg.Input(k) for k in range(len(inputs))), *(sg.Output(k) for k in range(len(outputs)))]
+    offset: Expr = const(0)
+    for size in code.scratch:
+        rounded = (substitute(size, dict(dims)) + 63) // 64 * 64
+        buffers.append(sg.Arena(offset, rounded))
+        offset = add(offset, rounded)
+    items: list[sg.Item] = [sg.AllocateOutput(k, _constants(a.shape)) for k, a in enumerate(outputs)]
+    items.append(sg.KernelCall(code.name, tuple(range(count + len(code.scratch))), _constants([dims[d.name] for d in program.dims])))
+    names = [f"in{k}" for k in range(len(inputs))], [f"out{k}" for k in range(len(outputs))]
+    tensors = [tuple(sg.Tensor(n, dt.dtype(a.dtype), _constants(a.shape)) for n, a in zip(*pair)) for pair in zip(names, (inputs, outputs))]
+    spec = sg.SegmentSpec(program.name, tensors[0], tensors[1], 0, (), tuple(buffers), tuple(items), offset)
+    with target.blame(f"to link kernel '{code.name}' alone"):
+        sections = target.kind.link(target.target, spec, {code.name: code})
+    infos = [[TensorInfo(n, dt.dtype(a.dtype).name, a.shape) for n, a in zip(*pair)] for pair in zip(names, (inputs, outputs))]
+    executable = Executable.build(
+        name=program.name,
+        target=target.description,
+        inputs=infos[0],
+        outputs=infos[1],
+        code=sections,
+        steps=[Native("main", "run", spec.kernels(), tuple(names[0]), tuple(names[1]))],
+        pool="pool" if "pool" in sections else None,
+        arena=str(spec.arena_bytes),
+        threads=target.threads,
+        weft=host().api_version,
+    )
+    return list(executable.run(dict(zip(names[0], inputs)), out=dict(zip(names[1], outputs))).values())
+
+
+def _launched(
+    target: ResolvedTarget, code: KernelCode, program: Program, inputs: Sequence[Array], outputs: Sequence[Array], dims: Mapping[str, int]
+) -> list[Array]:
+    with target.blame("to make a section of one kernel"):
+        section = target.kind.image(target.target, {code.name: code})
+    device = open_device(target.device)
+    with device.lock:
+        module = device.load(section.image, section.entries)
+        places = [Slice(device.reserve(a.nbytes), 0, a.nbytes) for a in (*inputs, *outputs)]
+        for place, array in zip(places, (*inputs, *outputs)):
+            device.write(place, array)
+        sizes = [_size(e, {**dims, THREADS.name: 1}) for e in code.scratch]
+        scratch = [Slice(device.reserve(n), 0, n) for n in sizes]
+        device.launch(module, code.name, [*places, *scratch], [dims[d.name] for d in program.dims])
+        device.synchronize()
+        for place, array in zip(places[len(inputs) :], outputs):
+            device.read(place, array)
+    return list(outputs)

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.verify.planted import Planted
+
+Weft = Callable[..., Any]
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_a_model_against_the_reference(weft: Weft, recipe: Path) -> None:
+    result = weft("verify", recipe, "--input-shape", "x=3,64")
+    assert result.code == 0, result.err
+    assert "mlp: 'llvm' against the reference" in result.out and "float32[3, 32]" in result.out
+    assert words(result.out).endswith("the outputs are as they may be")
+
+
+def test_every_node_of_a_model(weft: Weft, recipe: Path, tmp_path: Path) -> None:
+    with Planted().installed():
+        result = weft("verify", recipe, "-t", "planted", "--every-node", "--json", tmp_path / "found.json")
+    assert result.code == 0, result.err
+    assert result.out.endswith("the outputs are as they may be, and so is every part by itself\n")
+    data = json.loads((tmp_path / "found.json").read_text())
+    assert data["passed"] and data["blames"] == [] and data["inputs"] == {"x": "float32[1, 64]"}
+
+
+def test_a_mismatch_ends_with_1_and_names_who_departs(weft: Weft, recipe: Path, tmp_path: Path) -> None:
+    with Planted(code=lambda text: text.replace("select(", "0.5f32*select(")).installed():
+        result = weft("verify", recipe, "-t", "planted", "--json", tmp_path / "found.json")
+    assert result.code == 1 and result.err == ""
+    out = words(result.out)
+    assert "1 of 1 outputs are wrong" in out
+    assert "'planted': a kernel departs: its machine code" in out
+    assert "by the rule 'planted'" in out
+    (blame,) = json.loads((tmp_path / "found.json").read_text())["blames"]
+    assert (blame["kind"], blame["stage"], blame["operator"]) == ("kernel", "codegen", "Relu")
+
+
+def test_what_a_cache_holds_is_told_from_what_is_compiled_now(weft: Weft, recipe: Path) -> None:
+    with Planted(code=lambda text: text.replace("select(", "0.5f32*select("), version="same").installed():
+        assert weft("run", recipe, "-t", "planted").code == 0
+    with Planted(version="same").installed():
+        result = weft("verify", recipe, "-t", "planted")
+    assert result.code == 1
+    assert "what the cache holds is wrong: compiled anew, the model is right" in words(result.out)
+
+
+def test_inputs_and_bounds_are_given_as_to_other_commands(weft: Weft, recipe: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((2, 64), np.float32))
+    result = weft("verify", recipe, "-i", f"x={tmp_path / 'x.npy'}", "--rtol", 1e-3, "--atol", 1e-4)
+    assert result.code == 0, result.err
+    assert "float32[2, 32]" in result.out
+    assert weft("verify", recipe, "--rtol", 0).code == 1  # to the last bit
+
+
+def test_against_an_engine_and_another_target(weft: Weft, recipe: Path) -> None:
+    with Planted().installed():
+        result = weft("verify", recipe, "-t", "planted", "--against", "numpy")
+        assert result.code == 0, result.err
+        assert "mlp: 'planted' against 'numpy'" in result.out
+        result = weft("verify", recipe, "-t", "llvm", "--against", "planted")
+        assert result.code == 0, result.err
+        assert "mlp: 'llvm' against 'planted'" in result.out
+
+
+def test_of_two_targets_the_one_that_departs_is_blamed(weft: Weft, recipe: Path) -> None:
+    with Planted(code=lambda text: text.replace("select(", "0.5f32*select(")).installed():
+        result = weft("verify", recipe, "-t", "llvm", "--against", "planted")
+    assert result.code == 1
+    assert "'planted': a kernel departs" in result.out and "'llvm': " not in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--against", "referense"], "InputError: 'referense' is neither 'reference', an engine nor a target\n  hint: did you mean 'reference'?\n"),
+        (["--against", "absent"], "InputError: the engine 'absent' is not installed\n  hint: pip install absent\n"),
+        (["--against", "llvm"], "InputError: --against names the target itself, 'llvm'\n  hint: leave it out for the reference\n"),
+        (["--against", "llvm -thread=2"], "TargetError: target 'llvm' has no option '-thread'\n  llvm -thread=2\n  hint: did you mean '-threads'?\n"),
+        (["--input", "X1=x.npy"], "InputError: --input names 'X1', which is no input\n  x: float32[batch, 64]\n"),
+    ],
+)
+def test_what_it_does_not_take(weft: Weft, recipe: Path, arguments: list[str], said: str) -> None:
+    result = weft("verify", recipe, *arguments)
+    assert (result.code, result.err) == (1, said)
+
+
+def test_an_archive_has_nothing_to_be_held_against(weft: Weft, archive: Path) -> None:
+    result = weft("verify", archive)
+    assert result.err == (f"InputError: {archive} is compiled already, nothing says what it should compute\n  hint: give the model that it was compiled from\n")
