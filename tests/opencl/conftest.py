@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from weft_opencl.devices import Found
 @pytest.fixture(scope="session", autouse=True)
 def here() -> Found:
     """The device that tests run on."""
-    # PoCL keeps what it compiled: not with the user's.
-    os.environ.setdefault("POCL_CACHE_DIR", str(Path(os.environ["WEFT_CACHE_DIR"]) / "pocl"))
     try:
         return devices.found()[0]
     except ExecutionError as error:

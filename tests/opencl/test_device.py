@@ -89,6 +89,61 @@ def test_what_the_compiler_refuses_is_shown_with_its_line(device: OpenclDevice) 
     np.testing.assert_array_equal(run(device, module, np.ones(3, np.float32)), [2, 2, 2])
 
 
+def tripled(device: OpenclDevice, **changes: str) -> Launch:
+    """A kernel that shares a helper function with `halved`."""
+    text = TWICE.replace("x[b*64 + t]*2.0f32", "min(x[b*64 + t], 7.0f32)*3.0f32").replace("twice", "tripled")
+    symbol, source = emitted(text, device)
+    for old, new in changes.items():
+        assert old in source
+        source = source.replace(old, new)
+    return Launch(symbol, source.encode(), ("(d0 + 63)//64", "1", "1"), (64, 1, 1), (0, 1), (0,))
+
+
+def halved(device: OpenclDevice, name: str = "halved") -> Launch:
+    symbol, source = emitted(TWICE.replace("x[b*64 + t]*2.0f32", "min(x[b*64 + t], 7.0f32)*0.5f32").replace("twice", name), device)
+    return Launch(symbol, source.encode(), ("(d0 + 63)//64", "1", "1"), (64, 1, 1), (0, 1), (0,))
+
+
+def sections(**kernels: Launch) -> Any:
+    return pack({name: Kernel(name, (launch,)).to_bytes() for name, launch in kernels.items()})
+
+
+def test_kernels_of_a_section_are_one_program(here: Found, tmp_path: Path) -> None:
+    x = np.arange(12, dtype=np.float32)
+    for compiled in (1, 0):
+        device = OpenclDevice("opencl", here, Cache("opencl", tmp_path))
+        a, b = tripled(device), halved(device)
+        assert b"weft_min_f32(float a, float b)" in a.code and b"weft_min_f32(float a, float b)" in b.code
+        module = device.load(*sections(a=a, b=b))
+        assert device.compiled == compiled
+        np.testing.assert_array_equal(run(device, module, x, "a"), np.minimum(x, 7) * 3)
+        np.testing.assert_array_equal(run(device, module, x, "b"), np.minimum(x, 7) / 2)
+
+
+def test_functions_of_one_name_are_in_programs_of_their_own(device: OpenclDevice) -> None:
+    module = device.load(*sections(a=tripled(device), b=halved(device, "tripled"), c=halved(device)))
+    assert device.compiled == 2
+    x = np.arange(12, dtype=np.float32)
+    for name, factor in (("a", 3), ("b", 0.5), ("c", 0.5)):
+        np.testing.assert_array_equal(run(device, module, x, name), np.minimum(x, 7) * np.float32(factor))
+
+
+def test_of_many_kernels_those_that_the_compiler_refuses_are_named(device: OpenclDevice) -> None:
+    wrong = tripled(device, **{"* 3.0f": "* tow"})
+    with pytest.raises(ExecutionError, match="the driver's compiler refuses kernel 'b' for device 'opencl'") as caught:
+        device.load(*sections(a=halved(device), b=wrong, c=halved(device, "third")))
+    assert "* tow;" in str(caught.value) and "'tow'" in str(caught.value)
+
+
+def test_a_driver_that_keeps_programs_is_not_asked_for_them(here: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    for keeps in (True, False):
+        monkeypatch.setattr("weft_opencl.device.keeps_programs", lambda device, keeps=keeps: keeps)
+        device = OpenclDevice("opencl", here)
+        np.testing.assert_array_equal(run(device, device.load(*twice(device)), np.ones(3, np.float32)), [2, 2, 2])
+        assert any(tmp_path.rglob("*.bin")) is not keeps
+
+
 def test_code_that_is_no_text_or_has_no_such_kernel(device: OpenclDevice) -> None:
     with pytest.raises(ExecutionError, match="kernel 'twice' for device 'opencl' is no text"):
         device.load(*twice(device, code=b"\xff\xfe"))

@@ -11,6 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,10 +27,26 @@ from weft.runtime.device import Device, Memory, Slice, Started, blamed
 from weft.runtime.threads import available_threads
 from weft_gpu.image import Launch, unpack
 from weft_gpu.launch import grid_of
-from weft_opencl.devices import Found, build_options, grid
+from weft_opencl.devices import Found, build_options, grid, keeps_programs
 
 _COMPILERS = 8
 """Threads that wait for the driver's compiler, at most."""
+_TEXTS = 16
+"""Launches whose texts make one program, at most: a driver's compiler takes longer to begin than to compile one of them."""
+
+
+@dataclass(frozen=True)
+class _Text:
+    """What launches are compiled from: as a section has it and as text, what the function is called in it, and whose it is."""
+
+    code: bytes
+    source: str
+    symbol: str
+    kernel: str
+
+
+class _Refused(Exception):
+    """What the driver's compiler says of a text that it does not take."""
 
 
 @dataclass
@@ -47,7 +64,7 @@ class OpenclDevice(Device):
     Args:
         name: as plans call it.
         device: which.
-        cache: of compiled programs.
+        cache: of compiled programs; by default the user's, and none where the driver keeps them itself.
     """
 
     def __init__(self, name: str, device: Found, cache: Cache | None = None) -> None:
@@ -55,7 +72,7 @@ class OpenclDevice(Device):
         self.found = device
         self.context = cl.Context([device.device])
         self.queue = cl.CommandQueue(self.context, device.device)
-        self.cache = cache if cache is not None else Cache("opencl")
+        self.cache = cache if cache is not None or keeps_programs(device.device) else Cache("opencl")
         self.limits: Grid = grid(device.device)
         self.options = build_options(device.device)
         self.compiled = 0
@@ -99,47 +116,69 @@ class OpenclDevice(Device):
     # -- code
     def load(self, image: bytes, entries: Mapping[str, int]) -> dict[str, list[_Loaded]]:
         kernels = unpack(image, entries)
-        texts: dict[bytes, str] = {}
+        texts: dict[bytes, _Text] = {}
         for kernel in kernels.values():
             for launch in kernel.launches:
-                texts.setdefault(launch.code, kernel.name)
+                if launch.code not in texts:
+                    texts[launch.code] = self._text(launch, kernel.name)
+        groups = _together(list(texts.values()))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a compiler remarks is no error
-            with ThreadPoolExecutor(max(1, min(_COMPILERS, available_threads(), len(texts)))) as pool:
-                programs = dict(zip(texts, pool.map(self._program, texts, texts.values())))
+            with ThreadPoolExecutor(max(1, min(_COMPILERS, available_threads(), len(groups)))) as pool:
+                made = list(pool.map(self._programs, groups))
+        programs = {text.code: program for group, those in zip(groups, made) for text, program in zip(group, those)}
         return {name: [self._loaded(launch, programs[launch.code], name) for launch in kernel.launches] for name, kernel in kernels.items()}
+
+    def _text(self, launch: Launch, kernel: str) -> _Text:
+        try:
+            return _Text(launch.code, launch.code.decode(), launch.symbol, kernel)
+        except UnicodeDecodeError as error:
+            raise ExecutionError(f"kernel '{kernel}' for device '{self.name}' is no text", why=str(error), hint="compile the model again") from None
 
     @cached_property
     def _compiler(self) -> str:
         return f"1 {self.found.title} {self.found.version} {' '.join(self.options)}"
 
-    def _program(self, code: bytes, kernel: str) -> Any:
-        """The compiled program of a text, from the cache if it is there."""
-        key = f"{self._compiler} {hashlib.sha256(code).hexdigest()}"
-        binary = self.cache.get(key)
-        if binary is not None:
+    def _programs(self, texts: Sequence[_Text]) -> list[Any]:
+        """For each text the compiled program that it is in: one of all, or where the compiler does not take that, each its own."""
+        if len(texts) > 1:
+            with suppress(_Refused):
+                return [self._program(_joined(texts))] * len(texts)
+        found = []
+        for text in texts:
+            try:
+                found.append(self._program(text.source))
+            except _Refused as error:
+                raise self._refusal(text.kernel, text.source, str(error)) from None
+        return found
+
+    def _program(self, source: str) -> Any:
+        """The compiled program of a text, from the cache if it is there.
+
+        Raises:
+            _Refused: the compiler does not take it.
+        """
+        key = f"{self._compiler} {hashlib.sha256(source.encode()).hexdigest()}"
+        binary = self.cache.get(key) if self.cache is not None else None
+        if self.cache is not None and binary is not None:
             try:
                 return cl.Program(self.context, [self.found.device], [binary]).build(self.options)
             except cl.Error:  # of a driver that has changed and does not say so
                 self.cache.discard(key)
-        try:
-            text = code.decode()
-        except UnicodeDecodeError as error:
-            raise ExecutionError(f"kernel '{kernel}' for device '{self.name}' is no text", why=str(error), hint="compile the model again") from None
-        program = cl.Program(self.context, text)
+        program = cl.Program(self.context, source)
         program.get_info(cl.program_info.NUM_DEVICES)  # once it is asked anything, pyopencl leaves the keeping of binaries to us
         try:
             program.build(self.options)
         except cl.Error as error:
-            log = program.get_build_info(self.found.device, cl.program_build_info.LOG)
-            raise self._refused(kernel, text, log.strip() or str(error)) from None
+            raise _Refused(program.get_build_info(self.found.device, cl.program_build_info.LOG).strip() or str(error)) from None
         self.compiled += 1
-        binaries = program.get_info(cl.program_info.BINARIES)
-        if len(binaries) == 1 and binaries[0]:
-            self.cache.put(key, bytes(binaries[0]))
+        if self.cache is not None:
+            binaries = program.get_info(cl.program_info.BINARIES)
+            if len(binaries) == 1 and binaries[0]:
+                self.cache.put(key, bytes(binaries[0]))
         return program
 
-    def _refused(self, kernel: str, text: str, log: str) -> ExecutionError:
+    def _refusal(self, kernel: str, text: str, log: str) -> ExecutionError:
         said = next((line for line in log.splitlines() if "error" in line.lower()), log.splitlines()[0] if log else "")
         at = re.search(r":(\d+):\d+", said) or re.search(r":(\d+):\d+", log)
         lines = text.splitlines()
@@ -224,3 +263,19 @@ class OpenclDevice(Device):
                 found.append((kernel, last, last))
         self._events = None if self._events is None else []
         return found
+
+
+def _together(texts: Sequence[_Text]) -> list[list[_Text]]:
+    """Which texts make one program: as many as may, none of them with functions of one name."""
+    groups: list[list[_Text]] = []
+    for text in texts:
+        if not groups or len(groups[-1]) >= _TEXTS or any(text.symbol == other.symbol for other in groups[-1]):
+            groups.append([])
+        groups[-1].append(text)
+    return groups
+
+
+def _joined(texts: Sequence[_Text]) -> str:
+    """One text of several: of what stands between blank lines, what they share stands once, before any of them wants it."""
+    pieces = dict.fromkeys(piece for text in texts for piece in text.source.rstrip("\n").split("\n\n"))
+    return "\n\n".join(pieces) + "\n"

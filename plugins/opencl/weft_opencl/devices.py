@@ -163,6 +163,13 @@ def has_int64_atomics(device: Any) -> bool:
     return {"cl_khr_int64_base_atomics", "cl_khr_int64_extended_atomics"} <= extensions(device)
 
 
+def keeps_programs(device: Any) -> bool:
+    """Whether the driver keeps what it has compiled from source. Asking it for binaries may cost as much again: PoCL compiles them for groups of any size."""
+    from pyopencl.characterize import has_src_build_cache
+
+    return bool(has_src_build_cache(device))
+
+
 def build_options(device: Any) -> tuple[str, ...]:
     """What programs are compiled with: division and square root as IEEE 754 has them, where the device can; nothing that makes arithmetic inexact."""
     import pyopencl as cl
