@@ -30,8 +30,8 @@ _OPERATORS = (
 # Methods of a Schedule, whose program is their first argument.
 _PRIMITIVES = (
     "annotate", "bind", "cache_read", "cache_write", "compact_buffer", "compute_at", "compute_inline", "decompose_reduction", "fuse",
-    "lift", "pad_loop", "pad_tile", "parallel", "partition", "prefetch", "reorder", "reverse_compute_at", "reverse_compute_inline", "rfactor", "serial",
-    "set_scope",
+    "lift", "make_online", "pad_loop", "pad_tile", "parallel", "partition", "prefetch", "reorder", "reverse_compute_at", "reverse_compute_inline", "rfactor",
+    "serial", "set_scope",
     "specialize", "split", "stage", "stage_result", "swing", "tensorize", "unroll", "vectorize",
 )  # fmt: skip
 
@@ -63,6 +63,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.loop.pipeline": ("LoopPass", "lower_program"),
         "weft.scheduling": EVERYTHING,
         "weft.scheduling.access": EVERYTHING,
+        "weft.scheduling.attention": EVERYTHING,
         "weft.scheduling.intrinsic": ("Call", "Intrinsic", "Operand", "OperandView", "meanings"),
         "weft.scheduling.patterns": EVERYTHING,
         "weft.scheduling.primitives": _PRIMITIVES,

@@ -250,3 +250,24 @@ def test_partial_sums_of_a_conditional_sum() -> None:
     x, w = np.random.default_rng(0).standard_normal((2, 6, 5)).astype(np.float32), np.random.default_rng(1).standard_normal((7, 6)).astype(np.float32)
     expected = interpret(parse_program(STAGED), [x, w], {"n": 2})["y"]
     np.testing.assert_allclose(interpret(s.program, [x, w], {"n": 2})["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+TWO = """
+program p(x: float32[4, 9], w: float32[9]) -> (y: float32[4], z: float32[4]) {
+  for t in 3 {
+    for i in 4 { for k in 3 { block C(bi: 4 = i, rk: reduce 9 = t*3 + k) { y[bi] = y[bi] + exp(w[bi])*x[bi, rk] } } }
+    for u in 4 { block D(di: 4 = u, rt: reduce 3 = t) { z[di] = z[di] + y[di]*w[di] } }
+  }
+}
+"""
+
+
+def test_what_does_not_vary_with_a_loop_is_staged_before_it() -> None:
+    s = sched(TWO)
+    s.specialize("C")
+    assert s.stage("C", "t", "exp(w[bi])", "shared") == "C_part"
+    assert s.loops("C_part") == ["i_1"] and s.blocks() == ["C_part", "C", "D"] and "t" in s.loops("C")
+    same(parse_program(TWO), s.program)
+    s.specialize("D")
+    with pytest.raises(ScheduleError, match="'y\\[di\\]' reads 'y', which is written in 't'"):
+        s.stage("D", "t", "y[di]", "shared")

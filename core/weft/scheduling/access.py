@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.expr.affine import affine
-from weft.expr.nodes import And, Call, Const, Expr, Var, free_vars, substitute, walk
+from weft.expr.nodes import Add, And, Call, Cast, Const, Expr, Mul, Var, free_vars, substitute, walk
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
 from weft.loop.nodes import Block, For, If, Load, Program, Stmt, Store, int_const, stmt_children, stmt_exprs, walk_stmts
@@ -39,6 +39,21 @@ def target(block: Block) -> Store:
 
 def is_reduction(block: Block) -> bool:
     return any(i.kind == "reduce" for i in block.iters)
+
+
+def is_contraction(block: Block) -> bool:
+    """Whether the block adds up products of two different loads (perhaps converted)."""
+    if not is_reduction(block) or len(list(stores(block))) != 1:
+        return False
+    store = target(block)
+    value = store.value
+    if not isinstance(value, Add) or not isinstance(value.a, Load) or value.a.buffer.name != store.buffer.name or not isinstance(value.b, Mul):
+        return False
+
+    def operand(e: Expr) -> bool:
+        return isinstance(e.value if isinstance(e, Cast) else e, Load)
+
+    return operand(value.b.a) and operand(value.b.b)
 
 
 def strides(access: Load | Store) -> list[Expr]:

@@ -17,6 +17,7 @@ from weft.scheduling.primitives.compute_inline import compute_inline
 from weft.scheduling.primitives.decompose_reduction import decompose_reduction
 from weft.scheduling.primitives.fuse import fuse
 from weft.scheduling.primitives.lift import lift
+from weft.scheduling.primitives.make_online import make_online
 from weft.scheduling.primitives.pad_loop import pad_loop
 from weft.scheduling.primitives.pad_tile import pad_tile
 from weft.scheduling.primitives.parallel import parallel
@@ -46,7 +47,7 @@ PRIMITIVES: dict[str, Primitive] = {
         split, partition, pad_loop, fuse, reorder, lift, unroll, vectorize, parallel, serial, bind, annotate,
         compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
         cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, prefetch, swing,
-        specialize, stage, stage_result, pad_tile, tensorize,
+        specialize, stage, stage_result, pad_tile, make_online, tensorize,
     )
 }  # fmt: skip
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from weft import dtypes as dt
 from weft.expr.nodes import Expr, Var, free_vars, substitute, transform, walk
-from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Load, Program, Store, seq
+from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Load, Program, Seq, Store, seq
+from weft.scheduling.region import accesses
 from weft.scheduling.rewrite import domain
 from weft.scheduling.tree import Tree, nest
 
@@ -22,14 +23,15 @@ def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> 
           for j in 16 { block C(bi: n = i, bj: 16 = j) { y[bi, bj] = C_register[bj]*2.0f32 } } }
 
     The opposite of compute_inline, for formulas of which an instruction computes a part. Each iterator of the block is one loop (specialize sees to it).
+    `loop` may hold other blocks as well, as long as the formula reads nothing that is written in it: what does not vary with a loop is computed before it.
     """
     step = "stage"
     tree = Tree(program)
     path, b = tree.block_path(block, step), tree.block(block, step)
     spot = path if loop == block else tree.loop_path(loop, step)
     loops = path[len(spot) - 1 : -1]  # none for the block itself
-    if path[: len(spot)] != spot or not all(isinstance(s, For) for s in loops):
-        raise tree.error(step, f"loop '{loop}' does not hold '{block}' alone, under nothing but loops", {loop: "wanted here", block: ""})
+    if path[: len(spot)] != spot or not all(isinstance(s, (For, Seq, Allocate)) for s in loops):
+        raise tree.error(step, f"loop '{loop}' does not hold '{block}', under nothing but loops", {loop: "wanted here", block: ""})
     driven = [x.name for x in b.bindings if isinstance(x, Var)]
     if len(set(driven)) != len(b.bindings):
         raise tree.error(step, f"an iterator of '{block}' is not one loop of its own", (block,), f"specialize('{block}') first")
@@ -40,6 +42,10 @@ def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> 
         raise tree.error(step, f"'{formula}' is no part of the value {b.body.value}", (block,))
     if any(isinstance(e, Load) and e.buffer.name == b.body.buffer.name for e in walk(found)):
         raise tree.error(step, f"'{formula}' reads '{b.body.buffer.name}', which '{block}' changes meanwhile", (block,))
+    changed_there = {a.buffer.name for a in accesses(spot[-1]) if a.write}
+    early = next((e.buffer.name for e in walk(found) if isinstance(e, Load) and e.buffer.name in changed_there), None)
+    if early is not None:
+        raise tree.error(step, f"'{formula}' reads '{early}', which is written in '{loop}'", {loop: "wanted here", block: ""}, "choose an inner loop")
     used = free_vars(found)
     inner = [s for s in loops if isinstance(s, For)]
     iter_of = {x.name: i for i, x in zip(b.iters, b.bindings) if isinstance(x, Var)}

@@ -9,22 +9,21 @@ FlashAttention's (Dao et al., 2022); keys are not tiled, as rows of scores fit i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from weft.dtypes import DType
 from weft.errors import ScheduleError
-from weft.expr.nodes import FloorDiv, FloorMod, Var, free_vars
-from weft.loop.nodes import Block, Load, Program, int_const
+from weft.expr.nodes import FloorDiv, FloorMod, free_vars
+from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
+from weft.scheduling.attention import Parts, find_parts, inline_formulas, move_results, tail_loops
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules.contraction import PANEL_VECTORS, UNROLLED_STEPS, find_roles, is_contraction, split_panels
+from weft_llvm.schedules.contraction import PANEL_VECTORS, UNROLLED_STEPS, find_roles, split_panels
 from weft_llvm.schedules.elementwise import PARALLEL_WORK, parallelise, schedule_elementwise
 from weft_llvm.schedules.rowwise import fold_halves, schedule_row
 from weft_llvm.schedules.tiles import STEP_OVERHEAD, Tile, fits, step_cycles
 
-COMPOSITE = "ScaledDotProductAttention"
 LEAST_ROWS, MOST_ROWS, WHOLE_ROWS = 6, 64, 256
 """Queries in a tile: so many at least, however many the keys; so many at most; so many at most if there are no more."""
 UNKNOWN_KEYS = 2048
@@ -37,41 +36,6 @@ STREAM_ROWS, STREAM_SUMS = 8, 4
 """Of a product of few rows: rows of the right operand that pass together, and vectors of sums in registers meanwhile."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Blocks of an attention by role: two products, softmax's two reductions, and the exponentials that the second product reads."""
-
-    scores: str
-    greatest: str
-    exps: str
-    total: str
-    product: str
-
-
-def find_parts(program: Program) -> Parts | str:
-    """The blocks of an attention by role, or why there is none."""
-    blocks = access.blocks_of(program)
-    sums = [b for b in blocks if access.is_reduction(b)]
-    products = [b for b in sums if is_contraction(b) and dict(b.annotations).get("composite") == COMPOSITE]
-    others = [b for b in sums if b not in products]
-    if len(products) != 2 or len(others) != 2:
-        return f"the group has {len(products)} products and {len(others)} other reductions, an attention two of each"
-    if any(int_const(i.extent) == 1 for b in sums for i in b.iters if i.kind == "reduce"):
-        return "there is one key, or heads are of size one, so that a sum has one term"
-    weights = operands(products[1])[0].buffer.name
-    exps = next((b.name for b in blocks if access.target(b).buffer.name == weights), None)
-    if exps is None or dict(others[0].annotations).get("op") != "ReduceMax":
-        return "the weights of the second product are not computed in the group"
-    return Parts(products[0].name, others[0].name, exps, others[1].name, products[1].name)
-
-
-def operands(product: Block) -> tuple[Load, Load]:
-    """What a product reads, left and right."""
-    store = access.target(product)
-    left, right = [x for x in access.loads(product) if x.buffer.name != store.buffer.name]
-    return left, right
-
-
 class AttentionRule(Rule):
     """See the module."""
 
@@ -82,13 +46,9 @@ class AttentionRule(Rule):
         self._trial: tuple[Program, Schedule] | None = None
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        if access.outside_blocks(program.body) or access.has_sequential_loop(program):
-            return Decline("loop_program", "statements or blocks stand outside a plain nest")
-        if not any(dict(b.annotations).get("composite") == COMPOSITE for b in access.blocks_of(program)):
-            return Decline("no_attention", "the group holds no attention")
         parts = find_parts(program)
-        if isinstance(parts, str):
-            return Decline("other_shape", parts)
+        if isinstance(parts, Decline):
+            return parts
         # What the primitives make of operands stored by formulas shows when they are tried; what they did is kept for `apply`.
         trial = Schedule(program, machine)
         try:
@@ -110,9 +70,9 @@ class AttentionRule(Rule):
 def schedule_attention(s: Schedule, machine: Machine) -> None:
     """Schedules a group that holds one attention."""
     move_results(s)
-    inline_formulas(s)
     parts = find_parts(s.program)
     assert isinstance(parts, Parts)
+    inline_formulas(s, parts, once=True)
     order = s.blocks()
     early = order[: order.index(parts.scores)]
     packs = [b for b in order if dict(s.block(b).annotations).get("op") == "Relayout"]
@@ -169,25 +129,6 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
         around = [x for x in around if int_const(s.loop(x).extent) != 1]
         if around:
             parallelise(s, around, machine)
-
-
-def tail_loops(s: Schedule, parts: Parts, tail: str) -> tuple[str | None, list[str]]:
-    """The loop of `tail` along the queries (None if there is one query), and its others, the values' columns last."""
-    product, block = s.block(parts.product), s.block(tail)
-    left, right = operands(product)
-    store = access.target(product)
-    loops = dict(zip((i.var.name for i in block.iters), s.loops(tail)))
-    read = next(x for x in access.loads(block) if x.buffer.name == store.buffer.name)
-
-    def loop_of(moves: Load, stays: Load) -> str | None:
-        moving = [k for k, e in enumerate(store.indices) if isinstance(e, Var) and access.stride_of(moves, e.name) != 0 == access.stride_of(stays, e.name)]
-        index = read.indices[moving[-1]] if moving else None
-        return loops[index.name] if isinstance(index, Var) else None
-
-    rows, columns = loop_of(left, right), loop_of(right, left)
-    if columns is None:
-        raise ScheduleError("attention: no loop of the output runs over the columns of the values", hint="it has a single column, or is stored by a formula")
-    return rows, [*(x for x in s.loops(tail) if x not in (rows, columns)), columns]
 
 
 def tile_product(s: Schedule, name: str, tail: str, around: str, machine: Machine) -> bool:
@@ -392,31 +333,3 @@ def choose_rows(s: Schedule, parts: Parts, row: str, machine: Machine) -> int:
         best = key if best is None or key < best else best
     assert best is not None
     return int(s.choose("query_rows", list(range(1, WHOLE_ROWS + 1)), -best[1]))
-
-
-def move_results(s: Schedule) -> None:
-    """Stores each result where the blocks that only move it would put it, so that heads which share keys keep an axis of their own."""
-    while isinstance(access.target(s.block(s.blocks()[-1])).value, Load):
-        try:
-            s.reverse_compute_inline(s.blocks()[-1])
-        except ScheduleError:
-            return  # the result is not moved element by element: the last block stays as it is
-
-
-def inline_formulas(s: Schedule) -> None:
-    """Inlines what is computed element by element, but for what is read more often than computed: scaled queries, packed keys and values, scores,
-    weights, and the reciprocals of the rows' sums."""
-    outputs = {b.name for b in s.program.outputs}
-    parts = find_parts(s.program)
-    assert isinstance(parts, Parts)
-    total = access.target(s.block(parts.total)).buffer
-    kept = {access.target(s.block(parts.exps)).buffer.name, operands(s.block(parts.scores))[0].buffer.name}
-    kept.update(x.buffer.name for x in access.loads(s.block(parts.greatest)))
-    for name in s.blocks():
-        block = s.block(name)
-        buffer = access.target(block).buffer
-        if access.is_reduction(block) or buffer.name in outputs or buffer.name in kept or dict(block.annotations).get("op") == "Relayout":
-            continue
-        if buffer.shape == total.shape and any(x.buffer.name == total.name for x in access.loads(block)):
-            continue
-        s.compute_inline(name)

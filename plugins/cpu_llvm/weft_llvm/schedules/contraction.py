@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from weft.dtypes import DType, float32
 from weft.errors import ScheduleError
-from weft.expr.nodes import Add, Cast, Expr, FloorDiv, FloorMod, Mul, Var, free_vars, walk
+from weft.expr.nodes import FloorDiv, FloorMod, Var, free_vars, walk
 from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
@@ -118,23 +118,8 @@ def find_roles(s: Schedule, name: str, step: int = 1) -> Roles | None:
 
 def anchor_of(program: Program) -> Block | None:
     """The contraction of a group: its one sum of products of two operands."""
-    found = [b for b in access.blocks_of(program) if is_contraction(b)]
+    found = [b for b in access.blocks_of(program) if access.is_contraction(b)]
     return found[0] if len(found) == 1 else None
-
-
-def is_contraction(block: Block) -> bool:
-    """Whether the block adds up products of two different loads (perhaps converted)."""
-    if not access.is_reduction(block) or len(list(access.stores(block))) != 1:
-        return False
-    store = access.target(block)
-    value = store.value
-    if not isinstance(value, Add) or not isinstance(value.a, Load) or value.a.buffer.name != store.buffer.name or not isinstance(value.b, Mul):
-        return False
-
-    def operand(e: Expr) -> bool:
-        return isinstance(e.value if isinstance(e, Cast) else e, Load)
-
-    return operand(value.b.a) and operand(value.b.b)
 
 
 class ContractionRule(Rule):
@@ -286,9 +271,7 @@ def pack_operand(s: Schedule, name: str, packing: Packing) -> str:
     return copy
 
 
-def schedule_tile(
-    s: Schedule, name: str, tail: str, machine: Machine, packed: str | None = None, part: bool = False, instruction: Dot | None = None
-) -> None:
+def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: str | None = None, part: bool = False, instruction: Dot | None = None) -> None:
     """Tiles the contraction `name`, whose result is in registers, with the block `tail` that takes the tile out of them.
 
     `packed`: the block that copies an operand into panels; each column of tiles copies its own.

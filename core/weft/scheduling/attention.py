@@ -1,0 +1,102 @@
+"""Attention as rules of any target find it in a group: its blocks by role, and what is put together before they are tiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.errors import ScheduleError
+from weft.expr.nodes import Var
+from weft.loop.nodes import Block, Load, Program, int_const
+from weft.scheduling import access
+from weft.scheduling.rule import Decline
+from weft.scheduling.schedule import Schedule
+
+COMPOSITE = "ScaledDotProductAttention"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Blocks of an attention by role: two products, softmax's two reductions, and the exponentials that the second product reads."""
+
+    scores: str
+    greatest: str
+    exps: str
+    total: str
+    product: str
+
+
+def find_parts(program: Program) -> Parts | Decline:
+    """The blocks of an attention by role, or why there is none."""
+    if access.outside_blocks(program.body) or access.has_sequential_loop(program):
+        return Decline("loop_program", "statements or blocks stand outside a plain nest")
+    blocks = access.blocks_of(program)
+    if not any(dict(b.annotations).get("composite") == COMPOSITE for b in blocks):
+        return Decline("no_attention", "the group holds no attention")
+    sums = [b for b in blocks if access.is_reduction(b)]
+    products = [b for b in sums if access.is_contraction(b) and dict(b.annotations).get("composite") == COMPOSITE]
+    others = [b for b in sums if b not in products]
+    if len(products) != 2 or len(others) != 2:
+        return Decline("other_shape", f"the group has {len(products)} products and {len(others)} other reductions, an attention two of each")
+    if any(int_const(i.extent) == 1 for b in sums for i in b.iters if i.kind == "reduce"):
+        return Decline("other_shape", "there is one key, or heads are of size one, so that a sum has one term")
+    weights = operands(products[1])[0].buffer.name
+    exps = next((b.name for b in blocks if access.target(b).buffer.name == weights), None)
+    if exps is None or dict(others[0].annotations).get("op") != "ReduceMax":
+        return Decline("other_shape", "the weights of the second product are not computed in the group")
+    return Parts(products[0].name, others[0].name, exps, others[1].name, products[1].name)
+
+
+def operands(product: Block) -> tuple[Load, Load]:
+    """What a product reads, left and right."""
+    store = access.target(product)
+    left, right = [x for x in access.loads(product) if x.buffer.name != store.buffer.name]
+    return left, right
+
+
+def move_results(s: Schedule) -> None:
+    """Stores each result where the blocks that only move it would put it, so that heads which share keys keep an axis of their own."""
+    while isinstance(access.target(s.block(s.blocks()[-1])).value, Load):
+        try:
+            s.reverse_compute_inline(s.blocks()[-1])
+        except ScheduleError:
+            return  # the result is not moved element by element: the last block stays as it is
+
+
+def inline_formulas(s: Schedule, parts: Parts, once: bool) -> None:
+    """Inlines what is computed element by element, but for packed keys and values, scores, and weights.
+
+    Args:
+        once: scaled queries, and the reciprocals of the rows' sums, stay blocks of their own as well: what is read more often than computed.
+    """
+    outputs = {b.name for b in s.program.outputs}
+    total = access.target(s.block(parts.total)).buffer
+    kept = {access.target(s.block(parts.exps)).buffer.name, *(x.buffer.name for x in access.loads(s.block(parts.greatest)))}
+    if once:
+        kept.add(operands(s.block(parts.scores))[0].buffer.name)
+    for name in s.blocks():
+        block = s.block(name)
+        buffer = access.target(block).buffer
+        if access.is_reduction(block) or buffer.name in outputs or buffer.name in kept or dict(block.annotations).get("op") == "Relayout":
+            continue
+        if once and buffer.shape == total.shape and any(x.buffer.name == total.name for x in access.loads(block)):
+            continue
+        s.compute_inline(name)
+
+
+def tail_loops(s: Schedule, parts: Parts, tail: str) -> tuple[str | None, list[str]]:
+    """The loop of `tail` along the queries (None if there is one query), and its others, the values' columns last."""
+    product, block = s.block(parts.product), s.block(tail)
+    left, right = operands(product)
+    store = access.target(product)
+    loops = dict(zip((i.var.name for i in block.iters), s.loops(tail)))
+    read = next(x for x in access.loads(block) if x.buffer.name == store.buffer.name)
+
+    def loop_of(moves: Load, stays: Load) -> str | None:
+        moving = [k for k, e in enumerate(store.indices) if isinstance(e, Var) and access.stride_of(moves, e.name) != 0 == access.stride_of(stays, e.name)]
+        index = read.indices[moving[-1]] if moving else None
+        return loops[index.name] if isinstance(index, Var) else None
+
+    rows, columns = loop_of(left, right), loop_of(right, left)
+    if columns is None:
+        raise ScheduleError("attention: no loop of the output runs over the columns of the values", hint="it has a single column, or is stored by a formula")
+    return rows, [*(x for x in s.loops(tail) if x not in (rows, columns)), columns]
