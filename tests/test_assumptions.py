@@ -32,6 +32,8 @@ def graph_of(op: Any, *shapes: tuple[Any, ...]) -> Graph:
 
 CASES = [
     (Add(), [("a",), ("b",)], [(3,), (5,)], "Add 'node': broadcast, dimension 0: expected 3, got 5\n  g\n  hint: a and b must be equal"),
+    (Add(), [("a",), (3,)], [(1,), (3,)], "Add 'node': broadcast, dimension 0: expected 1, got 3\n  g\n  hint: a and 3 must be equal"),
+    (MatMul(), [("a", "b"), (4, "d")], [(2, 3), (4, 3)], "MatMul 'node': length of the products: expected 3, got 4\n  g\n  hint: b and 4 must be equal"),
     (MatMul(), [("a", "b"), ("c", "d")], [(2, 3), (2, 3)], "MatMul 'node': length of the products: expected 3, got 2\n  g\n  hint: b and c must be equal"),
     (Reshape((dim("a"), 50)), [("a", "b")], [(2, 3)], "Reshape 'node': number of elements: expected 6, got 100\n  g\n  hint: b*a and a*50 must be equal"),
     (TopK(dim("a")), [("a", "b")], [(4, 3)], "TopK 'node': k: expected at most 3, got 4\n  g\n  hint: a must not exceed b"),
@@ -51,6 +53,11 @@ def test_sizes_that_do_not_fit_each_other_are_refused_before_anything_is_read(op
 def test_sizes_that_fit_run() -> None:
     exe = weft.compile(graph_of(Add(), ("a",), ("b",)), cache=False)
     np.testing.assert_array_equal(exe(np.ones(3, np.float32), np.ones(3, np.float32)), np.full(3, 2, np.float32))
+
+
+def test_a_size_left_open_may_turn_out_as_a_number() -> None:
+    exe = weft.compile(graph_of(MatMul(), ("a", "b"), (4, 2)), cache=False)
+    np.testing.assert_array_equal(exe(np.ones((3, 4), np.float32), np.ones((4, 2), np.float32)), np.full((3, 2), 4, np.float32))
 
 
 def test_what_is_certain_is_not_checked() -> None:

@@ -379,6 +379,12 @@ class Simplifier:
         b = self.under(cond, False).simplify(b) if not isinstance(b, plain) and cond.dtype.lanes == 1 else self.simplify(b)
         if a == b:
             return a
+        if type(cond) in (Eq, Ne) and e.dtype.is_integer and cond.dtype.lanes == 1:
+            # select(x == 1, 1, x): where the condition says that both are the same, the other one is always it.
+            if type(cond) is Eq and self.under(cond, True).simplify(b) == a:
+                return b
+            if type(cond) is Ne and self.under(cond, False).simplify(a) == b:
+                return a
         result = apply_rules(Select(cond, a, b))
         return result if isinstance(result, Select) else self.simplify(result)
 

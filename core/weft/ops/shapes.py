@@ -70,14 +70,14 @@ def same(a: Dim, b: Dim) -> bool | None:
 
 
 def unify(a: Dim, b: Dim, what: str) -> Dim:
-    """The one value of two dimensions that must agree; the simpler of the two if both are symbolic and may differ.
+    """The one value of two dimensions that must agree: the number if one is, which a run has to bear out where only that knows the other.
 
     Raises:
-        GraphError: they differ, or one is a number and the other cannot be shown to be it.
+        GraphError: they differ.
     """
     equal = same(a, b)
-    if equal is False or (equal is None and (isinstance(a, int) or isinstance(b, int))):
-        raise GraphError(f"{what}: expected {a}, got {b}", why=None if equal is False else "a symbolic dimension cannot be shown to be this number")
+    if equal is False:
+        raise GraphError(f"{what}: expected {a}, got {b}")
     if equal is None:
         assume_equal(a, b, what)
     return b if isinstance(b, int) else a
