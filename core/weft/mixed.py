@@ -27,6 +27,7 @@ from weft.ops.attention import ScaledDotProductAttention
 from weft.ops.recurrent import Recurrence
 from weft.passes.capabilities import Capabilities
 from weft.passes.decompose import decompose
+from weft.passes.drop_checks import drop_checks
 from weft.passes.pipeline import SHARED, GraphPass, run_passes
 from weft.passes.place import TYPICAL, Offers, Placement, Refuse, Take, bytes_of, place
 from weft.plugins import host
@@ -77,9 +78,9 @@ class MixedCompilation:
         claims = frozenset[str]().union(*(t.capabilities.claims for t in self.targets))
         doubles = all(t.capabilities.doubles for t in self.targets)
         graph = run_passes(graph, Capabilities(claims=claims, doubles=doubles), shared, check=False, only=SHARED)
-        graph = _own_results(graph)
         kinds = [t.target.kind for t in self.targets]
         native = [t.native for t in self.targets]
+        graph = _own_results(drop_checks(graph) if self.strict or not native[-1] else graph)
         if any(native[:-1]):
             name = kinds[native.index(True)]
             order = ", ".join([*(k for k in kinds if k != name), name])

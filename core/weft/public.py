@@ -23,7 +23,7 @@ _FACE = (
     "schedule", "select", "sum", "var",
 )  # fmt: skip
 _OPERATORS = (
-    "activation", "arithmetic", "attention", "bitwise", "comparison", "contraction", "image", "indexing", "linear_algebra", "loss",
+    "activation", "arithmetic", "attention", "bitwise", "checking", "comparison", "contraction", "image", "indexing", "linear_algebra", "loss",
     "movement", "normalization", "quantization", "recurrent", "reduction", "scanning", "signal", "sorting", "transcendental", "window",
 )  # fmt: skip
 
@@ -76,7 +76,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.graph.operator": EVERYTHING,
         "weft.graph.layout": EVERYTHING,
         "weft.graph.group": EVERYTHING,
-        "weft.graph.rewrite": ("Replacement", "Rewriter", "copy_graph", "drop_dead", "rewrite", "substitute_symbols"),
+        "weft.graph.rewrite": ("Replacement", "Rewriter", "attribute_symbols", "copy_graph", "drop_dead", "rewrite", "substitute_symbols"),
         "weft.graph.evaluate": ("evaluate",),
         "weft.graph.printer": ("print_graph",),
         "weft.graph.parser": ("parse_graph",),

@@ -24,16 +24,18 @@ class Assumption:
     args: tuple[Expr, ...]
     what: str
     hint: str
+    of: str = ""
+    """The operator that it is of, where that is not the one whose type rule says it."""
 
 
 _heard: ContextVar[list[Assumption] | None] = ContextVar("heard", default=None)
 
 
-def assume(holds: Expr, args: tuple[Expr, ...], what: str, hint: str) -> None:
+def assume(holds: Expr, args: tuple[Expr, ...], what: str, hint: str, of: str = "") -> None:
     """For type rules: a condition over sizes that only a run knows; see `Assumption`."""
     heard = _heard.get()
     if heard is not None:
-        heard.append(Assumption(holds, args, what, hint))
+        heard.append(Assumption(holds, args, what, hint, of))
 
 
 def assume_equal(a: Dim, b: Dim, what: str) -> None:
@@ -67,8 +69,9 @@ def _of_node(node: Node) -> list[Assumption]:
         node.op.infer_checked(node.inputs)
     finally:
         _heard.reset(token)
-    name = type(node.op).__name__ + (f" '{', '.join(sorted(node.names))}'" if node.names else "")
-    result = [Assumption(a.holds, a.args, f"{name}: {a.what}", a.hint) for a in heard]
+    names = f" '{', '.join(sorted(node.names))}'" if node.names else ""
+    name = type(node.op).__name__ + names
+    result = [Assumption(a.holds, a.args, f"{a.of + names if a.of else name}: {a.what}", a.hint) for a in heard]
     for value in node.outputs:
         for axis, d in enumerate(value.type.shape if isinstance(value.type, TensorType) else ()):
             if isinstance(d, Expr):

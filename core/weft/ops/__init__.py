@@ -6,6 +6,7 @@ from weft.ops import (
     arithmetic,
     attention,
     bitwise,
+    checking,
     comparison,
     contraction,
     elementwise,
@@ -29,6 +30,7 @@ from weft.ops.activation import *  # noqa: F403
 from weft.ops.arithmetic import *  # noqa: F403
 from weft.ops.attention import *  # noqa: F403
 from weft.ops.bitwise import *  # noqa: F403
+from weft.ops.checking import *  # noqa: F403
 from weft.ops.comparison import *  # noqa: F403
 from weft.ops.contraction import *  # noqa: F403
 from weft.ops.elementwise import *  # noqa: F403
@@ -53,6 +55,7 @@ _FAMILIES = (
     arithmetic,
     attention,
     bitwise,
+    checking,
     comparison,
     contraction,
     elementwise,

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import DType
+from weft.expr.nodes import Const, eq, select
 from weft.graph.nodes import GraphBuilder, Value
 from weft.graph.operator import Operator
 from weft.ops import arithmetic as a
+from weft.ops.checking import Require, at_most, bounds
+from weft.ops.comparison import Equal
 from weft.ops.movement import BroadcastTo, Concat, Dims, Gather, Pad, Reshape, Slice, Transpose
 from weft.ops.precision import compute_dtype
-from weft.ops.reduction import ReduceMax, ReduceMean, ReduceSum
-from weft.tensor.language import Dim
+from weft.ops.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceSum
+from weft.ops.shapes import product
+from weft.tensor.language import Dim, as_dim
 
 Number = int | float | bool
 
@@ -99,3 +103,59 @@ class Composer:
         if isinstance(value, int):
             return self.number(value, dtype)
         return self.reshape(self(Dims((value,), dtype)), ())
+
+    # -- what data has to be
+    def within(self, x: Value, low: Dim | None, high: Dim | None, what: str, of: str, part: Value | None = None) -> Value:
+        """`x`, all elements of which lie in low … high (None: unbounded): checked by the run before it uses `x`, as far as it is not certain.
+
+        Args:
+            what: an element is called in the error; `of` the operator that requires it.
+            part: what to look at instead of all of `x`.
+
+        Raises:
+            GraphError: it is certain that one does not.
+        """
+        seen = x if part is None else part
+        if not seen.dtype.is_integer or product(seen.shape) == 0:
+            return x  # what needs integers refuses others itself
+        least, greatest = bounds(seen)
+        expected = "expected at least {1}" if high is None else "expected at most {2}" if low is None else "expected {1} … {2}"
+        text, span = f"{what} {{0}} is out of range, {expected}", tuple(0 if d is None else d for d in (low, high))
+        if not (low is None or (least is not None and at_most(low, least))):
+            value = self._found(seen, np.min, ReduceMin(None, False), "least")
+            x = self.required(x, Require(value, low, None, text, (value, *span), of))
+        if not (high is None or (greatest is not None and at_most(greatest, high))):
+            value = self._found(seen, np.max, ReduceMax(None, False), "greatest")
+            x = self.required(x, Require(value, None, high, text, (value, *span), of))
+        return x
+
+    def nonzero(self, x: Value, what: str, of: str) -> Value:
+        """`x`, none of whose elements is 0; else as `within`."""
+        if product(x.shape) == 0:
+            return x
+        least, greatest = bounds(x)
+        if (least is not None and at_most(1, least)) or (greatest is not None and at_most(greatest, -1)):
+            return x
+        if x.dtype.is_integer and x.constant is None and product(x.shape) == 1:
+            zeros = as_dim(select(eq(self.builder.symbol(x), 0), 1, 0))  # it is looked at where it is
+        else:
+            zeros = self._found(self.cast(self(Equal(), x, 0), dt.int64), np.sum, ReduceSum(None, False), "zeros")
+        return self.required(x, Require(zeros, None, 0, f"{what} is 0 in {{0}} place(s)", (zeros,), of))
+
+    def _found(self, x: Value, known: Callable[[Any], Any], reduction: Operator, name: str) -> Dim:
+        """What the reduction makes of all elements of an integer value, as a number (by `known`) or a data symbol."""
+        if x.constant is not None and x.constant.size:
+            return int(known(x.constant))
+        result = x if product(x.shape) == 1 else self(reduction, x)
+        return as_dim(self.builder.symbol(result, 0, f"{x.name}.{name}"))
+
+    def required(self, x: Value, op: Require) -> Value:
+        """`x` under a condition over sizes and data symbols, of which no node is made if it certainly holds.
+
+        Raises:
+            GraphError: it certainly does not.
+        """
+        if isinstance(op.holds, Const):
+            op.infer(x.type)  # which raises unless it holds
+            return x
+        return self(op, x)  # type: ignore[no-any-return]

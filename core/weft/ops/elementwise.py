@@ -124,15 +124,24 @@ class Binary(Scalar):
             yield Sample(cls(), (a, b), name)
 
 
+def same_type(*types: Type | None) -> Type:
+    """The type of the one operand, whatever it is.
+
+    Raises:
+        GraphError: there is none, or there are several.
+    """
+    if len(types) != 1 or types[0] is None:
+        operands(types, 1)
+    assert types[0] is not None
+    return types[0]
+
+
 @dataclass(frozen=True)
 class Identity(Elementwise):
     """The operand, of any dtype."""
 
     def infer(self, *types: Type | None) -> Type:
-        if len(types) != 1 or types[0] is None:
-            operands(types, 1)
-        assert types[0] is not None
-        return types[0]
+        return same_type(*types)
 
     def formula(self, *args: Expr) -> Expr:
         return args[0]

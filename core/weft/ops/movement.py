@@ -191,6 +191,7 @@ class BroadcastTo(Movement):
         b = (1,) * (rank - len(self.shape)) + self.shape
         result: list[Dim] = []
         for k, (x, y) in enumerate(zip(a, b)):
+            self._assume_fit(k, x, y)
             if is_one(y) or (isinstance(x, int) and x != 1 and isinstance(y, Expr)):
                 result.append(x)
             elif is_one(x) or same(x, y):
@@ -201,6 +202,12 @@ class BroadcastTo(Movement):
                 # x is a formula: 1 (then the result is y), or equal to y or faced by 1 (then it is x).
                 result.append(y if isinstance(y, int) else as_dim(select(equals(x, 1), dim_expr(y), dim_expr(x))))
         return tuple(result)
+
+    def _assume_fit(self, axis: int, x: Dim, y: Dim) -> None:
+        """That one is 1 or both are equal, where only a run knows; what is certain shows as the shapes are put together."""
+        if not is_one(x) and not is_one(y) and same(x, y) is None:
+            open_ = [equals(d, 1) for d in (x, y) if isinstance(d, Expr)]
+            assume(e.any_of([*open_, equals(x, y)]), (dim_expr(x), dim_expr(y)), f"dimension {axis}: {{0}} does not broadcast with {{1}}", "")
 
     def infer(self, *types: Type | None) -> TensorType:
         (x,) = operands(types, 1)

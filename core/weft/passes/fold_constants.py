@@ -11,6 +11,7 @@ from weft.expr.nodes import Expr
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.operator import Operator
 from weft.graph.rewrite import Replacement, Rewriter, attribute_symbols, rewrite, substitute_symbols
+from weft.ops.checking import Require
 from weft.passes.eliminate_common_subexpressions import RANDOM
 
 LIMIT = 64 << 20
@@ -67,10 +68,10 @@ def fold_constants(graph: Graph, limit: int = LIMIT, keep: tuple[type[Operator],
 
 
 def refine_types(graph: Graph) -> Graph:
-    """The graph with types inferred anew where an input's type is more precise than it was."""
+    """The graph with types inferred anew where an input's type is more precise than it was, and with what sizes have to be checked."""
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        if all(not isinstance(d, Expr) for o in node.outputs if isinstance(o.type, TensorType) for d in o.type.shape):
+        if not isinstance(node.op, Require) and all(not isinstance(d, Expr) for o in node.outputs if isinstance(o.type, TensorType) for d in o.type.shape):
             return None
         return r.copy(node, inputs, infer=True)
 

@@ -19,8 +19,8 @@ from weft.graph.rewrite import attribute_symbols, copy_graph, map_subgraphs, sor
 from weft.passes.capabilities import Capabilities
 from weft.tensor.language import Dim
 
-# Operators that change the shape of row-major memory and nothing else.
-VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "ExpandDims"})
+# Operators that change the shape of row-major memory at most, and nothing else.
+VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "ExpandDims", "Require"})
 # Elementwise operators whose formula is one or two instructions: repeating them costs less than storing their results.
 CHEAP = frozenset(
     {

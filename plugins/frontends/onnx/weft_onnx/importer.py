@@ -23,7 +23,9 @@ from weft.errors import FrontendError, UnsupportedError, WeftError, nearest
 from weft.expr.nodes import Expr, Var, wrap
 from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value
 from weft.graph.operator import Elementwise, Operator
+from weft.graph.rewrite import attribute_symbols, drop_dead
 from weft.ops import BroadcastTo, Cast, Dequantize, Dims, Less, Maximum, Negative, Reshape, Where
+from weft.ops.checking import Require
 from weft.ops.composing import Composer
 from weft.ops.shapes import dim_select, equals, same, static
 from weft.tensor.language import Dim, as_dim
@@ -95,6 +97,8 @@ class Importer:
         self._tensors: dict[int, tuple[Content, Value]] = {}
         self._symbols: dict[str, str] = {}
         self._open: dict[str, set[str]] = {}
+        # Of a branch that may not be taken, and is computed all the same, data need not be what its operators require.
+        self.certain = True
 
     @staticmethod
     def _opsets(imports: Sequence[Any], where: str = "the model") -> dict[str, int]:
@@ -132,8 +136,6 @@ class Importer:
                 )
             self.builder.output(value, info.name)
         result = self.builder.build()
-        from weft.graph.rewrite import drop_dead
-
         drop_dead(result)
         return result
 
@@ -277,10 +279,13 @@ class Importer:
         arrays = [None if i is None else i.constant for i in node.inputs]
         if math.prod(static(value.type.shape)) > FOLDED or not arrays or any(i is not None and a is None for i, a in zip(node.inputs, arrays)):
             return value
-        if sum(a.size for a in arrays if a is not None) > 4 * FOLDED:
+        if sum(a.size for a in arrays if a is not None) > 4 * FOLDED or attribute_symbols(node.op):
             return value
-        with np.errstate(all="ignore"):
-            array = np.asarray(node.op.reference(*arrays))
+        try:
+            with np.errstate(all="ignore"):
+                array = np.asarray(node.op.reference(*arrays))
+        except (ArithmeticError, ValueError, IndexError):
+            return value  # it fails at run time as well
         return self.builder.constant(array, value.name)
 
     # -- functions
@@ -566,6 +571,24 @@ class Context(Composer):
     def dtype(self, name: str, default: DType) -> DType:
         a = self.attribute(name)
         return default if a is None else dtype_of(a.i, f"attribute '{name}'")
+
+    # -- what data has to be
+    def within(self, x: Value, low: Dim | None, high: Dim | None, what: str, of: str = "", part: Value | None = None) -> Value:
+        """`x`, all elements of which (or of its `part`) lie in low … high: see `Composer.within`."""
+        return super().within(x, low, high, what, of or self.op_type, part) if self.importer.certain else x
+
+    def nonzero(self, x: Value, what: str, of: str = "") -> Value:
+        return super().nonzero(x, what, of or self.op_type) if self.importer.certain else x
+
+    def sized(self, x: Value, got: Dim, wanted: Dim, what: str) -> Value:
+        """`x`, provided that these sizes are equal; `what` says what is wrong, with {0} and {1} for them."""
+        if same(got, wanted) is True or not self.importer.certain:
+            return x
+        return self.required(x, Require(got, wanted, wanted, what, (got, wanted), self.op_type))
+
+    def indices(self, x: Value, size: Dim, part: Value | None = None) -> Value:
+        """`x`, whose elements (or those of its `part`) are indices into an axis of `size`, the negative ones from the end."""
+        return self.within(x, 0 if x.dtype.kind == "uint" else as_dim(wrap(0, dt.int64) - size), as_dim(wrap(size, dt.int64) - 1), "index", part=part)
 
     # -- operands
     @property

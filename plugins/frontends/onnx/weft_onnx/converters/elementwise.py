@@ -36,7 +36,12 @@ def unary(c: Context) -> Value:
 
 @onnx_op(*_BINARY)
 def binary(c: Context) -> Value:
-    return c(_BINARY[c.op_type](), c.value(0), c.value(1))  # type: ignore[no-any-return]
+    y = c.value(1)
+    return c(_BINARY[c.op_type](), c.value(0), _divisor(c, y) if c.op_type == "Div" else y)  # type: ignore[no-any-return]
+
+
+def _divisor(c: Context, y: Value) -> Value:
+    return c.nonzero(y, "the divisor") if y.dtype.is_integer else y
 
 
 @onnx_op("Identity", "StopGradient")
@@ -102,7 +107,7 @@ def is_inf(c: Context) -> Value:
 
 @onnx_op("Mod")
 def mod(c: Context) -> Value:
-    return c(ops.Fmod() if c.flag("fmod") else ops.Mod(), c.value(0), c.value(1))  # type: ignore[no-any-return]
+    return c(ops.Fmod() if c.flag("fmod") else ops.Mod(), c.value(0), _divisor(c, c.value(1)))  # type: ignore[no-any-return]
 
 
 @onnx_op("BitShift")

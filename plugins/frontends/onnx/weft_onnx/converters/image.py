@@ -11,7 +11,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft import ops
 from weft.graph.nodes import Value
-from weft.ops.shapes import axis_of, product, static
+from weft.ops.shapes import axis_of, dim_expr, product, static
 from weft.tensor.language import Dim, as_dim
 from weft_onnx.converters.network import add_bias
 from weft_onnx.importer import Context
@@ -118,7 +118,8 @@ def roi_align(c: Context) -> Value:
         c.integer("output_height", 1), c.integer("output_width", 1), c.integer("sampling_ratio"), c.real("spatial_scale", 1.0),
         coordinates == "half_pixel", c.string("mode", "avg") == "max",
     )  # fmt: skip
-    return c(op, c.value(0), c.value(1), c.value(2))  # type: ignore[no-any-return]
+    x = c.value(0)
+    return c(op, x, c.value(1), c.within(c.value(2), 0, as_dim(dim_expr(x.shape[0]) - 1), "batch index"))  # type: ignore[no-any-return]
 
 
 @onnx_op("AffineGrid")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from weft import ops
+from weft.ops.shapes import dim_expr
+from weft.tensor.language import as_dim
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 
@@ -13,4 +15,8 @@ from weft_onnx.registry import onnx_op
 def loss(c: Context) -> Any:
     op = ops.NegativeLogLikelihood if c.op_type.startswith("Negative") else ops.SoftmaxCrossEntropy
     ignore = c.integer("ignore_index") if c.has("ignore_index") else None
-    return c(op(c.string("reduction", "mean"), ignore), c.value(0), c.value(1), c.optional(2))  # type: ignore[arg-type]
+    x, target = c.value(0), c.value(1)
+    if len(x.shape) > 1:
+        counted = None if ignore is None else c(ops.Where(), c(ops.Equal(), target, ignore), c.number(0, target.dtype), target)
+        target = c.within(target, 0, as_dim(dim_expr(x.shape[1]) - 1), "class", part=counted)
+    return c(op(c.string("reduction", "mean"), ignore), x, target, c.optional(2))  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from weft import dtypes as dt
 from weft import ops
 from weft.expr.nodes import Expr
 from weft.graph.nodes import Value
+from weft.ops.checking import Require
 from weft.ops.movement import slice_range
 from weft.ops.shapes import axis_of, dim_expr, product, quotient, simplified, static
 from weft.tensor.language import Dim, as_dim
@@ -256,6 +257,7 @@ def split(c: Context) -> list[Value]:
     x = c.value(0)
     axis = axis_of(c.integer("axis"), len(x.shape))
     sizes = _parts(c, x.shape[axis])
+    x = c.sized(x, as_dim(sum(map(dim_expr, sizes), start=dim_expr(0))), x.shape[axis], f"the parts add up to {{0}}, axis {axis} has size {{1}}")
     results, start = [], as_dim(0)
     for n in sizes:
         results.append(c.slice(x, axis, start, n))
@@ -324,27 +326,47 @@ def _spread_pads(c: Context, rank: int) -> tuple[Dim, ...]:
 
 @onnx_op("Gather")
 def gather(c: Context) -> Value:
-    return c(ops.Gather(c.integer("axis")), c.value(0), c.value(1))  # type: ignore[no-any-return]
+    x = c.value(0)
+    axis = axis_of(c.integer("axis"), len(x.shape))
+    return c(ops.Gather(axis), x, c.indices(c.value(1), x.shape[axis]))  # type: ignore[no-any-return]
 
 
 @onnx_op("GatherElements")
 def gather_elements(c: Context) -> Value:
-    return c(ops.GatherElements(c.integer("axis")), c.value(0), c.value(1))  # type: ignore[no-any-return]
+    x = c.value(0)
+    axis = axis_of(c.integer("axis"), len(x.shape))
+    return c(ops.GatherElements(axis), x, c.indices(c.value(1), x.shape[axis]))  # type: ignore[no-any-return]
+
+
+def _places(c: Context, indices: Value, shape: Sequence[Dim]) -> Value:
+    """Index vectors along the last axis of `indices`, into the first axes of `shape`."""
+    count = indices.shape[-1] if indices.shape else 0
+    if not isinstance(count, int) or count > len(shape):
+        return indices  # which the operator refuses
+    if len(set(shape[:count])) == 1:
+        return c.indices(indices, shape[0])
+    for k in range(count):
+        indices = c.indices(indices, shape[k], c.slice(indices, -1, k, 1))
+    return indices
 
 
 @onnx_op("GatherND")
 def gather_nd(c: Context) -> Value:
-    return c(ops.GatherND(c.integer("batch_dims")), c.value(0), c.value(1))  # type: ignore[no-any-return]
+    x, first = c.value(0), c.integer("batch_dims")
+    return c(ops.GatherND(first), x, _places(c, c.value(1), x.shape[first:]))  # type: ignore[no-any-return]
 
 
 @onnx_op("ScatterElements", "Scatter")
 def scatter_elements(c: Context) -> Value:
-    return c(ops.ScatterElements(c.integer("axis"), c.string("reduction", "none")), c.value(0), c.value(1), c.value(2))  # type: ignore[arg-type,no-any-return]
+    x = c.value(0)
+    axis = axis_of(c.integer("axis"), len(x.shape))
+    return c(ops.ScatterElements(axis, c.string("reduction", "none")), x, c.indices(c.value(1), x.shape[axis]), c.value(2))  # type: ignore[arg-type,no-any-return]
 
 
 @onnx_op("ScatterND")
 def scatter_nd(c: Context) -> Value:
-    return c(ops.ScatterND(c.string("reduction", "none")), c.value(0), c.value(1), c.value(2))  # type: ignore[arg-type,no-any-return]
+    x = c.value(0)
+    return c(ops.ScatterND(c.string("reduction", "none")), x, _places(c, c.value(1), x.shape), c.value(2))  # type: ignore[arg-type,no-any-return]
 
 
 @onnx_op("OneHot")
@@ -367,7 +389,9 @@ def trilu(c: Context) -> Value:
 
 @onnx_op("ReverseSequence")
 def reverse_sequence(c: Context) -> Value:
-    return c(ops.ReverseSequence(c.integer("time_axis", 0), c.integer("batch_axis", 1)), c.value(0), c.value(1))  # type: ignore[no-any-return]
+    x, time = c.value(0), c.integer("time_axis", 0)
+    lengths = c.within(c.value(1), 0, x.shape[axis_of(time, len(x.shape))], "length")
+    return c(ops.ReverseSequence(time, c.integer("batch_axis", 1)), x, lengths)  # type: ignore[no-any-return]
 
 
 @onnx_op("NonZero")
@@ -423,23 +447,29 @@ def eye_like(c: Context) -> Value:
 @onnx_op("Range")
 def range_(c: Context) -> Value:
     start, limit, delta = (c.constant(k) for k in range(3))
+    if delta is not None and not delta.reshape(-1)[0]:
+        raise c.error("the step is 0")
     if start is not None and limit is not None and delta is not None:
         first, last, step = (a.reshape(-1)[0] for a in (start, limit, delta))
         return c.builder.constant(np.arange(first, last, step, dtype=start.dtype), c.node.output[0])
-    dtype = c.operand_dtype(0)
+    dtype, by = c.operand_dtype(0), c.value(2)
     if all(c.known(k) is not None for k in range(3)):
         bounds = [c.content(k).dims()[0] for k in range(3)]
+        if isinstance(bounds[2], Expr):
+            by = c.required(by, Require(bounds[2], 1, None, "the step is {0}, expected at least 1", (bounds[2],), c.op_type))
         count = _count(*bounds)
     elif dtype.is_integer:
-        first, last, step = (c.reshape(c.cast(c.value(k), dt.int64), ()) for k in range(3))
+        by = c.nonzero(by, "the step")
+        first, last, step = (c.reshape(c.cast(v, dt.int64), ()) for v in (c.value(0), c.value(1), by))
         span = c(ops.Where(), c(ops.Less(), step, 0), c.sub(first, last), c.sub(last, first))
         stride = c(ops.Maximum(), c(ops.Absolute(), step), 1)
         (count,) = c.sizes(c.div(c(ops.Maximum(), c.sub(c.add(span, stride), 1), 0), stride), "the length")
     else:
         # The length is computed in floats, as numpy does.
-        ratio = c.div(c.sub(c.value(1), c.value(0)), c.value(2))
+        by = c.nonzero(by, "the step")
+        ratio = c.div(c.sub(c.value(1), c.value(0)), by)
         (count,) = c.sizes(c(ops.Maximum(), c.cast(c(ops.Ceil(), ratio), dt.int64), 0), "the length")
-    return c.add(c.mul(c(ops.Iota(dtype, (count,))), c.reshape(c.value(2), ())), c.reshape(c.value(0), ()))
+    return c.add(c.mul(c(ops.Iota(dtype, (count,))), c.reshape(by, ())), c.reshape(c.value(0), ()))
 
 
 def _count(start: Dim, limit: Dim, delta: Dim) -> Dim:

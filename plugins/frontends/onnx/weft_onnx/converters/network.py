@@ -113,7 +113,7 @@ def max_unpool(c: Context) -> Value:
     strides, pads = c.integers("strides") or (1,) * n, c.integers("pads") or (0,) * (2 * n)
     natural = tuple(as_dim((d - 1) * s + k - pads[j] - pads[j + n]) for j, (d, s, k) in enumerate(zip(x.shape[2:], strides, kernel)))
     shape = (*x.shape[:2], *natural)
-    indices = c.value(1)
+    indices = c.within(c.value(1), 0, as_dim(dim_expr(product(shape)) - 1), "index")
     wanted = c.dims(2, "the output shape")
     if wanted is not None and tuple(wanted) != shape:
         # Indices are flat in the natural shape.

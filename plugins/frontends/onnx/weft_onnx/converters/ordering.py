@@ -9,7 +9,8 @@ import numpy as np
 from weft import dtypes as dt
 from weft import ops
 from weft.graph.nodes import Value
-from weft.ops.shapes import axis_of, product
+from weft.ops.shapes import axis_of, dim_expr, product
+from weft.tensor.language import as_dim
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 
@@ -76,6 +77,8 @@ def tensor_scatter(c: Context) -> Value:
     at = c.optional(2)
     place = line
     if at is not None:
+        if c.string("mode", "linear") == "linear":
+            at = c.within(at, 0, as_dim(dim_expr(size) - length), "write index")
         place = c.sub(line, c.reshape(c.cast(at, dt.int64), (past.shape[0], *(1 for _ in range(rank - 1)))))
     if c.string("mode", "linear") == "circular":
         place = c(ops.Mod(), place, c.dim(size))

@@ -1,0 +1,17 @@
+"""Leaves out checks of data that would have to be made between a device's kernels, where no host's processor takes part."""
+
+from __future__ import annotations
+
+from weft.graph.nodes import Graph, Node, Value
+from weft.graph.rewrite import Replacement, Rewriter, attribute_symbols, rewrite
+from weft.ops.checking import Require
+
+
+def drop_checks(graph: Graph) -> Graph:
+    """Afterwards no Require reads what a node computes; those of sizes and of inputs' elements stay."""
+    computed = {name for name, source in graph.symbols.items() if source.value.producer is not None}
+
+    def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+        return inputs[0] if isinstance(node.op, Require) and computed & attribute_symbols(node.op).keys() else None
+
+    return rewrite(graph, rule)

@@ -1,0 +1,195 @@
+"""What operators require of data, as ONNX's specification says: an error with the node's name and the value, at run time, or at import where it is certain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from tests.frontends.onnx.models import constant, info, model
+
+import weft
+from weft.errors import ExecutionError, FrontendError, GraphError
+from weft.graph.nodes import Graph
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Case:
+    """An operator, inputs that it takes, and the input of that number which it does not take."""
+
+    op: str
+    good: list[Any]
+    which: int
+    bad: Any
+    message: str
+    attributes: dict[str, Any] = field(default_factory=dict)
+    outputs: int = 1
+
+    def model(self, shapes: list[Any] | None = None, constants: tuple[int, ...] = ()) -> onnx.ModelProto:
+        arrays = [np.asarray(a) for a in self.good]
+        if self.which in constants:
+            arrays[self.which] = np.asarray(self.bad)
+        names = [f"x{k}" for k in range(len(arrays))]
+        outputs = [f"y{k}" for k in range(self.outputs)]
+        kinds = [onnx.helper.np_dtype_to_tensor_dtype(a.dtype) for a in arrays]
+        nodes = [helper.make_node(self.op, names, outputs, name="the_node", **self.attributes)]
+        inputs = [info(n, s, k) for n, s, k in zip(names, shapes or [a.shape for a in arrays], kinds)]
+        return model(
+            nodes,
+            [i for k, i in enumerate(inputs) if k not in constants],
+            outputs,
+            [constant(names[k], arrays[k]) for k in constants],
+            opset=21,
+        )
+
+    def arrays(self, bad: bool) -> list[Array]:
+        return [np.asarray(self.bad if bad and k == self.which else a) for k, a in enumerate(self.good)]
+
+
+def i64(*values: Any) -> Array:
+    return np.array(values, np.int64)
+
+
+CASES = {
+    "gather": Case("Gather", [X, i64(0, -3)], 1, i64(0, 3), "index 3 is out of range, expected -3 … 2"),
+    "gather_below": Case("Gather", [X, i64(0, -3)], 1, i64(-4, 0), "index -4 is out of range, expected -3 … 2"),
+    "gather_far": Case("Gather", [X, i64(0, -3)], 1, i64(0, -(2**63)), f"index {-2**63} is out of range, expected -3 … 2"),
+    "gather_axis": Case("Gather", [X, np.array(-4, np.int32)], 1, np.array(4, np.int32), "index 4 is out of range, expected -4 … 3", {"axis": 1}),
+    "gather_elements": Case("GatherElements", [X, i64([0, 1, 2, 0])], 1, i64([0, 1, 2, 3]), "index 3 is out of range, expected -3 … 2", {"axis": 0}),
+    "gather_nd": Case("GatherND", [X, i64([0, 3], [-3, -4])], 1, i64([0, 3], [3, 0]), "index 3 is out of range, expected -3 … 2"),
+    "gather_nd_last": Case("GatherND", [X, i64([0, 3], [-3, -4])], 1, i64([0, 4], [0, 0]), "index 4 is out of range, expected -4 … 3"),
+    "gather_nd_batch": Case("GatherND", [X, i64([0], [3], [-4])], 1, i64([0], [4], [0]), "index 4 is out of range, expected -4 … 3", {"batch_dims": 1}),
+    "scatter_elements": Case("ScatterElements", [X, i64([0, -3, 1, 2]), X[:1]], 1, i64([0, 1, 9, 2]), "index 9 is out of range, expected -3 … 2"),
+    "scatter_nd": Case("ScatterND", [X, i64([2], [-3]), X[:2]], 1, i64([2], [3]), "index 3 is out of range, expected -3 … 2"),
+    "divide": Case("Div", [np.array([7, 8], np.int32), np.array([2, -3], np.int32)], 1, np.array([0, 0], np.int32), "the divisor is 0 in 2 place(s)"),
+    "divide_scalar": Case("Div", [i64(7, 8), i64(2)], 1, i64(0), "the divisor is 0 in 1 place(s)"),
+    "divide_unsigned": Case("Div", [np.array([7], np.uint8), np.array([2], np.uint8)], 1, np.array([0], np.uint8), "the divisor is 0 in 1 place(s)"),
+    "mod": Case("Mod", [i64(7, 8), i64(2, -3)], 1, i64(0, 1), "the divisor is 0 in 1 place(s)"),
+    "fmod": Case("Mod", [i64(7, 8), i64(2, -3)], 1, i64(1, 0), "the divisor is 0 in 1 place(s)", {"fmod": 1}),
+    "range": Case("Range", [np.int64(0), np.int64(5), np.int64(2)], 2, np.int64(0), "the step is 0 in 1 place(s)"),
+    "range_float": Case("Range", [np.float32(0), np.float32(5), np.float32(2)], 2, np.float32(0), "the step is 0 in 1 place(s)"),
+    "split": Case("Split", [X, i64(1, 3)], 1, i64(1, 2), "the parts add up to 3, axis 1 has size 4", {"axis": 1}, outputs=2),
+    "split_beyond": Case("Split", [X, i64(1, 3)], 1, i64(3, 3), "the parts add up to 6, axis 1 has size 4", {"axis": 1}, outputs=2),
+    "reverse_sequence": Case("ReverseSequence", [X, i64(3, 0, 1, 2)], 1, i64(3, 0, 1, 4), "length 4 is out of range, expected 0 … 3"),
+    "loss": Case("NegativeLogLikelihoodLoss", [X, i64(0, 3, 1)], 1, i64(0, 4, 1), "class 4 is out of range, expected 0 … 3"),
+    "loss_ignored": Case(
+        "NegativeLogLikelihoodLoss", [X, i64(0, -7, 1)], 1, i64(0, -7, -2), "class -2 is out of range, expected 0 … 3", {"ignore_index": -7}
+    ),
+}  # fmt: skip
+
+SIZES = {
+    "reshape": Case("Reshape", [X, i64(2, 6)], 1, i64(5, 2), "Reshape 'the_node': number of elements: expected 12, got 10"),
+    "reshape_negative": Case("Reshape", [X, i64(2, 6)], 1, i64(-2, -6), "Reshape 'the_node': its output would have size -2 on axis 0"),
+    "expand": Case("Expand", [X[:, :1], i64(3, 5)], 1, i64(2, 5), "BroadcastTo 'the_node': dimension 0: 3 does not broadcast with 2"),
+    "expand_negative": Case("Expand", [X[:1, :1], i64(3, 5)], 1, i64(3, -5), "would have size -5 on axis 1"),
+    "tile": Case("Tile", [X, i64(1, 2)], 1, i64(1, -2), "Tile 'the_node': its output would have size -8 on axis 1"),
+    "top_k": Case("TopK", [X, i64(2)], 1, i64(5), "TopK 'the_node': k: expected at most 4, got 5", outputs=2),
+    "top_k_negative": Case("TopK", [X, i64(2)], 1, i64(-1), "TopK 'the_node': its output would have size -1 on axis 1", outputs=2),
+    "constant_of_shape": Case("ConstantOfShape", [i64(2, 3)], 0, i64(2, -3), "would have size -3 on axis 1"),
+}
+
+
+def reference(proto: onnx.ModelProto, arrays: list[Array]) -> list[Array]:
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(proto).run(None, {f"x{k}": a for k, a in enumerate(arrays)})  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", [*CASES, *SIZES])
+def test_values_are_checked_by_the_run(name: str) -> None:
+    case = {**CASES, **SIZES}[name]
+    proto = case.model()
+    exe = weft.compile(proto, "llvm -threads=1", cache=False)
+    assert [step.kind for step in exe.manifest.steps] == ["native"]
+    for got, want in zip(exe.run({f"x{k}": a for k, a in enumerate(case.arrays(False))}).values(), reference(proto, case.arrays(False))):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+    with pytest.raises(ExecutionError) as caught:
+        exe(*case.arrays(True))
+    text = f"{case.op} 'the_node': {case.message}" if name in CASES else case.message
+    assert text in str(caught.value)
+    exe(*case.arrays(False))  # the next call works
+
+
+@pytest.mark.parametrize("name", [n for n, c in CASES.items() if n not in ("gather_nd_last", "split", "split_beyond", "loss", "loss_ignored")])
+def test_what_is_certain_is_an_error_of_the_model(name: str) -> None:
+    case = CASES[name]
+    with pytest.raises(FrontendError) as caught:
+        weft.load(case.model(constants=(case.which,)))
+    assert "node 'the_node'" in str(caught.value)
+    assert case.message.removesuffix(" in 1 place(s)") in str(caught.value)
+
+
+def test_bounds_over_sizes_that_only_a_run_knows() -> None:
+    case = CASES["gather"]
+    exe = weft.compile(case.model(shapes=[("rows", 4), ("n",)]), "llvm -threads=1", cache=False)
+    np.testing.assert_array_equal(exe(X, i64(0, -3)), X[[0, -3]])
+    assert exe(X, np.zeros(0, np.int64)).shape == (0, 4), "of no index everything holds"
+    assert exe(X[:0], np.zeros(0, np.int64)).shape == (0, 4)
+    for table, indices, message in [(X, i64(3), "index 3 is out of range, expected -3 … 2"), (X[:0], i64(0), "index 0 is out of range, expected 0 … -1")]:
+        with pytest.raises(ExecutionError, match=message):
+            exe(table, indices)
+
+
+def test_a_constant_index_into_a_size_that_only_a_run_knows() -> None:
+    exe = weft.compile(CASES["gather"].model(shapes=[("rows", 4), (2,)], constants=(1,)), "llvm -threads=1", cache=False)
+    np.testing.assert_array_equal(exe(np.tile(X, (2, 1))), np.tile(X, (2, 1))[[0, 3]])
+    with pytest.raises(ExecutionError, match="Gather 'the_node': index 3 is out of range, expected -3 … 2"):
+        exe(X)
+
+
+def gathered(indices: str, nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], constants: list[onnx.TensorProto]) -> Graph:
+    last = helper.make_node("Gather", ["x", indices], ["y"], name="the_node")
+    return weft.load(model([*nodes, last], [info("x", [3, 4]), *inputs], ["y"], constants))
+
+
+def required(graph: Graph) -> int:
+    return sum(type(n.op).__name__ == "Require" for n in graph.nodes)
+
+
+def test_what_cannot_be_out_of_range_is_not_checked() -> None:
+    i, three = info("i", [5], onnx.TensorProto.INT64), constant("three", 3, np.int64)
+    made = helper.make_node
+    cases: list[list[onnx.NodeProto]] = [
+        [made("Mod", ["i", "three"], ["j"])],
+        [made("Mod", ["i", "three"], ["k"]), made("Sub", ["k", "k"], ["l"]), made("Where", ["c", "k", "k"], ["j"])],
+        [made("ArgMax", ["x"], ["j"], axis=0)],
+        [made("TopK", ["x", "one"], ["_", "j"], axis=0)],
+        [made("Mod", ["i", "three"], ["k"]), made("Cast", ["k"], ["l"], to=onnx.TensorProto.INT32), made("Concat", ["l", "l"], ["j"], axis=0)],
+    ]  # fmt: skip
+    others = [i, info("c", [5], onnx.TensorProto.BOOL)]
+    for nodes in cases:
+        assert required(gathered("j", nodes, others, [three, constant("one", [1], np.int64)])) == 0, nodes[-1].op_type
+    assert required(gathered("j", [made("Abs", ["i"], ["j"])], others, [])) == 2
+    narrow = [made("Mod", ["i", "three"], ["k"]), made("Add", ["k", "k"], ["j"])]
+    assert required(gathered("j", narrow, others, [three])) == 2, "0 … 4 is not within 0 … 2"
+
+
+def test_what_folding_finds_out_of_range() -> None:
+    # 3000 elements are too many for the importer to compute: the pass does.
+    nodes = [helper.make_node("Add", ["a", "b"], ["j"])]
+    graph = gathered("j", nodes, [], [constant("a", np.arange(3000) % 3, np.int64), constant("b", np.full(3000, 1), np.int64)])
+    with pytest.raises(GraphError, match="Require: index 3 is out of range, expected -3 … 2"):
+        weft.compile(graph, "llvm -threads=1", cache=False)
+
+
+def test_a_check_costs_no_copy(tmp_path: Path) -> None:
+    exe = weft.compile(CASES["scatter_elements"].model(), "llvm -threads=1", cache=False)
+    (step,) = exe.manifest.steps
+    assert [i.split("_")[0] for i in step.items if i[0].islower()] == ["reducemin", "reducemax", "scatterelements"]  # type: ignore[union-attr]
+    exe.save(tmp_path / "m.weft")
+    saved = weft.Executable.load(tmp_path / "m.weft")
+    with pytest.raises(ExecutionError, match="ScatterElements 'the_node': index 9 is out of range"):
+        saved(*CASES["scatter_elements"].arrays(True))
+
+
+def test_a_single_element_is_looked_at_where_it_is() -> None:
+    exe = weft.compile(CASES["divide_scalar"].model(), "llvm -threads=1", cache=False)
+    (step,) = exe.manifest.steps
+    assert sum(i[0].islower() for i in step.items) == 1  # type: ignore[union-attr]
