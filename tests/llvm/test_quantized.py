@@ -22,7 +22,7 @@ from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
-from weft.ops import Add, Cast, Conv, ConvInteger, Dequantize, DynamicQuantize, MatMul, MatMulInteger, QLinearConv, Relu
+from weft.ops import Add, Cast, Conv, ConvInteger, Dequantize, DynamicQuantize, MatMul, MatMulInteger, QLinearConv, Relu, Round
 from weft.passes.capabilities import Capabilities, DotProduct
 from weft.passes.decompose import decompose
 from weft.passes.fold_constants import fold_constants
@@ -169,11 +169,47 @@ def test_what_does_not_fit_stays_as_it_is() -> None:
     assert kinds(b.build(), SETS["vnni"]) == [("uint8", "int8")], "which all are the same: nothing is left of them but an offset"
     b = GraphBuilder("weights_unknown")
     b.output(b.add(MatMulInteger(), b.input("x", tensor_type("uint8", (4, 8))), b.input("w", tensor_type("int8", (8, 4)))))
-    assert kinds(b.build(), SETS["vnni"]) == [("uint8", "int8")]
+    assert kinds(b.build(), ()) == [("uint8", "int8")]
     grouped, _ = integer_product(ConvInteger(groups=2), numbers((1, 8, 3, 3), "uint8", 0), numbers((8, 4, 1, 1), "int8", 1), 3)
-    assert kinds(grouped, SETS["vnni"]) == [("int32", "int32")]
+    assert kinds(grouped, ()) == [("int32", "int32")]
     graph, _ = integer_product(MatMulInteger(), numbers((4, 8), "uint8", 0), numbers((8, 4), "int8", 1), 3)
     assert kinds(graph, ()) == [("int32", "int32")], "a target without dot products"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(["uint8", "int8"]), st.integers(1, 3), st.integers(1, 3), st.tuples(*[st.integers(0, 2)] * 4),
+    st.sampled_from([None, "one"]), st.sampled_from([None, "columns"]), st.booleans(), st.integers(0, 1 << 20),
+)  # fmt: skip
+def test_convolutions_in_groups_are_exact_in_floats(
+    left: str, groups: int, each: int, pads: tuple[int, ...], shift: str | None, columns: str | None, extremes: bool, seed: int
+) -> None:
+    """No instruction takes them; their sums are integers that float32 holds."""
+    x, w = numbers((2, groups * each, 5, 6), left, seed, extremes), numbers((groups * 2, each, 3, 2), "int8", seed + 1, extremes)
+    x_zero = None if shift is None else numbers((), left, seed + 2, extremes)
+    w_zero = None if columns is None else numbers((groups * 2,), "int8", seed + 3, extremes)
+    graph, arrays = integer_product(ConvInteger((2, 1), pads, (), groups), x, w, x_zero, w_zero)
+    new = narrowed(graph, SETS["pairs"], lanes=64)
+    assert contractions(new) == [(left, "float32")]
+    np.testing.assert_array_equal(evaluate(new, arrays)[0], evaluate(graph, arrays)[0])
+
+
+@pytest.mark.parametrize("zeros", [None, (128, -3)])
+def test_two_activations_are_exact_in_floats_up_to_their_length(zeros: tuple[int, int] | None) -> None:
+    def build(length: int) -> tuple[Graph, list[Array]]:
+        b = GraphBuilder("two")
+        x, y = numbers((2, 3, length), "uint8", 0, True), numbers((2, length, 5), "int8", 1, True)
+        inputs = [b.input("x", tensor_type("uint8", x.shape)), b.input("y", tensor_type("int8", y.shape))]
+        shifts = [] if zeros is None else [b.constant(np.uint8(zeros[0]), "a"), b.constant(np.int8(zeros[1]), "b")]
+        b.output(b.add(MatMulInteger(), *inputs, *shifts))
+        return b.build(), [x, y]
+
+    graph, arrays = build(64)
+    new = narrowed(graph, SETS["vnni"])
+    assert contractions(new) == [("float32", "float32")]
+    np.testing.assert_array_equal(evaluate(new, arrays)[0], evaluate(graph, arrays)[0])
+    graph, _ = build(1 << 11)
+    assert contractions(narrowed(graph, SETS["vnni"]))[0][0] != "float32", "2048 products of 16 bits are beyond 2^24"
 
 
 def test_sixteen_bits_take_pairs() -> None:
@@ -327,6 +363,17 @@ def test_products_of_any_shape(shape: tuple[int, int, int]) -> None:
     m, k, n = shape
     graph, arrays = integer_product(MatMulInteger(), numbers((m, k), "uint8", 0, True), numbers((k, n), "int8", 1, True), 128, numbers((n,), "int8", 2))
     np.testing.assert_array_equal(run_here(graph, arrays), evaluate(graph, arrays)[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numbers_become_their_nearest_integers(dtype: str) -> None:
+    """Halves go to even, what is almost a half does not."""
+    halves = np.arange(-40, 40) / 2
+    x = np.concatenate([halves, np.nextafter(halves.astype(dtype), np.inf), np.nextafter(halves.astype(dtype), -np.inf), [2.0**29 + 0.5, -(2.0**29) - 0.5]])
+    x = x.astype(dtype)
+    b = GraphBuilder("nearest")
+    b.output(b.add(Cast(dt.int32), b.add(Round(), b.input("x", tensor_type(dtype, x.shape)))))
+    np.testing.assert_array_equal(run_here(b.build(), [x]), np.rint(x).astype(np.int32))
 
 
 def test_any_number_of_rows() -> None:

@@ -5,10 +5,11 @@ bias, an integer in units of s_x·s_w. What follows is one requantisation, q_y =
 of the clip. This is how Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018, section 2.2,
 read such a graph; its scales are converted here exactly.
 
-Which result is defined: that of the operators in real numbers, rounded once, halves to even. Evaluated in float32 every operator rounds, so that the last step
-may differ where the quotient is almost halfway between two; engines differ among each other there. The factor and its product are taken in float64
-where the target has it (`Capabilities.doubles`): 29 bits beyond the 24 of the scales; otherwise in float32, where a step may differ as far as 2^-22 of the
-quotient from halfway. A mean is the sum of the integers, exact, divided once.
+Which result is defined: that of the operators in real numbers, rounded once, halves to even. Evaluated in float32 every operator rounds, so that the
+last step may differ where the quotient is almost halfway between two; engines differ among each other there. The factor and its product are taken in
+float64 where the target has it (`Capabilities.doubles`): a quotient that is halfway is so there, too, as s_x·s_w is exact, the factor is rounded once, and
+an error of half a unit in the last place leaves a half what it is; one that is not is told from it down to a distance of 2^-52 of itself. In
+float32 that is 2^-22. A mean is the sum of the integers, exact, divided once.
 
 What only moves or orders numbers (reshape, transpose, concatenation of equal scales, nearest neighbours, maxima, ReLU) acts on the integers: the result
 is the same to the bit. Everything else (additions, functions) keeps its floats, which live in a kernel's registers between 8 bits and 8 bits.
@@ -358,7 +359,7 @@ def _steps(r: Rewriter, value: Value, to: Target, wide: DType) -> Value | None:
     floats = dt.float32 if x.scale == to.scale and x.data.dtype.bits == 8 and _few(mean) else wide
     numbers = c.cast(x.data, dt.int32)
     numbers = c.cast(c.sub(numbers, int(x.zero)) if x.zero.any() else numbers, floats)
-    return requantised(c, c(mean.op, numbers), x.scale, 0, to, None)
+    return requantised(c, c(mean.op, numbers), x.scale, 0, to, None, float(most(x)))
 
 
 def _few(mean: Node) -> bool:
@@ -369,16 +370,21 @@ def _few(mean: Node) -> bool:
     return isinstance(count, int) and count <= 1 << 14
 
 
-def requantised(c: Composer, value: Value, scale: Array, axis: int, to: Target, term: Array | None) -> Value:
-    """round((value·scale + term) / to.scale) + to.zero within the bounds, in the dtype of `value`, floats."""
+def requantised(c: Composer, value: Value, scale: Array, axis: int, to: Target, term: Array | None, reach: float = 2.0**31) -> Value:
+    """round((value·scale + term) / to.scale) + to.zero within the bounds, in the dtype of `value`, floats of at most `reach`."""
     ratio = scale / to.scale
+    bound = reach * float(ratio.max())
     if not (ratio == 1).all():
         behind = (1,) * (value.tensor.rank - axis - 1)
         value = c.mul(value, c.builder.constant(ratio.astype(value.dtype.numpy).reshape((-1, *behind) if ratio.ndim else ()), "factor"))
     if term is not None:
-        value = c.add(value, c.builder.constant((term.astype(np.float64) / to.scale).astype(value.dtype.numpy), "term"))
-    bounds = (c.number(n - to.zero, value.dtype) for n in (to.lo, to.hi))
-    steps = c.cast(c(Clip(), c(Round(), value), *bounds), dt.int32)
+        more = term.astype(np.float64) / to.scale
+        bound += float(np.abs(more).max(initial=0))
+        value = c.add(value, c.builder.constant(more.astype(value.dtype.numpy), "term"))
+    lo, hi = to.lo - to.zero, to.hi - to.zero
+    whole = c(Round(), value)
+    # As integers they are clipped by fewer instructions; none may be beyond int32 then.
+    steps = c(Clip(), c.cast(whole, dt.int32), lo, hi) if bound <= 2.0**30 else c.cast(c(Clip(), whole, float(lo), float(hi)), dt.int32)
     return c.cast(c.add(steps, to.zero) if to.zero else steps, to.dtype)
 
 

@@ -13,6 +13,9 @@ Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 20
 Borders of a convolution are stored around the picture (as z where z is not subtracted), channels and lengths of products filled up with zeros to whole
 dot products: what remains is a sum without conditions.
 
+Products that no instruction takes (convolutions in groups, two activations) are products of floats where no sum can leave 24 bits: every one of
+them is an integer that float32 holds, so the result is the same to the bit, in any order.
+
 Floats: where the target was asked for a precision and has dot products of it, weights and activations of products with constant weights are rounded to
 it, to nearest, ties to even; sums are float32. Weights that do not fit, see `reduce_precision`, leave a product as it is.
 """
@@ -41,6 +44,8 @@ from weft.passes.layout_offers import dot_block
 from weft.passes.reduce_precision import round_weights
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+EXACT = 1 << 24
+"""Integers up to here are numbers of float32."""
 DEPTH = 8
 """How many operators are looked through for the range of a zero point."""
 
@@ -51,8 +56,10 @@ def narrow_products(graph: Graph, capabilities: Capabilities) -> Graph:
         return graph
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        if not isinstance(node.op, (Conv, MatMul)) or not _suits(node.op, inputs, capabilities):
+        if not isinstance(node.op, (Conv, MatMul)):
             return None
+        if not _suits(node.op, inputs, capabilities):
+            return _exact_in_floats(r, node.op, inputs) if node.output.dtype == dt.int32 else None
         x, w = inputs[:2]
         assert x is not None and w is not None and w.constant is not None
         lanes = capabilities.channel_block or 1
@@ -154,6 +161,44 @@ def _narrow(
     return c(replace(op, pads=(), dtype=dot.result), left, c.builder.constant(weights, name)), left
 
 
+def _exact_in_floats(r: Rewriter, op: Conv | MatMul, inputs: Sequence[Value | None]) -> Replacement:
+    """The product in float32, if all its sums are integers below 2^24; zero points that are constants are outside of it, or subtracted."""
+    x, w = inputs[:2]
+    if x is None or w is None or not x.dtype.is_integer or not w.dtype.is_integer or (x.constant is not None and w.constant is not None):
+        return None
+    core, zero = split_zero(r, x)
+    if core.dtype.bits > 16 or (zero is not None and (zero.constant is None or zero.constant.size != 1)):
+        return None
+    z = 0 if zero is None or zero.constant is None else int(zero.constant.reshape(()))
+    whole = bounds(r, core)
+    if whole is None:
+        return None
+    c = Composer(r.builder_for_rule())
+    if w.constant is not None:
+        wide = w.constant.astype(np.int64)
+        axes = _summed(op, wide) if isinstance(op, Conv) else (-2,)
+        if (wide.ndim < 2) or bool((max(map(abs, (*whole, z))) * np.abs(wide).sum(axes) > EXACT).any()):
+            return None
+        if isinstance(op, Conv) and z and any(op.pads):
+            pads = op.spatial(wide.ndim - 2)[1]
+            around = (0, 0, *(lo for lo, _ in pads), 0, 0, *(hi for _, hi in pads))
+            core, op = c(Pad(around), core, c.number(z, core.dtype)), replace(op, pads=())
+        total = c.cast(c(replace(op, dtype=dt.float32), core, c.builder.constant(wide.astype(np.float32), w.name)), dt.int32)
+        columns = z * wide.sum(axes)
+        shape = (-1, *(1 for _ in wide.shape[2:])) if isinstance(op, Conv) else columns.shape
+        return c.sub(total, c.builder.constant(_wrapped(columns).reshape(shape), "columns")) if columns.any() else total
+    right, other = split_zero(r, w)
+    y = 0 if other is None or other.constant is None else int(other.constant.reshape(-1)[0])
+    reach, length = bounds(r, right), w.shape[-2] if w.tensor.rank > 1 else None
+    if isinstance(op, Conv) or reach is None or not isinstance(length, int) or (other is not None and (other.constant is None or other.constant.size != 1)):
+        return None
+    if length * max(abs(n - z) for n in whole) * max(abs(n - y) for n in reach) > EXACT:
+        return None
+    left, right = (c.cast(v, dt.float32) for v in (core, right))
+    left, right = (c.sub(v, float(n)) if n else v for v, n in ((left, z), (right, y)))
+    return c.cast(c(MatMul(), left, right), dt.int32)
+
+
 def split_zero(r: Rewriter, x: Value) -> tuple[Value, Value | None]:
     """`x`, of integers, as what it was widened from and what was subtracted since (int32; None: nothing)."""
     node = r.producer(x, Cast, Subtract, Add)
@@ -244,9 +289,7 @@ def _plus(c: Composer, zero: Value, shift: int) -> Value:
 # -- floats -----------------------------------------------------------------------------------------------------------
 
 
-def _floats(
-    r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: str, dots: Sequence[DotProduct], precision: DType, lanes: int
-) -> Replacement:
+def _floats(r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: str, dots: Sequence[DotProduct], precision: DType, lanes: int) -> Replacement:
     dot = next((d for d in dots if d.left == d.right == precision and d.result == dt.float32), None)
     rounded = None if dot is None or op.dtype is not None else round_weights(weights, precision)
     if dot is None or rounded is None:

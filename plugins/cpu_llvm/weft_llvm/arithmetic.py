@@ -600,6 +600,15 @@ class Arithmetic:
         name = f"llvm.fpto{'s' if signed else 'u'}i.sat.{self.llvm_suffix(to)}.{self.llvm_suffix(v.dtype)}"
         return Value(self.intrinsic(t, name, (s, v.text)), to, v.impure)
 
+    def nearest_integer(self, v: Value, to: DType) -> Value:
+        """round(v) as int32."""
+        if not self.x86 or v.dtype.scalar != dt.float64:
+            return self.cast(self.function("round", v), to)
+        # A sum with 1.5·2^52 rounds to an integer, halves to even, whose low bits are the sum's own; out of range it gives any value, as the conversion does.
+        s, word = self.value_type(v.dtype), dt.int64.with_lanes(v.dtype.lanes)
+        total = self.op(f"fadd {s} {v.text}, {self.const(1.5 * 2.0**52, v.dtype).text}", v.dtype, v)
+        return self.cast(self.bitcast(total, word), to)
+
     def _to_odd_float32(self, v: Value) -> Value:
         """fp64 → fp32 rounded to odd, so that the next rounding is right."""
         lanes = v.dtype.lanes

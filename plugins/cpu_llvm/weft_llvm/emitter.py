@@ -350,6 +350,8 @@ class Emitter(Arithmetic):
         return self.invert(self.emit_expr(e.a))
 
     def emit_Cast(self, e: ex.Cast) -> Value:
+        if isinstance(e.value, ex.Call) and e.value.name == "round" and e.dtype.scalar == dt.int32:
+            return self.nearest_integer(self.emit_expr(e.value.args[0]), e.dtype)
         return self.cast(self.emit_expr(e.value), e.dtype)
 
     def emit_Bitcast(self, e: ex.Bitcast) -> Value:
