@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,19 +22,18 @@ from weft.runtime.plan import Native, TensorInfo
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-def run_alone(target: ResolvedTarget, code: KernelCode, program: Program, inputs: Sequence[Array], dims: Mapping[str, int]) -> list[Array]:
-    """The outputs of a kernel. What it does not write reads as NaN, or as a far-off number.
+Run: TypeAlias = Callable[[Sequence[Array]], list[Array]]
+
+
+def ready_alone(target: ResolvedTarget, code: KernelCode, program: Program, dims: Mapping[str, int]) -> Run:
+    """A kernel, ready to be run by itself: inputs → outputs, in the shapes of the program's buffers. What it does not write reads as NaN,
+    or as a far-off number.
 
     Args:
         program: one that has the kernel's parameters, at any stage.
-        inputs: in the shapes of the program's buffers.
         dims: of the program.
     """
-    outputs = [unwritten(b, dims) for b in program.outputs]
-    given = [np.ascontiguousarray(a) for a in inputs]
-    if target.native:
-        return _native(target, code, program, given, outputs, dims)
-    return _launched(target, code, program, given, outputs, dims)
+    return (_native if target.native else _launched)(target, code, program, dims)
 
 
 def buffer_shape(buffer: Buffer, dims: Mapping[str, int]) -> tuple[int, ...]:
@@ -61,9 +60,8 @@ def _constants(sizes: Sequence[int]) -> tuple[Expr, ...]:
     return tuple(Const(n, dt.int64) for n in sizes)
 
 
-def _native(
-    target: ResolvedTarget, code: KernelCode, program: Program, inputs: Sequence[Array], outputs: Sequence[Array], dims: Mapping[str, int]
-) -> list[Array]:
+def _native(target: ResolvedTarget, code: KernelCode, program: Program, dims: Mapping[str, int]) -> Run:
+    inputs, outputs = ([(buffer_shape(b, dims), b.dtype) for b in some] for some in (program.inputs, program.outputs))
     count = len(inputs) + len(outputs)
     buffers: list[sg.BufferRef] = [*(sg.Input(k) for k in range(len(inputs))), *(sg.Output(k) for k in range(len(outputs)))]
     offset: Expr = const(0)
@@ -71,14 +69,14 @@ def _native(
         rounded = (substitute(size, dict(dims)) + 63) // 64 * 64
         buffers.append(sg.Arena(offset, rounded))
         offset = add(offset, rounded)
-    items: list[sg.Item] = [sg.AllocateOutput(k, _constants(a.shape)) for k, a in enumerate(outputs)]
+    items: list[sg.Item] = [sg.AllocateOutput(k, _constants(shape)) for k, (shape, _) in enumerate(outputs)]
     items.append(sg.KernelCall(code.name, tuple(range(count + len(code.scratch))), _constants([dims[d.name] for d in program.dims])))
     names = [f"in{k}" for k in range(len(inputs))], [f"out{k}" for k in range(len(outputs))]
-    tensors = [tuple(sg.Tensor(n, dt.dtype(a.dtype), _constants(a.shape)) for n, a in zip(*pair)) for pair in zip(names, (inputs, outputs))]
+    tensors = [tuple(sg.Tensor(n, dtype, _constants(shape)) for n, (shape, dtype) in zip(*pair)) for pair in zip(names, (inputs, outputs))]
     spec = sg.SegmentSpec(program.name, tensors[0], tensors[1], 0, (), tuple(buffers), tuple(items), offset)
     with target.blame(f"to link kernel '{code.name}' alone"):
         sections = target.kind.link(target.target, spec, {code.name: code})
-    infos = [[TensorInfo(n, dt.dtype(a.dtype).name, a.shape) for n, a in zip(*pair)] for pair in zip(names, (inputs, outputs))]
+    infos = [[TensorInfo(n, dtype.name, shape) for n, (shape, dtype) in zip(*pair)] for pair in zip(names, (inputs, outputs))]
     executable = Executable.build(
         name=program.name,
         target=target.description,
@@ -91,24 +89,34 @@ def _native(
         threads=target.threads,
         weft=host().api_version,
     )
-    return list(executable.run(dict(zip(names[0], inputs)), out=dict(zip(names[1], outputs))).values())
+
+    def run(given: Sequence[Array]) -> list[Array]:
+        out = {n: unwritten(b, dims) for n, b in zip(names[1], program.outputs)}
+        return list(executable.run(dict(zip(names[0], given)), out=out).values())
+
+    return run
 
 
-def _launched(
-    target: ResolvedTarget, code: KernelCode, program: Program, inputs: Sequence[Array], outputs: Sequence[Array], dims: Mapping[str, int]
-) -> list[Array]:
+def _launched(target: ResolvedTarget, code: KernelCode, program: Program, dims: Mapping[str, int]) -> Run:
     with target.blame("to make a section of one kernel"):
         section = target.kind.image(target.target, {code.name: code})
     device = open_device(target.device)
+    sizes = [_size(e, {**dims, THREADS.name: 1}) for e in code.scratch]
     with device.lock:
         module = device.load(section.image, section.entries)
-        places = [Slice(device.reserve(a.nbytes), 0, a.nbytes) for a in (*inputs, *outputs)]
-        for place, array in zip(places, (*inputs, *outputs)):
-            device.write(place, array)
-        sizes = [_size(e, {**dims, THREADS.name: 1}) for e in code.scratch]
-        scratch = [Slice(device.reserve(n), 0, n) for n in sizes]
-        device.launch(module, code.name, [*places, *scratch], [dims[d.name] for d in program.dims])
-        device.synchronize()
-        for place, array in zip(places[len(inputs) :], outputs):
-            device.read(place, array)
-    return list(outputs)
+
+    def run(given: Sequence[Array]) -> list[Array]:
+        outputs = [unwritten(b, dims) for b in program.outputs]
+        arrays = [*(np.ascontiguousarray(a) for a in given), *outputs]
+        with device.lock:
+            places = [Slice(device.reserve(a.nbytes), 0, a.nbytes) for a in arrays]
+            for place, array in zip(places, arrays):
+                device.write(place, array)
+            scratch = [Slice(device.reserve(n), 0, n) for n in sizes]
+            device.launch(module, code.name, [*places, *scratch], [dims[d.name] for d in program.dims])
+            device.synchronize()
+            for place, array in zip(places[len(given) :], outputs):
+                device.read(place, array)
+        return outputs
+
+    return run

@@ -18,7 +18,7 @@ from weft.graph.rewrite import concrete, copy_graph
 from weft.loop.nodes import Buffer
 from weft.mixed import MixedCompilation
 from weft.pipeline import ResolvedTarget, mixed
-from weft.testing.verify.alone import buffer_shape, run_alone
+from weft.testing.verify.alone import Run, buffer_shape, ready_alone
 from weft.testing.verify.measure import Bound, Difference, compare
 from weft.testing.verify.rounding import allowed_errors, tolerated
 
@@ -41,6 +41,7 @@ class Part:
     grouped: Graph
     compilation: Compilation
     names: dict[int, str] = field(default_factory=dict)  # id(node) → its kernel
+    ready: dict[tuple[str, tuple[int, ...]], Run] = field(default_factory=dict)  # by kernel and dims
 
     @classmethod
     def of(cls, name: str, target: ResolvedTarget, graph: Graph) -> Part:
@@ -59,6 +60,15 @@ class Part:
     def kernel(self, node: Node) -> Kernel:
         return self.compilation.kernels[self.names[id(node)]]
 
+    def run(self, node: Node, inputs: Sequence[Array], dims: Mapping[str, int]) -> list[Array]:
+        """The outputs of a node's kernel, run by itself; all in the shapes of its program's buffers."""
+        kernel = self.kernel(node)
+        key = kernel.name, tuple(dims.values())
+        if key not in self.ready:
+            assert kernel.code is not None
+            self.ready[key] = ready_alone(self.target, kernel.code, kernel.naive, dims)
+        return self.ready[key](inputs)
+
 
 def _computes(node: Node) -> bool:
     """Whether a node becomes a kernel."""
@@ -72,6 +82,7 @@ class Parts:
     graph: Graph
     parts: list[Part]
     placed: bool
+    by_node: Mapping[int, Part] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph, targets: Sequence[ResolvedTarget]) -> Parts:
@@ -81,12 +92,15 @@ class Parts:
             return cls(one.grouped, [one], False)
         by_kind = {t.target.kind: t for t in targets}
         placed = MixedCompilation(targets, cache=False).place(copy_graph(graph))
-        parts = []
+        parts: list[Part | None] = []
         for number, node in enumerate(placed.nodes):
             assert isinstance(node.op, Region)
+            if node.op.target not in by_kind:  # what the runtime does itself
+                parts.append(None)
+                continue
             name = f"{node.op.target}{number}" if len(placed.nodes) > 1 else ""
             parts.append(Part.of(name, by_kind[node.op.target], node.op.body))
-        return cls(placed, parts, True)
+        return cls(placed, [p for p in parts if p is not None], True, {id(n): p for n, p in zip(placed.nodes, parts) if p is not None})
 
     def walk(self, inputs: Inputs, visit: Callable[[Part, list[Any], Mapping[str, int]], list[Any]]) -> list[Any]:
         """Evaluates the model part by part: `visit` gives a part's outputs for its inputs. Returns the model's outputs."""
@@ -94,10 +108,10 @@ class Parts:
             (part,) = self.parts
             named = inputs if isinstance(inputs, Mapping) else dict(zip((v.name for v in part.graph.inputs), inputs))
             return visit(part, [named[v.name] for v in part.graph.inputs], {})
-        by_node = {id(n): p for n, p in zip(self.graph.nodes, self.parts)}
 
         def run(node: Node, arrays: list[Any], env: Mapping[str, int]) -> tuple[Any, ...]:
-            return tuple(visit(by_node[id(node)], [a for a in arrays if a is not None], env))
+            part = self.by_node.get(id(node))
+            return apply(node, arrays, env) if part is None else tuple(visit(part, [a for a in arrays if a is not None], env))
 
         return drain(steps(self.graph, inputs, run=run))
 
@@ -164,10 +178,7 @@ def try_kernel(part: Part, node: Node, arrays: Sequence[Any], env: Mapping[str, 
     """Runs the kernel of a group by itself, and its reference."""
     given = [np.asarray(a) for a in arrays if a is not None]
     trial = Trial(part, node, given, dict(env), [np.asarray(r) for r in apply(node, arrays, env)], [], [], [])
-    code = trial.kernel.code
-    assert code is not None
-    program = trial.kernel.naive
-    outputs = run_alone(part.target, code, program, trial.stored_inputs(program.inputs), trial.dims)
+    outputs = part.run(node, trial.stored_inputs(trial.kernel.naive.inputs), trial.dims)
     body = trial.body
     trial.got = [logical(v, a, w.shape) for v, a, w in zip(body.outputs, outputs, trial.want, strict=True)]
     trial.allowed = [bound.of(w) for w in trial.want] if bound.given else _own_errors(body, trial)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -17,7 +18,7 @@ from weft.pipeline import ResolvedTarget, compile
 from weft.runtime.executable import Executable
 from weft.testing.verify.departure import Departure, first_departure
 from weft.testing.verify.measure import Bound, Difference, compare, eps, scale_of, type_text, worst
-from weft.testing.verify.part import Part, Parts, Trial, first_node, try_kernel
+from weft.testing.verify.part import Part, Parts, Trial, drain, first_node, try_kernel
 from weft.testing.verify.passes import Passes, first_wrong_pass, off
 from weft.testing.verify.report import Blame, Output, Verification
 from weft.testing.verify.rounding import allowed_errors
@@ -166,7 +167,7 @@ class Verifier:
     def _target(self, side: Compiled, exact: Sequence[Any], results: Sequence[Any]) -> list[Blame]:
         parts = self._parts(side)
         found = self._passes(side, parts, exact)
-        player = _Player(self, side)
+        player = _Player(self, side, parts)
         outputs = parts.walk(self.inputs, player.play)
         if player.blame is not None:
             return [*found, player.blame]
@@ -225,12 +226,13 @@ class Verifier:
 class _Player:
     """Runs a target's kernels one by one on what those before gave, beside the reference, until one is wrong."""
 
-    def __init__(self, verifier: Verifier, side: Compiled) -> None:
+    def __init__(self, verifier: Verifier, side: Compiled, parts: Parts) -> None:
         self.verifier, self.side = verifier, side
         self.blame: Blame | None = None
-        self.references: dict[str, Any] = {}  # values between parts, by name
+        self.references: dict[str, Any] = {}  # values between parts, by name, until their last use
+        self.uses = Counter(v.name for part in parts.parts for v in part.graph.inputs)
         self.most: tuple[float, Node | None] = (0.0, None)
-        self.errors: dict[int, float] = {}
+        self.errors: dict[str, float] = {}
 
     def play(self, part: Part, arrays: list[Any], env: Mapping[str, int]) -> list[Any]:
         """A part's outputs as its kernels give them; once a kernel is to blame, those of the reference."""
@@ -247,23 +249,29 @@ class _Player:
                 trials.append(trial)
             return tuple(trial.got)
 
-        exact = [self.references.get(v.name, a) for v, a in zip(part.graph.inputs, arrays)]
+        exact = [self._reference(v.name, a) for v, a in zip(part.graph.inputs, arrays)]
         walk = steps(part.grouped, arrays, env, run)
         beside = steps(part.grouped, exact, env)
         while True:
             try:
                 node, want = next(beside)
-                _, got = next(walk)
-            except StopIteration:
+            except StopIteration as done:
+                ends = done.value
                 break
+            _, got = next(walk)
             if trials:
                 carried = worst([compare(g, w) for g, w in zip(got, want)])
                 self.blame = self._blame(trials[0], carried)
                 return evaluate(part.grouped, arrays, symbols=env)
             self._grow(node, got, want)
-        outputs = _ended(walk)
-        self.references.update(zip((v.name for v in part.graph.outputs), _ended(beside)))
-        return outputs
+        given = zip((v.name for v in part.graph.outputs), ends)
+        self.references.update((name, array) for name, array in given if self.uses[name])
+        return drain(walk)
+
+    def _reference(self, name: str, array: Any) -> Any:
+        """The reference's value for one between parts; an input of the model is its own."""
+        self.uses[name] -= 1
+        return (self.references.get if self.uses[name] else self.references.pop)(name, array)
 
     def _blame(self, trial: Trial, carried: Difference) -> Blame:
         bound, show = self.verifier.bound, self.verifier.show
@@ -283,10 +291,10 @@ class _Player:
     # -- rounding
     def _grow(self, node: Node, got: Sequence[Any], want: Sequence[Any]) -> None:
         """Remembers where an error that was handed on grew most."""
-        before = max((self.errors.get(id(v), 0.0) for v in node.inputs if v is not None), default=0.0)
+        before = max((self.errors.get(v.name, 0.0) for v in node.inputs if v is not None), default=0.0)
         for value, g, w in zip(node.outputs, got, want):
             error = compare(g, w).relative
-            self.errors[id(value)] = error
+            self.errors[value.name] = error
             if before and error / before > self.most[0]:
                 self.most = error / before, node
 
@@ -296,14 +304,6 @@ class _Player:
         if node is None or factor <= 1:
             return {}
         return {**_said(node), "why": f"no node departs by itself; the relative error grows most here, {factor:,.0f} times"}
-
-
-def _ended(walk: Any) -> list[Any]:
-    while True:
-        try:
-            next(walk)
-        except StopIteration as done:
-            return list(done.value) if done.value is not None else []
 
 
 class _EngineValues:
