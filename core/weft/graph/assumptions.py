@@ -5,6 +5,7 @@ Add of `a` and `b` elements infers `a` and assumes `a == b`: without the check a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -12,7 +13,8 @@ from weft import dtypes as dt
 from weft.expr.nodes import Expr, eq, free_vars, le, wrap
 from weft.expr.ranges import Range
 from weft.expr.simplify import prove, simplify
-from weft.graph.nodes import Graph, Node, TensorType
+from weft.graph.nodes import Graph, Node, TensorType, Type, Value
+from weft.graph.operator import Operator
 from weft.tensor.language import Dim
 
 
@@ -62,13 +64,18 @@ def assumptions(graph: Graph) -> list[Assumption]:
     return list(found.values())
 
 
-def _of_node(node: Node) -> list[Assumption]:
+def inferred(op: Operator, inputs: Sequence[Value | None]) -> tuple[tuple[Type, ...], list[Assumption]]:
+    """What an operator's type rule gives, and what it takes for granted, certain or not."""
     heard: list[Assumption] = []
     token = _heard.set(heard)
     try:
-        node.op.infer_checked(node.inputs)
+        return op.infer_checked(inputs), heard
     finally:
         _heard.reset(token)
+
+
+def _of_node(node: Node) -> list[Assumption]:
+    _, heard = inferred(node.op, node.inputs)
     names = f" '{', '.join(sorted(node.names))}'" if node.names else ""
     name = type(node.op).__name__ + names
     result = [Assumption(a.holds, a.args, f"{a.of + names if a.of else name}: {a.what}", a.hint) for a in heard]

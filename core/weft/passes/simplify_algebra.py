@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft.graph.assumptions import inferred
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.operator import Operator
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
@@ -292,13 +293,15 @@ def _factors(r: Rewriter, value: Value | None) -> list[Value]:
 
 
 def _infers(node: Node, op: Operator, inputs: Sequence[Value | None]) -> bool:
+    """Whether the results are of the node's types, and nothing is taken for granted about sizes that the node does not."""
     from weft.errors import WeftError
 
     try:
-        types = op.infer_checked(inputs)
+        types, assumed = inferred(op, inputs)
     except WeftError:
         return False
-    return all(same_type(a, b.type, layouts=False) for a, b in zip(types, node.outputs))
+    known = {a.holds for a in inferred(node.op, node.inputs)[1]}
+    return all(a.holds in known for a in assumed) and all(same_type(a, b.type, layouts=False) for a, b in zip(types, node.outputs))
 
 
 def _broadcast_operand(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
