@@ -35,10 +35,10 @@ from weft_gpu.schedules import RULES
 
 MACHINES: dict[str, Machine] = {
     "small": grid_machine("gpu", cores=2, shared=16 << 10, threads=64, threads_per_axis=(64, 64, 64), warp=1, resident=256),
-    "wide": grid_machine("gpu", cores=4, shared=48 << 10, threads=1024, warp=32),
+    "wide": grid_machine("gpu", cores=4, shared=48 << 10, threads=1024, warp=32, features=("shuffle",)),
     "middle": grid_machine("gpu", cores=3, shared=32 << 10, threads=256, threads_per_axis=(256, 256, 64), warp=64, resident=512),
 }
-"""By name: few threads and no warps, many and warps of 32, warps of 64."""
+"""By name: few threads and no warps, many and warps of 32 that shuffle, warps of 64."""
 MOST_STEPS = 4000
 """Elements of inputs and outputs of a program that is interpreted."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from weft.loop.parser import parse_program
@@ -37,6 +39,24 @@ FITS = """for b in n blockIdx.x {
 def test_limits(body: str, wants: str | None) -> None:
     found = exceeds_grid(parse_program(f"program p(x: float32[256]) -> (y: float32[256]) dims(n) {{ {body} }}"), GPU)
     assert found is None if wants is None else str(found).startswith(wants)
+
+
+SHUFFLES = """allocate a: float32[64] in register
+for t in 64 threadIdx.x { block A(i: 64 = t) { a[i] = x[i] } }
+for u in 64 threadIdx.x { block B(j: 64 = u) { y[j] = a[j ^ 16] } }"""
+
+
+@pytest.mark.parametrize(
+    ("warp", "features", "wants"),
+    [
+        (32, {"shuffle"}, None),
+        (16, {"shuffle"}, "wants values of threads 16 away, a warp has 16"),
+        (32, set(), "wants values of other threads, which they do not hand over"),
+    ],
+)
+def test_what_threads_hand_each_other(warp: int, features: set[str], wants: str | None) -> None:
+    machine = replace(GPU, features=frozenset(features), grid=replace(GPU.grid, warp=warp))
+    assert exceeds_grid(parse_program(f"program p(x: float32[256]) -> (y: float32[256]) {{ {SHUFFLES} }}"), machine) == wants
 
 
 def test_a_machine_without_grids_has_no_such_limits() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from weft.errors import LoopError
 from weft.expr.nodes import Var
-from weft.loop.nodes import Allocate, For, If, Let, Program, Seq, Stmt, int_const, seq, stmt_children, walk_stmts, with_stmt_children
+from weft.loop.nodes import Allocate, For, If, IntrinsicCall, Let, Program, Seq, Stmt, int_const, seq, stmt_children, walk_stmts, with_stmt_children
 from weft.loop.printer import excerpt
 
 BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -23,6 +23,16 @@ FRAGMENT = "fragment"
 """Scopes of what the threads of a warp hold together begin so: "fragment", "fragment.a" …"""
 WHOLE_WARP = "whole_warp"
 """Call of a condition on a thread's number along x: true for all of them where instructions are the warp's together, for the first where one does its work."""
+
+
+SHUFFLE = "shuffle_xor"
+"""shuffle_xor(value, bit): what the thread of the same warp has as `value` whose number differs in `bit`, a power of two. Only a Let has one as its value,
+and all threads of the warp come to it."""
+
+
+def is_shuffle(stmt: Stmt) -> bool:
+    """Whether a statement is a Let of what another thread has."""
+    return isinstance(stmt, Let) and isinstance(stmt.value, IntrinsicCall) and stmt.value.name == SHUFFLE
 
 
 def has_blocks(stmt: Stmt) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from weft.errors import ExprError, LoopError, nearest
 from weft.expr import nodes as e
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Expr, Var
-from weft.loop.grids import WHOLE_WARP
+from weft.loop.grids import SHUFFLE, WHOLE_WARP, is_shuffle
 from weft.loop.nodes import (
     PREFETCH,
     TRUE,
@@ -187,15 +187,29 @@ def _shift_right(a: int, b: int, bits: int) -> int:
     return a >> (b if 0 <= b < bits else bits)
 
 
-def _lockstep(threads: list[Iterator[None]]) -> Iterator[None]:
-    """Runs threads from barrier to barrier; yields at each."""
+def _lockstep(numbers: Sequence[int], thread: Callable[[int], Generator[Any, Any, None]]) -> Iterator[None]:
+    """Runs threads from barrier to barrier; yields at each. In between they hand each other values, where both come to the same shuffle."""
+    threads = {n: thread(n) for n in numbers}
     while True:
-        waiting = [next(t, _DONE) is None for t in threads]
+        at = {n: next(t, _DONE) for n, t in threads.items()}
+        while shown := {n: a for n, a in at.items() if type(a) is tuple}:  # (which shuffle, bit, value)
+            for n, (site, bit, _) in shown.items():
+                if shown.get(n ^ bit, (None,))[0] != site:
+                    raise _Fault(f"thread {n} wants a value of thread {n ^ bit}, which does not come to the same shuffle", "let all threads of a warp shuffle")
+            at |= {n: _given(threads[n], shown[n ^ bit][2]) for n, (_, bit, _) in shown.items()}
+        waiting = [a is None for a in at.values()]
         if not any(waiting):
             return
         if not all(waiting):
             raise _Fault(f"{sum(waiting)} of {len(waiting)} threads wait at a barrier that the others never reach", "move the barrier out of the condition")
         yield None
+
+
+def _given(thread: Generator[Any, Any, None], value: Any) -> Any:
+    try:
+        return thread.send(value)
+    except StopIteration:
+        return _DONE
 
 
 _DONE = object()
@@ -338,7 +352,7 @@ class _Run:
         p = self.program
         self.statement(p.body)
         parameters = ", ".join(self.storage[b.name].array for b in p.params)
-        tail = " return\n yield" if _has_barrier(p.body) else " return"  # a yield anywhere makes it a generator
+        tail = " return\n yield" if _has_meeting(p.body) else " return"  # a yield anywhere makes it a generator
         source = "\n".join([*self.functions, f"def kernel({parameters}):", *self.lines, tail])
         self.sources = [*self.function_sources, None, *self.sources]
         exec(compile(source, "<interpret>", "exec"), self.globals)
@@ -420,6 +434,15 @@ class _Run:
                 if s.orelse is not None:
                     self.put("else:")
                     self.suite(s.orelse)
+            case Let() if is_shuffle(s) and SHUFFLE not in self.intrinsics:
+                assert isinstance(s.value, IntrinsicCall)
+                if not self.threads:
+                    self.fail("a shuffle outside every threadIdx loop")
+                value, bit = self.formulas(*s.value.args)
+                name = self.name("_v", s.var.name)
+                self.put(f"{name} = yield ({self.names}, {bit.text}, {value.text})")
+                bounds = int_range(s.var.dtype) if s.var.dtype.is_integer or s.var.dtype.is_bool else (0, 0)
+                self.scoped(s.var, _Code(name, *bounds), lambda: self.statement(s.body))
             case Let():
                 (value,) = self.formulas(s.value)
                 name = self.name("_v", s.var.name)
@@ -452,7 +475,7 @@ class _Run:
         self.indent += 1
         if self.indent > 60 and not isinstance(s, (Store, Seq)):
             call = self.outlined(lambda: self.statement(s))
-            self.put(f"yield from {call}" if self.threads and _has_barrier(s) else call)
+            self.put(f"yield from {call}" if self.threads and _has_meeting(s) else call)
             self.indent -= 1
             return
         start = len(self.lines)
@@ -490,7 +513,7 @@ class _Run:
         code = _Code(name, 0, max(0, extent.hi - 1))
         concurrent = s.kind not in ("serial", "vectorized", "unrolled")
         steps = f"{'_order' if concurrent and self.shuffle else 'range'}({extent.text})"
-        if s.kind.startswith("threadIdx") and _has_barrier(s.body):
+        if s.kind.startswith("threadIdx") and _has_meeting(s.body):
             # Every thread is a generator that yields at barriers; an inner thread loop hands its barriers outwards.
             thread = self.name("thread")
             self.put(f"def {thread}({name}):")
@@ -499,7 +522,7 @@ class _Run:
             self.scoped(s.var, code, lambda: self.suite(s.body))
             self.threads -= 1
             self.nested = nested
-            run = f"_lockstep([{thread}(t) for t in {steps}])"
+            run = f"_lockstep({steps}, {thread})"
             self.put(f"yield from {run}" if self.threads else f"for _ in {run}: pass")
             return
         if self.nested >= 14:  # Python nests at most 20 loops in one function
@@ -510,7 +533,7 @@ class _Run:
             self.plain_loop(s, name, code, steps)
             self.indent -= 1
             self.nested = nested
-            self.put(f"yield from {inner}()" if _has_barrier(s.body) and self.threads else f"{inner}()")
+            self.put(f"yield from {inner}()" if _has_meeting(s.body) and self.threads else f"{inner}()")
             return
         self.plain_loop(s, name, code, steps)
 
@@ -871,8 +894,9 @@ def _first_lane(x: Any) -> bool:
     return bool(x == 0)
 
 
-def _has_barrier(stmt: Stmt) -> bool:
-    return any(isinstance(s, Evaluate) and s.call.name == BARRIER for s in walk_stmts(stmt))
+def _has_meeting(stmt: Stmt) -> bool:
+    """Whether threads wait for each other in it."""
+    return any((isinstance(s, Evaluate) and s.call.name == BARRIER) or is_shuffle(s) for s in walk_stmts(stmt))
 
 
 def _number(value: int) -> _Code:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weft.errors import LoopError
 from weft.expr.simplify import simplify
-from weft.loop.grids import BLOCK_AXES, THREAD_AXES, has_threads, launches
-from weft.loop.nodes import Allocate, For, Program, Stmt, int_const, stmt_children, walk_stmts
+from weft.loop.grids import BLOCK_AXES, THREAD_AXES, has_threads, is_shuffle, launches
+from weft.loop.nodes import Allocate, For, Let, Program, Stmt, int_const, stmt_children, walk_stmts
 from weft.loop.passes.join_threads import join_threads
 from weft.loop.passes.lower_blocks import lower_blocks
 from weft.loop.passes.private_buffers import private_buffers
@@ -31,7 +31,8 @@ def exceeds_grid(program: Program, machine: Machine) -> str | None:
     """What a scheduled Program wants beyond the grids that the machine launches, as the end of a sentence; None if there is nothing, or it runs no grids.
 
     Counts the threads of a group, its extents, extents of grids that are constant, and what a group allocates in scope `shared` all together. Registers are
-    not counted: a code generator spills them. What `join_threads` refuses is wanted beyond any grid.
+    not counted: a code generator spills them. Values are handed over within a warp, where threads do that. What `join_threads` refuses is wanted beyond any
+    grid.
     """
     limits = machine.grid
     if limits is None:
@@ -51,6 +52,11 @@ def exceeds_grid(program: Program, machine: Machine) -> str | None:
 def _launch(launch: Stmt, around: tuple[Stmt, ...], machine: Machine) -> str | None:
     limits = machine.grid
     assert limits is not None
+    bits = [int(s.value.args[1].value) for s in walk_stmts(launch) if isinstance(s, Let) and is_shuffle(s)]  # type: ignore[attr-defined]
+    if max(bits, default=0) >= limits.warp:
+        return f"wants values of threads {max(bits)} away, a warp has {limits.warp}"
+    if bits and "shuffle" not in machine.features:
+        return "wants values of other threads, which they do not hand over"
     threads = 1
     for loop in [s for s in walk_stmts(launch) if isinstance(s, For) and s.kind in (*BLOCK_AXES, *THREAD_AXES)]:
         n, axis = int_const(simplify(loop.extent)), loop.kind[-1]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from weft import dtypes as dt
 from weft.errors import LoopError
-from weft.expr.nodes import Expr, Var, all_of, eq, floordiv, floormod, free_vars, has, lt, mul, walk
+from weft.expr.evaluate import evaluate
+from weft.expr.nodes import BitXor, Const, Expr, Var, all_of, eq, floordiv, floormod, free_vars, has, lt, mul, not_, walk
 from weft.expr.nodes import transform as transform_expr
-from weft.loop.grids import FRAGMENT, THREAD_AXES, WHOLE_WARP, Phase, has_threads, map_groups, phase_of, phases, private, widest
+from weft.loop.grids import FRAGMENT, SHUFFLE, THREAD_AXES, WHOLE_WARP, Phase, has_threads, map_groups, phase_of, phases, private, widest
 from weft.loop.nodes import (
     Allocate,
     AtomicUpdate,
@@ -35,7 +39,8 @@ from weft.loop.nodes import (
     transform_stmts,
     walk_stmts,
 )  # fmt: skip
-from weft.loop.passes.copies import EMPTY, copy_stmt, if_stmt, is_empty
+from weft.loop.passes.copies import EMPTY, Names, copy_stmt, if_stmt, is_empty
+from weft.loop.passes.private_buffers import bit_between
 from weft.loop.printer import excerpt
 
 
@@ -49,13 +54,15 @@ def join_threads(program: Program) -> Program:
 
     Narrower phases stand under a condition; threads keep their numbers where a phase has another shape. What no phase holds is done by thread 0. Of a
     buffer that threads have parts of (`private_buffers`) each allocates its own; shared buffers are allocated around the nest, in one another's place
-    where they do not live at the same time.
+    where they do not live at the same time. What a phase loads of another thread's part, at `t ^ bit`, that thread hands over: all threads of the group
+    shuffle, also those that the phase has not or that a condition in it leaves out.
 
     allocate s in shared { for t in 64 threadIdx.x {A} for u in 8 threadIdx.x {B} }
     →   allocate s in shared { for t in 64 threadIdx.x { A @barrier() if t < 8 {B} @barrier() } }
 
     Raises:
-        LoopError: a condition, an extent or a Let around phases depends on what threads write, or a barrier stands in a phase of some of the threads.
+        LoopError: a condition, an extent or a Let around phases depends on what threads write; a barrier stands in a phase of some of the threads; or not
+            all threads would come to a shuffle.
     """
     if not has_threads(program.body):
         return program
@@ -72,6 +79,7 @@ class _Group:
         self.written = _written(group)
         # The loops of the widest phase go: their names are free for the nest.
         self.vars = [v if n > 1 or self.base.threads == 1 else None for v, n in zip(self.base.vars, self.base.shape)]
+        self.names: Names | None = None  # made where one is wanted
         self.parts = {name: n for name, n in self._parts(found).items() if n}
         self.whole = {s.buffer.name: s.buffer for s in walk_stmts(group) if isinstance(s, Allocate) and s.buffer.name in self.parts}
 
@@ -140,13 +148,86 @@ class _Group:
                 f"join_threads: a barrier in loop '{loop.var.name}' is not reached by all threads of the group", where=excerpt(self.program, at=loop),
                 why=f"the loop has {phase.threads} threads, the group {self.base.threads}", hint="end the loop where the barrier is, and begin another",
             )  # fmt: skip
-        body = self._own(phase.body)
+        body, shuffles = phase.body, self._shuffles(phase)
+        if shuffles:
+            body, conditions = self._shuffled(phase, body, shuffles, conditions), []
+        body = self._own(body)
         known = {name: v for name, v in values.items() if isinstance(v, Var) or int_const(v) is not None}
         body = copy_stmt(body, known, None)
         for v in phase.vars:
             if v is not None and v.name not in known:
                 body = Let(v, values[v.name], body)
         return if_stmt(all_of(conditions), body)
+
+    # -- what threads of a warp hand each other
+
+    def _shuffles(self, phase: Phase) -> dict[Load, IntrinsicCall]:
+        """What a phase loads of other threads' parts of buffers → how they hand it over."""
+        found: dict[Load, IntrinsicCall] = {}
+        stored = {s.buffer.name for s in walk_stmts(phase.body) if isinstance(s, (Store, AtomicUpdate))}
+        for s in walk_stmts(phase.body):
+            for e in (x for root in stmt_exprs(s) for x in walk(root)):
+                n = self.parts.get(e.buffer.name, 0) if isinstance(e, Load) else 0
+                if isinstance(e, Load) and e not in found and any(has(i, BitXor) for i in e.indices[:n]):
+                    if e.buffer.name in stored:
+                        raise self._refused(s, f"the phase changes '{e.buffer.name}', which others load in it", "store to another buffer")
+                    own = (*(transform_expr(i, lambda x: x.a if isinstance(x, BitXor) else None) for i in e.indices[:n]), *e.indices[n:])
+                    bit = bit_between(*(self._values(phase, at[:n]) for at in (e.indices, own)))
+                    if not bit:
+                        raise self._refused(s, f"which thread has {e} is not told by one bit of the number", "t ^ bit is another thread of the warp")
+                    if self.base.shape[0] % (2 * bit):
+                        why = f"{self.base.shape[0]} threads along x are not whole pairs of {bit}"
+                        raise self._refused(s, why, "bind as many threads as are in a warp to threadIdx.x")
+                    found[e] = IntrinsicCall(SHUFFLE, (Load(e.buffer, own), Const(bit, dt.int32)), e.dtype)
+        return found
+
+    def _values(self, phase: Phase, indices: tuple[Expr, ...]) -> Any:
+        """Indices by the thread's number."""
+        number = np.arange(phase.threads)
+        values: dict[str, Any] = {}
+        for var, extent in zip(phase.vars, phase.shape):
+            if var is not None:
+                values[var.name] = number % extent
+            number = number // extent
+        for name, value in _lets(phase.body, set(values)).items():
+            values[name] = evaluate(value, values)
+        return np.stack([np.broadcast_to(evaluate(i, values), (phase.threads,)) for i in indices])
+
+    def _shuffled(self, phase: Phase, s: Stmt, shuffles: Mapping[Load, IntrinsicCall], conditions: list[Expr]) -> Stmt:
+        """The statement with its shuffles in front of each store, out of all conditions: what is under conditions is the store."""
+        threads = {v.name for v in phase.vars if v is not None}
+        threads |= _lets(phase.body, threads).keys()
+
+        def visit(s: Stmt, conditions: list[Expr]) -> Stmt:
+            match s:
+                case Seq():
+                    return seq(*(visit(c, conditions) for c in s.stmts))
+                case Allocate():
+                    return replace(s, body=visit(s.body, conditions))
+                case For() if not (free_vars(s.extent).keys() & threads or has(s.extent, Load)):
+                    return replace(s, body=visit(s.body, conditions))
+                case Let() if not has(s.value, Load):
+                    return replace(s, body=visit(s.body, conditions))
+                case If() if not has(s.cond, Load):
+                    then = visit(s.then, [*conditions, s.cond])
+                    return then if s.orelse is None else seq(then, visit(s.orelse, [*conditions, not_(s.cond)]))
+                case Store() | AtomicUpdate():
+                    used = {e: Var(self._fresh(e.buffer.name), e.dtype) for root in stmt_exprs(s) for e in walk(root) if isinstance(e, Load) and e in shuffles}
+                    result = if_stmt(all_of(conditions), map_stmt_exprs(s, lambda x: transform_expr(x, lambda e: used.get(e) if isinstance(e, Load) else None)))
+                    for e, v in used.items():
+                        result = Let(v, shuffles[e], result)
+                    return result
+            raise self._refused(s, "a statement around a shuffle is not the same for all threads", "let loops around be as long for all threads")
+
+        return visit(s, conditions)
+
+    def _fresh(self, stem: str) -> str:
+        if self.names is None:
+            self.names = Names.of(self.program)
+        return self.names.fresh(f"{stem}_other")
+
+    def _refused(self, s: Stmt, why: str, hint: str) -> LoopError:
+        return LoopError("join_threads: not all threads of the warp would come to a shuffle", where=excerpt(self.program, at=s), why=why, hint=hint)
 
     def _warps(self, phase: Phase) -> tuple[list[Expr], dict[str, Expr]]:
         """As `_numbers`, of a phase whose threads are warps, each of all threads along x: its instructions are reached by all of them."""
@@ -205,7 +286,7 @@ class _Group:
                     n = 0
                     while n < len(indices) and (free_vars(indices[n]).keys() & (threads | lets.keys())):
                         n += 1
-                    parts[name] = min(n, parts.get(name, n))
+                    parts[name] = max(n, parts.get(name, 0))  # where a phase has few threads, their index may be a number
         return parts
 
     def _own(self, s: Stmt) -> Stmt:

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.errors import LoopError
 from weft.expr.evaluate import evaluate
-from weft.expr.nodes import Expr, add, floordiv, floormod, free_vars, has, mul, substitute, transform
+from weft.expr.nodes import BitXor, Expr, add, floordiv, floormod, free_vars, has, mul, substitute, transform
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify
 from weft.loop.grids import THREAD_AXES, Phase, has_threads, map_groups, phase_of, private
@@ -41,7 +41,7 @@ def private_buffers(program: Program) -> Program:
 
     A buffer that is allocated outside all loops over threads, in a scope that is neither global nor shared (`register`, say), lives from phase to phase.
     Every element must be one thread's: in every dimension the index is a sum of digits, some of which are formulas of the thread alone, and those tell
-    the threads apart.
+    the threads apart. What a phase loads may be another thread's, at `t ^ bit`, which its warp hands over: join_threads says so.
 
     allocate acc: float32[64, 64] in register … acc[ty*4 + i, j*16 + tx]   →   allocate acc: float32[16, 16, 4, 4] in register … acc[ty, tx, i, j]
 
@@ -55,12 +55,13 @@ def private_buffers(program: Program) -> Program:
 
 @dataclass(frozen=True)
 class _Access:
-    """`phase` None: outside the loops over threads. `address`: an instruction gets its address."""
+    """`phase` None: outside the loops over threads. `address`: an instruction gets its address. `load`: it is only read."""
 
     stmt: Stmt
     indices: tuple[Expr, ...]
     phase: Phase | None
-    address: bool
+    address: bool = False
+    load: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class _Group:
         for e in stmt_exprs(s):
             self._loads(e, s, phase)
         if isinstance(s, (Store, AtomicUpdate)) and s.buffer.name in self.allocated:
-            self.accesses.setdefault(s.buffer.name, []).append(_Access(s, self._plain(s.indices), phase, False))
+            self.accesses.setdefault(s.buffer.name, []).append(_Access(s, self._plain(s.indices), phase))
         if isinstance(s, For):
             hi = range_of(s.extent, self.ranges).hi
             self.ranges[s.var.name] = Range(0, None if hi is None else max(0, hi - 1))
@@ -148,7 +149,7 @@ class _Group:
 
     def _loads(self, e: Expr, s: Stmt, phase: Phase | None, address: bool = False) -> None:
         if isinstance(e, Load) and e.buffer.name in self.allocated:
-            self.accesses.setdefault(e.buffer.name, []).append(_Access(s, self._plain(e.indices), phase, address))
+            self.accesses.setdefault(e.buffer.name, []).append(_Access(s, self._plain(e.indices), phase, address, not address))
         for c in e.children():
             self._loads(c, s, phase, isinstance(e, IntrinsicCall))
 
@@ -160,7 +161,7 @@ class _Group:
             if u.phase is None:
                 raise self._shared(b, u, "code outside the loops over threads uses it, and they do, too")
         splits = [[self._split(b, u, i) for i in u.indices] for u in uses]
-        dims = [self._digits(b, uses, [split[k] for split in splits]) for k in range(len(b.shape))]
+        dims = self._digits(b, uses, splits)
         for u, split in zip(uses, splits):
             assert u.phase is not None
             columns = [d.values for own, _ in split for d in own]
@@ -206,15 +207,19 @@ class _Group:
                 digits.append(_Digit(factor, values, int(values.max()) + 1, term))
         return digits, Linear({t: k for t, k in form.terms.items() if not free_vars(t).keys() & mine}, form.constant)
 
-    def _digits(self, b: Buffer, uses: list[_Access], splits: list[tuple[list[_Digit], Linear]]) -> list[_Digit]:
-        """The digits of one dimension: those of the most threads, which others agree with."""
-        _, (digits, _) = max(zip(uses, splits), key=lambda p: 0 if p[0].phase is None else p[0].phase.threads)
-        for u, (own, _) in zip(uses, splits):
+    def _digits(self, b: Buffer, uses: list[_Access], splits: list[list[tuple[list[_Digit], Linear]]]) -> list[list[_Digit]]:
+        """The digits of every dimension: those of the most threads that store, which others agree with, or whose warps hand over what they load."""
+        most = max(range(len(uses)), key=lambda j: (not uses[j].load, 0 if (p := uses[j].phase) is None else p.threads))
+        dims = [digits for digits, _ in splits[most]]
+        for u, split in zip(uses, splits):
             assert u.phase is not None
             n = u.phase.threads
-            if not np.array_equal(_whole(own, n), _whole(digits, n)):
+            mine = np.stack([_whole(digits, n) for digits, _ in split])
+            whole = np.stack([_whole(digits, n) for digits in dims])
+            bit = bit_between(mine, whole)
+            if bit is None or (bit and not (u.load and any(has(i, BitXor) for i in u.indices))):
                 raise self._shared(b, u, "accesses give its elements to different threads")
-        return digits
+        return dims
 
     def _pieces(self, b: Buffer, k: int, digits: list[_Digit]) -> list[Expr | None]:
         """Extents of what dimension `k` holds above, between and below its digits, greatest first; None where nothing is."""
@@ -254,6 +259,19 @@ class _Group:
             f"private_buffers: threads share buffer '{b.name}' of scope {b.scope}, or it is not certain that they do not",
             where=excerpt(self.program, at=u.stmt), why=why, hint="allocate it in scope shared, or inside the loops over threads",
         )  # fmt: skip
+
+
+def bit_between(mine: Any, others: Any) -> int | None:
+    """The bit in which the number of each thread differs from that of the thread whose element it uses; 0: each uses its own; None: there is no such bit.
+
+    Args:
+        mine, others: by the thread's number, in the last axis: what tells apart the elements that it uses, and those that it has.
+    """
+    numbers = np.arange(mine.shape[-1])
+    for bit in (0, *(1 << k for k in range(len(numbers).bit_length()))):
+        if (numbers ^ bit).max() < len(numbers) and np.array_equal(mine, others[..., numbers ^ bit]):
+            return bit
+    return None
 
 
 def _whole(digits: list[_Digit], threads: int) -> Any:

@@ -9,6 +9,7 @@ from weft.loop.nodes import Program
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.primitives.annotate import annotate
 from weft.scheduling.primitives.bind import bind
+from weft.scheduling.primitives.butterfly import butterfly
 from weft.scheduling.primitives.cache_read import cache_read
 from weft.scheduling.primitives.cache_write import cache_write
 from weft.scheduling.primitives.compact_buffer import compact_buffer
@@ -46,7 +47,7 @@ PRIMITIVES: dict[str, Primitive] = {
     for f in (
         split, partition, pad_loop, fuse, reorder, lift, unroll, vectorize, parallel, serial, bind, annotate,
         compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
-        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, prefetch, swing,
+        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, butterfly, prefetch, swing,
         specialize, stage, stage_result, pad_tile, make_online, tensorize,
     )
 }  # fmt: skip

@@ -36,7 +36,7 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
     tree = Tree(program)
     path = tree.block_path(block, step)
     b, f = tree.block(block, step), tree.loop(loop, step)
-    store, operation, value = _update(tree, b)
+    store, operation, value = update_of(tree, b, step)
     if writers(tree, [store.buffer.name]) != [block]:
         raise tree.error(step, f"'{store.buffer.name}' has other writers", writers(tree, [store.buffer.name]), "rfactor before decompose_reduction")
     loops = domain(path)
@@ -94,6 +94,8 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
     )
     # The old block, over the partial results.
     part_index = Var(tree.fresh(f"{loop}_r"), dt.int64)
+    told = {v for i in store.indices for v in free_vars(i)}  # what only terms needed (where they lie in a part of a buffer) would become a loop for nothing
+    keep = [(i, x) for i, x in keep if i.kind != "spatial" or i.var.name in told]
     start = replace(b, iters=tuple(i for i, _ in keep), bindings=tuple(x for _, x in keep), predicate=Const(True, dt.bool_))
     whole = (*store.indices, part_index) if last else (part_index, *store.indices)
     body = Store(store.buffer, store.indices, BUILDERS[operation](Load(store.buffer, store.indices), Load(partial, whole)))
@@ -106,14 +108,14 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
     return allocate(tree.replace(path[: top + 1], seq(nest, final)), partial), name
 
 
-def _update(tree: Tree, block: Block) -> tuple[Store, type[Binary], Expr]:
+def update_of(tree: Tree, block: Block, step: str) -> tuple[Store, type[Binary], Expr]:
     """The store of a reduction, its operation, and the value of one step: where a condition around the body holds, else what changes nothing."""
     body, asked = block.body, []
     while isinstance(body, If) and body.orelse is None:
         asked.append(body.cond)
         body = body.then
     if block.init is None or not isinstance(body, Store) or body.predicate is not None:
-        raise tree.error("rfactor", f"'{block.name}' is no reduction by one operation with an init", (block.name,), "rfactor before decompose_reduction")
+        raise tree.error(step, f"'{block.name}' is no reduction by one operation with an init", (block.name,), f"{step} before decompose_reduction")
     target = Load(body.buffer, body.indices)
     if isinstance(body.value, tuple(IDENTITIES)):
         assert isinstance(body.value, Binary)
@@ -121,6 +123,6 @@ def _update(tree: Tree, block: Block) -> tuple[Store, type[Binary], Expr]:
             if mine == target and not any(isinstance(n, Load) and n.buffer.name == body.buffer.name for n in walk(other)):
                 return body, type(body.value), select(all_of(asked), other, IDENTITIES[type(body.value)](other.dtype)) if asked else other
     names = ", ".join(c.__name__.lower() for c in IDENTITIES)
-    raise tree.error("rfactor", f"'{block.name}' does not combine its result and a new value by one of {names}", (block.name,))
+    raise tree.error(step, f"'{block.name}' does not combine its result and a new value by one of {names}", (block.name,))
 
 

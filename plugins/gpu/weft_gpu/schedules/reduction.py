@@ -1,13 +1,15 @@
 """Reductions: an output is a thread's where there are many; else the threads of a group share each sum, and where even groups would be few, two launches do.
 
-A sum that threads share is cut into as many partial sums, each in a register of its thread; those meet in shared memory, where a tree of few, wide levels
-adds them up. What follows a reduction element by element is computed before the result leaves the registers.
+A sum that threads share is cut into as many partial sums, each in a register of its thread. Threads of a warp hand theirs to each other, where the machine
+has shuffles, and what each warp has meets in shared memory; else all of them do, where a tree of few, wide levels adds them up. What follows a reduction
+element by element is computed before the result leaves the registers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.dtypes import DType
 from weft.errors import ScheduleError
 from weft.loop.nodes import LoopKind, Program, int_const
 from weft.machine import Machine
@@ -175,16 +177,22 @@ def in_register(s: Schedule, name: str, loop: str, tail: str | None) -> str:
     """The block's sums over `loop` are kept in registers, then copied out, through the formula of `tail`; the copying block's name."""
     copy = s.stage_result(name, loop, "register")
     s.decompose_reduction(name, loop)
-    if tail is not None:
-        trial = Schedule(s.program, s.machine)
-        try:
-            trial.reverse_compute_inline(tail)
-        except ScheduleError:
-            assert s.machine is not None
-            schedule_elementwise(s, tail, s.machine)
-        else:
-            s.reverse_compute_inline(tail)
+    take_in(s, tail)
     return copy
+
+
+def take_in(s: Schedule, tail: str | None) -> None:
+    """Puts what follows a block, if anything does, into its store; or schedules it by itself."""
+    if tail is None:
+        return
+    trial = Schedule(s.program, s.machine)
+    try:
+        trial.reverse_compute_inline(tail)
+    except ScheduleError:
+        assert s.machine is not None
+        schedule_elementwise(s, tail, s.machine)
+    else:
+        s.reverse_compute_inline(tail)
 
 
 def unroll_taps(s: Schedule, name: str, reduce: list[str]) -> None:
@@ -234,7 +242,7 @@ def _directly(s: Schedule, name: str, loops: list[str]) -> list[str]:
 def cooperate(s: Schedule, name: str, group: str, machine: Machine, threads: int, axis: LoopKind, tail: str | None = None) -> None:
     """The sums of a block inside of loop `group` are shared by so many threads along `axis`; the block's own output loops go to the other axis.
 
-    Partial sums meet in shared memory. Along x they lie side by side; along y the outputs do.
+    Along x partial sums lie side by side, and threads of a warp hand theirs to each other, if they can; along y the outputs do.
     """
     other: LoopKind = "threadIdx.y" if axis == "threadIdx.x" else "threadIdx.x"
     last = axis == "threadIdx.x"
@@ -243,14 +251,19 @@ def cooperate(s: Schedule, name: str, group: str, machine: Machine, threads: int
     k = reduce[0] if len(reduce) == 1 else s.fuse(*reduce)
     n = int_const(s.loop(k).extent)
     beside = max(1, most_threads(machine, grid_of(machine).threads) // threads)
-    _, mine = s.split(k, [None, threads if n is None else min(threads, n)])
+    warps = last and shuffles(machine, access.target(s.block(name)).buffer.dtype, threads)
+    _, mine = s.split(k, [None, threads if n is None or warps else min(threads, n)])
     left = access.extent(s.loop(mine))
     if left > 1:
         part = s.rfactor(name, mine, last)
         partial = access.target(s.block(part)).buffer.name
         if group not in s.loops(name):
             s.reverse_compute_at(name, group)
-        _level(s, part, group, partial, [mine], machine, axis, other, beside)
+        if warps:
+            _by_warps(s, name, part, group, mine, machine, beside)
+            left = 1
+        else:
+            _level(s, part, group, partial, [mine], machine, axis, other, beside)
         fan = _fan(left)
         while left > fan:
             kk = s.loops(name)[-1]
@@ -262,7 +275,43 @@ def cooperate(s: Schedule, name: str, group: str, machine: Machine, threads: int
     if reduce:
         s.reorder(*outputs, *reduce)
         in_register(s, name, reduce[0], tail)
+    else:
+        take_in(s, tail)
     share(s, name, outputs, beside, other)
+
+
+def shuffles(machine: Machine, dtype: DType, threads: int) -> bool:
+    """Whether so many threads beside each other add up values of a type by handing them to each other: words of 32 bits, which every language shuffles."""
+    return "shuffle" in machine.features and grid_of(machine).warp > 1 and dtype.bytes == 4 and threads > 1 and threads & (threads - 1) == 0
+
+
+def _by_warps(s: Schedule, name: str, part: str, group: str, mine: str, machine: Machine, beside: int) -> None:
+    """Partial sums in registers of their threads, which a warp adds up without leaving them: each of its threads has the whole in the end. The warps' sums are
+    what is left for `name`, in shared memory."""
+    threads, warp = access.extent(s.loop(mine)), grid_of(machine).warp
+    outputs, reduce = _inside(s, part, group)
+    outputs = [x for x in outputs if x != mine]
+    s.reorder(*outputs, mine, *reduce)
+    s.set_scope(part, "register")
+    s.compact_buffer(access.target(s.block(part)).buffer.name)
+    if reduce:
+        s.decompose_reduction(part, reduce[0])
+    share(s, part, [mine], threads)
+    share(s, part, outputs, beside, "threadIdx.y")
+    folded, lane = name, s.loops(name)[-1]
+    if threads > warp:
+        own, lane = s.split(lane, [None, warp])
+        folded = s.rfactor(name, own, True)
+    levels = s.butterfly(folded, lane)
+    if folded != name:
+        s.compute_inline(folded)
+    for level in levels:
+        s.set_scope(level, "shared" if level == levels[-1] else "register")
+        s.compact_buffer(level)
+        inner = s.loops(level)[s.loops(level).index(group) + 1 :]
+        lanes = inner[-2:] if threads > warp else inner[-1:]
+        share(s, level, lanes, threads)
+        share(s, level, inner[: -len(lanes)], beside, "threadIdx.y")
 
 
 def _fan(partial: int) -> int:
