@@ -78,7 +78,7 @@ def conv_transpose(c: Context) -> Value:
     return add_bias(c, c(ops.ConvTranspose(strides, pads, dilations, extra, c.integer("group", 1)), x, w), c.optional(2))
 
 
-def _pool(c: Context, x: Value) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]:
+def pool(c: Context, x: Value) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]:
     """Kernel, strides, pads, dilations and ceil_mode of a pool."""
     kernel = c.integers("kernel_shape") or ()
     strides, dilations = c.integers("strides") or (1,) * len(kernel), c.integers("dilations") or (1,) * len(kernel)
@@ -88,21 +88,21 @@ def _pool(c: Context, x: Value) -> tuple[tuple[int, ...], tuple[int, ...], tuple
 @onnx_op("AveragePool")
 def average_pool(c: Context) -> Value:
     x = c.value(0)
-    return c(ops.AveragePool(*_pool(c, x), c.flag("count_include_pad")), x)  # type: ignore[no-any-return]
+    return c(ops.AveragePool(*pool(c, x), c.flag("count_include_pad")), x)  # type: ignore[no-any-return]
 
 
 @onnx_op("LpPool")
 def lp_pool(c: Context) -> Value:
     x = c.value(0)
-    return c(ops.LpPool(*_pool(c, x), c.integer("p", 2)), x)  # type: ignore[no-any-return]
+    return c(ops.LpPool(*pool(c, x), c.integer("p", 2)), x)  # type: ignore[no-any-return]
 
 
 @onnx_op("MaxPool")
 def max_pool(c: Context) -> Any:
     x = c.value(0)
     if len(c.node.output) > 1 and c.node.output[1]:
-        return c(ops.MaxPoolWithIndices(*_pool(c, x), c.flag("storage_order")), x)
-    return c(ops.MaxPool(*_pool(c, x)), x)
+        return c(ops.MaxPoolWithIndices(*pool(c, x), c.flag("storage_order")), x)
+    return c(ops.MaxPool(*pool(c, x)), x)
 
 
 @onnx_op("MaxUnpool")

@@ -1,0 +1,143 @@
+"""Operators of com.microsoft that quantizers write: what they compute between 8 bits and 8 bits is spelled out between dequantisation and quantisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft import ops
+from weft.graph.nodes import Value
+from weft_onnx.converters.network import pool
+from weft_onnx.converters.quantization import dequantize, quantize
+from weft_onnx.importer import Context
+from weft_onnx.registry import onnx_op
+
+DOMAIN = "com.microsoft"
+onnx_op("QuantizeLinear", domain=DOMAIN)(quantize)
+onnx_op("DequantizeLinear", domain=DOMAIN)(dequantize)
+
+
+def operand(c: Context, k: int, axis: int = 0) -> Value:
+    """Operands k, k + 1 and k + 2: integers, their scale and their zero point, as the floats that they stand for."""
+    return c(ops.Dequantize(axis), c.value(k), c.value(k + 1), c.optional(k + 2))  # type: ignore[no-any-return]
+
+
+def quantised(c: Context, value: Value, k: int, to: dt.DType) -> Value:
+    """Floats by the scale and the zero point that are operands k and k + 1."""
+    zero = c.optional(k + 1)
+    return c(ops.Quantize(to if zero is None else zero.dtype), value, c.value(k), zero)  # type: ignore[no-any-return]
+
+
+@onnx_op("QLinearAdd", "QLinearMul", domain=DOMAIN)
+def binary(c: Context) -> Value:
+    op = ops.Add() if c.op_type == "QLinearAdd" else ops.Multiply()
+    return quantised(c, c(op, operand(c, 0), operand(c, 3)), 6, c.value(0).dtype)
+
+
+@onnx_op("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", domain=DOMAIN)
+def unary(c: Context) -> Value:
+    op: Any = {"QLinearSigmoid": ops.Sigmoid(), "QLinearLeakyRelu": ops.LeakyRelu(c.real("alpha", 0.01)), "QLinearSoftmax": ops.Softmax(c.integer("axis", -1))}
+    x = operand(c, 0)
+    if c.op_type == "QLinearSoftmax" and c.integer("opset", 13) < 13 and c.integer("axis", -1) % len(x.shape) != len(x.shape) - 1:
+        raise c.unsupported("an axis that is not the last, before operator set 13")
+    return quantised(c, c(op[c.op_type], x), 3, c.value(0).dtype)
+
+
+@onnx_op("QLinearAveragePool", "QLinearGlobalAveragePool", domain=DOMAIN)
+def average(c: Context) -> Value:
+    x = operand(c, 0)
+    last = c.flag("channels_last")
+    n = len(x.shape)
+    x = c.transpose(x, (0, n - 1, *range(1, n - 1))) if last else x
+    if c.op_type == "QLinearGlobalAveragePool":
+        y = c.mean(x, range(2, n))
+    else:
+        y = c(ops.AveragePool(*pool(c, x), c.flag("count_include_pad")), x)
+    y = c.transpose(y, (0, *range(2, n), 1)) if last else y
+    return quantised(c, y, 3, c.value(0).dtype)
+
+
+@onnx_op("QLinearReduceMean", domain=DOMAIN)
+def reduce_mean(c: Context) -> Value:
+    axes, x = c.integers("axes"), operand(c, 0)
+    return quantised(c, c(ops.ReduceMean(axes, c.flag("keepdims", True)), x), 3, c.value(0).dtype)
+
+
+@onnx_op("QLinearConcat", domain=DOMAIN)
+def concat(c: Context) -> Value:
+    parts = [operand(c, k) for k in range(2, c.count, 3)]
+    return quantised(c, c.concat(parts, c.integer("axis")), 0, c.value(2).dtype)
+
+
+@onnx_op("QLinearWhere", domain=DOMAIN)
+def where(c: Context) -> Value:
+    return quantised(c, c(ops.Where(), c.value(0), operand(c, 1), operand(c, 4)), 7, c.value(1).dtype)
+
+
+@onnx_op("QGemm", domain=DOMAIN)
+def gemm(c: Context) -> Value:
+    """The bias is an integer in units of alpha·a_scale·b_scale. Without a scale of the result it is of floats."""
+    a, b, bias = operand(c, 0), operand(c, 3, axis=0 if c.flag("transB") else 1), c.optional(6)
+    a = c.transpose(a, (1, 0)) if c.flag("transA") else a
+    b = c.transpose(b, (1, 0)) if c.flag("transB") else b
+    y, alpha = c(ops.MatMul(), a, b), c.real("alpha", 1.0)
+    if bias is not None:
+        y = c.add(y, c(ops.Dequantize(len(bias.shape) - 1), bias, c.mul(c.reshape(c.value(1), ()), c.value(4))))
+    y = y if alpha == 1 else c.mul(y, alpha)
+    return y if c.optional(7) is None else quantised(c, y, 7, c.value(0).dtype)
+
+
+@onnx_op("MatMulIntegerToFloat", domain=DOMAIN)
+def matmul_to_float(c: Context) -> Value:
+    """Operands A, B, their scales, their zero points, and a bias of floats; the last three are optional."""
+    total = c(ops.MatMulInteger(), c.value(0), c.value(1), c.optional(4), c.optional(5))
+    return _scaled(c, total, c.mul(c.value(2), c.value(3)), c.optional(6))
+
+
+@onnx_op("DynamicQuantizeMatMul", domain=DOMAIN)
+def dynamic_matmul(c: Context) -> Value:
+    """Operands A of floats, quantised by their own range, B, its scale and zero point, and a bias of floats; the last two are optional."""
+    x, scale, zero = c(ops.DynamicQuantize(), c.value(0))
+    total = c(ops.MatMulInteger(), x, c.value(1), zero, c.optional(3))
+    return _scaled(c, total, c.mul(scale, c.value(2)), c.optional(4))
+
+
+def _scaled(c: Context, total: Value, scale: Value, bias: Value | None) -> Value:
+    y = c.mul(c.cast(total, scale.dtype), scale)
+    return y if bias is None else c.add(y, bias)
+
+
+@onnx_op("MatMulNBits", domain=DOMAIN)
+def matmul_n_bits(c: Context) -> Value:
+    """A · Bᵀ, B [N, K] of 4 or 8 bits in blocks along K, each with a scale and a zero point: packed from the low bits on, [N, K/block, bytes]."""
+    x, packed, scales = c.value(0), c.constant(1), c.value(2)
+    k, n, bits, block = c.integer("K"), c.integer("N"), c.integer("bits", 4), c.integer("block_size")
+    if bits not in (4, 8) or packed is None:
+        raise c.unsupported(f"weights of {bits} bits" if packed is not None else "weights that are not constant")
+    if c.count > 4 and c.optional(4) is not None:
+        raise c.unsupported("g_idx, columns in another order")
+    blocks = -(-k // block)
+    zeros = c.optional(3)
+    points: Value | None
+    if zeros is not None and zeros.dtype.is_float:
+        raise c.unsupported("zero points of floats")
+    if zeros is None:
+        points = c.builder.constant(np.full((n, blocks), 1 << (bits - 1), np.uint8), "zero")
+    else:
+        data = c.constant(3)
+        if data is None:
+            raise c.unsupported("zero points that are not constant")
+        points = c.builder.constant(_unpacked(data.reshape(n, -1), bits)[:, :blocks], "zero")
+    weights = c.builder.constant(_unpacked(packed.reshape(n, -1), bits)[:, :k], "weights")
+    real = c(ops.Dequantize(1, block), weights, c.reshape(scales, (n, blocks)), points)
+    y = c(ops.MatMul(), x, c.transpose(real, (1, 0)))
+    bias = c.optional(5) if c.count > 5 else None
+    return y if bias is None else c.add(y, bias)
+
+
+def _unpacked(data: Any, bits: int) -> Any:
+    """[N, bytes] as [N, numbers] of uint8."""
+    data = np.asarray(data).view(np.uint8)
+    return np.ascontiguousarray(data if bits == 8 else np.stack([data & 15, data >> 4], -1).reshape(data.shape[0], -1))
