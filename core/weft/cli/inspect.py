@@ -32,15 +32,20 @@ def inspect(
     target: TargetOption = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
+    html_file: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Where to write everything as one page, with times of runs.")] = None,
 ) -> None:
     """Shows what a compilation does, or an archive.
 
     Without --stage: the stages, and the kernels with their schedule rules and why other rules declined; where nodes are placed, also where each
-    goes and why not elsewhere; of an archive what it holds.
+    goes and why not elsewhere; of an archive what it holds. With --html the model is also run, for about a second, and its kernels are timed.
     """
     from weft.cli.opening import is_archive
 
+    if html_file is not None and (stage, kernel, region) != (None, None, None):
+        raise InputError("--html shows every stage, kernel and region", hint="leave out --stage, --kernel and --region")
     if is_archive(model):
+        if html_file is not None:
+            raise InputError(f"{model} is compiled already, without what led there", hint="give the model that it was compiled from")
         _inspect_archive(model, stage)
         return
     from weft.cli.terminal import Progress
@@ -62,7 +67,17 @@ def inspect(
         else:
             inspection = inspect_graph(graph, resolved[0], stage, kernel, progress.on_stage)
             require_kernel([inspection], kernel)
-    if mixed(resolved):
+    if html_file is not None:
+        from weft.cli.bench import write
+        from weft.cli.inspect_report import collect, measure, page
+
+        regions = placed.regions if mixed(resolved) else {"": inspection}
+        measured = measure(model, resolved, frontend, sizes)
+        with Progress("inspecting") as progress:
+            progress.show("drawing")
+            write(html_file, page(collect(model, target or "llvm", graph, regions, placed if mixed(resolved) else None, measured)))
+        typer.echo(f"{html_file}: {graph.name}" + (f"; no times: {measured['unmeasured']}" if "unmeasured" in measured else ""))
+    elif mixed(resolved):
         print_placed(placed, stage, region)
     elif stage is None:
         print_summary(inspection)
@@ -76,9 +91,15 @@ class Inspection:
 
     compilation: Compilation
     graph: Graph
+    grouped: Graph | None = None
     plan: MemoryPlan | None = None
-    uses: Counter[str] = field(default_factory=Counter)
+    kernel_of: dict[int, str] = field(default_factory=dict)  # by the group's number in `grouped`
     text: str = ""
+
+    @property
+    def uses(self) -> Counter[str]:
+        """How many groups a kernel computes."""
+        return Counter(self.kernel_of.values())
 
 
 def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, kernel: str | None, on_stage: OnStage | None = None) -> Inspection:
@@ -101,7 +122,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     if stage == "load":
         found.text = str(graph)
         return found
-    grouped = compilation.optimize(graph)
+    grouped = found.grouped = compilation.optimize(graph)
     if stage in compilation.graphs:
         found.text = str(compilation.graphs[stage])
         return found
@@ -109,7 +130,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     if stage == "plan":
         found.text = plan_text(found.plan)
         return found
-    kernels = _kernels(compilation, grouped, found.uses)
+    kernels = _kernels(compilation, grouped, found.kernel_of)
     if stage is not None:
         kernels = select_kernels(kernels, kernel)
     texts = []
@@ -147,8 +168,8 @@ def stages(resolved: ResolvedTarget) -> list[str]:
     return ["load", *pass_names(resolved.graph_passes()), "lower_group", "schedule", *loop_stages, SOURCE, "plan"]
 
 
-def _kernels(compilation: Compilation, grouped: Graph, uses: Counter[str]) -> list[Kernel]:
-    """Every distinct kernel, lowered to its naive program, and how many groups use it."""
+def _kernels(compilation: Compilation, grouped: Graph, kernel_of: dict[int, str]) -> list[Kernel]:
+    """Every distinct kernel, lowered to its naive program; `kernel_of` gets the name of each group's."""
     from weft.compilation import Kernel, kernel_name
     from weft.graph.group import Group, kernel_text
     from weft.kernel_cache import KernelCache
@@ -156,7 +177,7 @@ def _kernels(compilation: Compilation, grouped: Graph, uses: Counter[str]) -> li
 
     store = KernelCache(compilation.target.fingerprint, enabled=False)
     by_text: dict[str, str] = {}
-    for node in grouped.nodes:
+    for number, node in enumerate(grouped.nodes):
         if not isinstance(node.op, Group) or node.op.view:
             continue
         text = kernel_text(node.op.body)
@@ -165,7 +186,7 @@ def _kernels(compilation: Compilation, grouped: Graph, uses: Counter[str]) -> li
                 naive = lower_group(node.op.body, "kernel")
                 by_text[text] = name = kernel_name(node, store.key(naive))
             compilation.kernels.setdefault(name, Kernel(name, replace(naive, name=name)))
-        uses[by_text[text]] += 1
+        kernel_of[number] = by_text[text]
     return list(compilation.kernels.values())
 
 
