@@ -15,6 +15,7 @@ from weft.loop.parser import parse_program
 from weft.runtime.cache import Cache
 from weft.runtime.device import Slice, Started
 from weft_gpu.image import Kernel, Launch, pack
+from weft_opencl.codegen import OpenclCodegen
 from weft_opencl.device import OpenclDevice
 from weft_opencl.devices import Found, has_float64, has_int64_atomics
 from weft_opencl.dialect import dialect
@@ -255,3 +256,34 @@ def test_atomic_updates_lose_nothing(device: OpenclDevice, dtype: str) -> None:
         groups = x.reshape(4, 64)
         np.testing.assert_array_equal(of_all, [function([*groups[:, r::3].ravel(), 40]) for r in range(3)])
         np.testing.assert_array_equal(of_groups, [[function([*g[r::3], *([g[r]] if name == "sum" else [])]) for r in range(3)] for g in groups])
+
+
+def test_launches_of_many_buffers_get_a_table(device: OpenclDevice) -> None:
+    """Of twenty memories, results among those that are copied and among those that are not; a buffer that others overlap."""
+    count = 40
+    inputs = ", ".join(f"x{k}: float32[n]" for k in range(count))
+    total = " + ".join(f"x{k}[b*64 + t]" for k in range(count))
+    text = TWICE.replace("x: float32[n]", inputs).replace("(y: float32[n])", "(y: float32[n], z: float32[n])")
+    program = parse_program(text.replace("x[b*64 + t]*2.0f32", f"{total} z[b*64 + t] = x{count - 1}[b*64 + t]"))
+    found = {}
+    for most in (2048, 512):
+        code = OpenclCodegen(dialect(False), most).compile(program)
+        found[most] = Kernel.from_bytes(code.object, "twice")
+    assert b"weft_at" in found[512].launches[0].code and b"weft_at" not in found[2048].launches[0].code
+    n = 100
+    x = np.random.default_rng(0).integers(0, 9, (count, n)).astype(np.float32)
+    memories = [device.reserve(2048) for _ in range(20)]
+    pieces = [Slice(memories[k // 2], 512 * (k % 2), n * 4) for k in range(count)]
+    for piece, row in zip(pieces, x):
+        device.write(piece, row)
+    for results in ((Slice(memories[0], 1024, n * 4), Slice(memories[-1], 1024, n * 4)), (pieces[3], pieces[-2])):
+        for most in found:
+            for piece, row in zip(pieces, x):
+                device.write(piece, row)
+            module = device.load(*pack({"twice": found[most].to_bytes()}))
+            device.launch(module, "twice", [*pieces, *results], [n])
+            for piece, expected in zip(results, (x.sum(0), x[-1])):
+                got = np.empty(n, np.float32)
+                device.read(piece, got)
+                np.testing.assert_array_equal(got, expected)
+            device.launch(module, "twice", [*pieces, *results], [0])

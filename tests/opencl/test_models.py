@@ -14,7 +14,7 @@ from weft.errors import ExecutionError, UnsupportedError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.mixed import MixedCompilation
-from weft.ops import Add, CountNonZero, MatMul, NonZero, Relu
+from weft.ops import Add, Concat, CountNonZero, MatMul, NonZero, Relu
 from weft.pipeline import resolve_targets
 from weft.runtime.device import open_device
 from weft.runtime.plan import Copy, DeviceCall
@@ -86,3 +86,19 @@ def test_a_model_larger_than_the_memory_is_refused_and_the_next_call_works(monke
     assert "bytes are wanted, 0 of 0 are free" in str(caught.value)
     monkeypatch.undo()
     assert executable.run({"x": x})["y"].shape == (4, 10)
+
+
+@pytest.mark.parametrize("count", [61, 62, 63, 70])
+def test_kernels_of_more_buffers_than_a_device_takes_arguments(count: int) -> None:
+    """One after another and added up: one kernel each, whose buffers are memories of their own, or parts of the arena."""
+    g = GraphBuilder("many")
+    xs = [g.input(f"x{k}", tensor_type("float32", (1 + k % 3, Var("n")))) for k in range(count)]
+    g.output(g.add(Concat(0), *xs), "joined")
+    g.output(g.add(Concat(0), *(g.add(Relu(), x) for x in xs)), "positive")
+    executable = weft.compile(g.build(), target="opencl", cache=False)
+    for n in (7, 0, 130):
+        arrays = {f"x{k}": np.random.default_rng(k).standard_normal((1 + k % 3, n)).astype(np.float32) for k in range(count)}
+        joined = np.concatenate(list(arrays.values()))
+        results = executable.run(arrays)
+        np.testing.assert_array_equal(results["joined"], joined)
+        np.testing.assert_array_equal(results["positive"], np.maximum(joined, 0))

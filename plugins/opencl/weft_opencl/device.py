@@ -27,7 +27,8 @@ from weft.runtime.device import Device, Memory, Slice, Started, blamed
 from weft.runtime.threads import available_threads
 from weft_gpu.image import Launch, unpack
 from weft_gpu.launch import grid_of
-from weft_opencl.devices import Found, build_options, grid, keeps_programs
+from weft_opencl.devices import BASES, Found, build_options, grid, keeps_programs
+from weft_opencl.table import Table
 
 _COMPILERS = 8
 """Threads that wait for the driver's compiler, at most."""
@@ -196,7 +197,7 @@ class OpenclDevice(Device):
         except cl.Error:
             raise ExecutionError(f"the program of kernel '{kernel}' has no '{launch.symbol}'", hint="compile the model again") from None
         wanted, given = found.num_args, 2 * len(launch.buffers) + len(launch.dims)
-        if wanted != given:
+        if wanted not in (given, _by_table(launch)):
             raise ExecutionError(f"'{launch.symbol}' of kernel '{kernel}' takes {wanted} arguments, its launch has {given}", hint="compile the model again")
         return _Loaded(launch, program, found)
 
@@ -211,11 +212,16 @@ class OpenclDevice(Device):
         groups = grid_of(launch, dims, self.limits, kernel)
         if groups is None:
             return None
+        sizes = [np.int64(dims[d]) for d in launch.dims]
+        size = tuple(n * t for n, t in zip(groups, launch.group))
+        if own.num_args == _by_table(launch):
+            table = Table.of(self.context, [buffers[b] for b in launch.buffers], self.reserve)
+            own.set_args(*sizes, *table.arguments)
+            return lambda: table.enqueue(self.queue, lambda: cl.enqueue_nd_range_kernel(self.queue, own, size, launch.group))
         arguments: list[Any] = []
         for b in launch.buffers:
             arguments += [buffers[b].memory.handle, np.uint64(buffers[b].offset)]
-        own.set_args(*arguments, *(np.int64(dims[d]) for d in launch.dims))
-        size = tuple(n * t for n, t in zip(groups, launch.group))
+        own.set_args(*arguments, *sizes)
         return lambda: cl.enqueue_nd_range_kernel(self.queue, own, size, launch.group)
 
     def launch(self, module: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> None:
@@ -263,6 +269,11 @@ class OpenclDevice(Device):
                 found.append((kernel, last, last))
         self._events = None if self._events is None else []
         return found
+
+
+def _by_table(launch: Launch) -> int:
+    """How many arguments a kernel has that takes its buffers by a table: an odd number more than dims. One that takes each buffer has an even number more."""
+    return len(launch.dims) + BASES + 1
 
 
 def _together(texts: Sequence[_Text]) -> list[list[_Text]]:

@@ -17,6 +17,8 @@ INSTALL = (
     "install the OpenCL driver of your device; for this machine's processor `apt-get install pocl-opencl-icd`, or without root `apt-get download` and "
     "`dpkg -x` it and libpocl2, and let OCL_ICD_VENDORS name the folder of its .icd file"
 )
+BASES = 8
+"""Buffers that a kernel takes which gets the others by a table of places in them; see `table`."""
 _KINDS = ("GPU", "ACCELERATOR", "CUSTOM", "CPU")  # in the order in which they are chosen
 
 

@@ -9,9 +9,11 @@ the language's own that its specification bounds by 4 units in the last place. T
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 
 from weft.codegen.c_family import Dialect
+from weft_opencl.devices import BASES
 
 _TYPES = {
     "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar", "uint16": "ushort", "uint32": "uint",
@@ -114,3 +116,17 @@ def dialect(float64: bool = True, float16: bool = False, int64_atomics: bool = F
         spaces={"global": "__global", "shared": "__local", "local": "__private", "register": "__private"},
         reserved=frozenset(_WORDS),
     )  # fmt: skip
+
+
+def by_table(dialect: Dialect, buffers: int) -> Dialect:
+    """The language of a kernel with more buffers than a device takes arguments: it gets `BASES` of them, and a table of each buffer's base and offset in it."""
+    chosen = "".join(f"(k) == {k} ? weft_base_{k} : " for k in range(BASES - 1))
+    place = f"WEFT_BASE(weft_at[{{index}}]) + weft_at[{buffers} + {{index}}]"
+    return replace(
+        dialect,
+        header=(*dialect.header, f"#define WEFT_BASE(k) ({chosen}weft_base_{BASES - 1})"),
+        buffer="",
+        buffer_entry=f"__global {{const}}{{type}} *const {{name}} = (__global {{const}}{{type}} *)({place});",
+        more_parameters=(*(f"__global uchar *weft_base_{k}" for k in range(BASES)), "__global const ulong *weft_at", *dialect.more_parameters),
+        reserved=dialect.reserved | {"WEFT_BASE"},
+    )

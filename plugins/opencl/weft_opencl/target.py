@@ -76,9 +76,9 @@ class OpenclTarget(TargetKind):
         return dialect("float64" in has, "float16" in has, "int64_atomics" in has)
 
     def codegen(self, target: Target) -> Codegen:
-        from weft_gpu.codegen import GpuCodegen
+        from weft_opencl.codegen import OpenclCodegen
 
-        return GpuCodegen(self.dialect(target), machine=self.machine(target))
+        return OpenclCodegen(self.dialect(target), int(self._device(target).device.max_parameter_size), self.machine(target))
 
     def image(self, target: Target, kernels: Mapping[str, KernelCode]) -> NativeCode:
         from weft.runtime.executable import NativeCode
