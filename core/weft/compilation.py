@@ -20,7 +20,7 @@ from weft.errors import LoweringError, ScheduleError, ScheduleWarning
 from weft.expr.nodes import Expr
 from weft.graph.assumptions import assumptions
 from weft.graph.group import Group, kernel_text
-from weft.graph.nodes import Graph, Node
+from weft.graph.nodes import Graph, Node, OptionalType, SequenceType, TensorType, Type
 from weft.hooks import StageReport
 from weft.kernel_cache import KernelCache
 from weft.loop.nodes import Program
@@ -31,7 +31,7 @@ from weft.passes.pipeline import GraphPass, run_passes
 from weft.passes.plan_memory import MemoryPlan, plan_memory
 from weft.plugins import host
 from weft.runtime.executable import Executable, NativeCode
-from weft.runtime.plan import Native, TensorInfo
+from weft.runtime.plan import Native, ObjectInfo, TensorInfo
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.scopes import exceeds_grid, overflow
@@ -283,6 +283,17 @@ class Segment:
 def tensor_info(name: str, dtype: DType, dims: Sequence[Expr | int]) -> TensorInfo:
     """A value as a manifest has it."""
     return TensorInfo(name, dtype.name, tuple(_dim(d) for d in dims))
+
+
+def value_info(name: str, type: Type) -> TensorInfo:
+    """A value of any type as a manifest has it."""
+    if isinstance(type, TensorType):
+        return tensor_info(name, type.dtype, type.shape)
+    within: list[str] = []
+    while isinstance(type, (SequenceType, OptionalType)):
+        within.append("sequence" if isinstance(type, SequenceType) else "optional")
+        type = type.element
+    return ObjectInfo(name, type.dtype.name, (), tuple(within), type.rank)
 
 
 @contextmanager

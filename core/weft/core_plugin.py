@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 @hookimpl
 def operators() -> Sequence[type[Operator]]:
-    from weft.ops import ALL_OPERATORS
+    from weft.ops import ALL_OPERATORS, HOST_OPERATORS
 
-    return list(ALL_OPERATORS)
+    return [*ALL_OPERATORS, *HOST_OPERATORS]

@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.assemble import stored_bytes
 from weft.codegen.base import THREADS
-from weft.compilation import Compilation, tensor_info, without_collector
+from weft.compilation import Compilation, value_info, without_collector
 from weft.errors import GraphError, PluginError, UnsupportedError, WeftError
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Const, Expr, free_vars, substitute
@@ -19,21 +19,23 @@ from weft.graph.assumptions import assumptions
 from weft.graph.group import kernel_text
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.region import Region
+from weft.graph.rewrite import copy_graph
 from weft.loop.work import count_work
 from weft.lower.lower import lower_group
 from weft.lower.offers import alone, offer_by_rules
-from weft.ops import Identity
+from weft.ops import HostIdentity, Identity, If, Loop
 from weft.ops.attention import ScaledDotProductAttention
+from weft.ops.host import HostOperator
 from weft.ops.recurrent import Recurrence
 from weft.passes.capabilities import Capabilities
 from weft.passes.decompose import decompose
 from weft.passes.drop_checks import drop_checks
 from weft.passes.pipeline import SHARED, GraphPass, run_passes
-from weft.passes.place import TYPICAL, Offers, Placement, Refuse, Take, bytes_of, place
+from weft.passes.place import STEP, TYPICAL, Offers, Placement, Refuse, Take, bytes_of, is_numeric, is_step, place
 from weft.plugins import host
 from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.formulas import formula
-from weft.runtime.plan import HOST, Condition, Copy, DataSymbol, DeviceCall, Launch, Place, Step
+from weft.runtime.plan import HOST, Branch, Condition, Copy, DataSymbol, DeviceCall, HostCall, Launch, Place, Plan, Repeat, Step
 
 if TYPE_CHECKING:
     from weft.machine import Machine
@@ -124,6 +126,8 @@ class MixedCompilation:
             return found
         known: dict[str, Take | Refuse] = {}
         for node in graph.nodes:
+            if is_step(node):
+                continue
             text = kernel_text(alone(node))
             if text not in known:
                 with target.blame(f"to say whether it takes {type(node.op).__name__}"):
@@ -220,7 +224,8 @@ def _own_results(graph: Graph) -> Graph:
     for k, value in enumerate(graph.outputs):
         if id(value) in taken or value.producer is None:
             copy = Value(graph.output_names[k], value.type)
-            graph.nodes.append(Node(Identity(), (value,), (copy,), value.producer.names if value.producer is not None else ()))
+            op = Identity() if is_numeric(value) else HostIdentity()
+            graph.nodes.append(Node(op, (value,), (copy,), value.producer.names if value.producer is not None else ()))
             graph.outputs[k] = value = copy
         taken.add(id(value))
     results = {id(v) for v in graph.outputs}
@@ -237,27 +242,39 @@ def _own_results(graph: Graph) -> Graph:
 class _Plan:
     """The steps so far, and where values are."""
 
-    def __init__(self, compilation: MixedCompilation) -> None:
+    def __init__(self, compilation: MixedCompilation, around: _Plan | None = None) -> None:
         self.compilation = compilation
         self.by_kind = {t.target.kind: t for t in compilation.targets}
         self.steps: list[Step] = []
-        self.code: dict[str, NativeCode] = {}
-        self.constants: dict[str, Any] = {}
-        self.stored: dict[tuple[int, str], tuple[str, Any]] = {}  # (its data, layout) → name, and the data, which stay the only ones of this id
         self.there: dict[str, list[str]] = {}  # value → places, the first is where it was made
-        self.arenas: list[str] = []
+        # What plans of one executable share.
+        self.code: dict[str, NativeCode] = around.code if around else {}
+        self.constants: dict[str, Any] = around.constants if around else {}
+        # (its data, layout) → name, and the data, which stay the only ones of this id
+        self.stored: dict[tuple[int, str], tuple[str, Any]] = around.stored if around else {}
+        self.arenas: list[str] = around.arenas if around else []
+        self.plans: list[Plan] = around.plans if around else []
+        self.prefix: str = f"{around.prefix}{len(around.steps)}." if around else ""  # of the names of sections
 
-    def add(self, number: int, node: Node) -> None:
+    def add(self, number: int, node: Node, whole: bool = False) -> None:
+        """The steps of a region; `whole`: it has been through no pass yet."""
         region = node.op
         assert isinstance(region, Region)
+        if region.target == STEP:
+            for v in node.inputs:
+                if v is not None:
+                    self.bring(v.name, HOST)
+            self.alone(region.body)
+            self.there.update({v.name: [HOST] for v in node.outputs})
+            return
         target = self.by_kind[region.target]
-        extra = [p for p in self.compilation.extra if p.after and p.after not in SHARED]
+        extra = [p for p in self.compilation.extra if whole or (p.after and p.after not in SHARED)]
         one = Compilation(target, extra, self.compilation.on_stage, self.compilation.cache)
         one.dumped = self.compilation.regions[-1].dumped if self.compilation.regions else 0  # files are numbered through
         self.compilation.regions.append(one)
         place = HOST if target.native else target.device
         inputs, outputs = [v.name for v in node.inputs if v is not None], [v.name for v in node.outputs]
-        section = f"{region.target}{number}"
+        section = f"{self.prefix}{region.target}{number}"
         if target.native:
             for name in inputs:
                 self.bring(name, HOST)
@@ -274,6 +291,78 @@ class _Plan:
                 self.bring(name, place)
             self.steps.append(call)
         self.there.update({name: [place] for name in outputs})
+
+    def alone(self, body: Graph) -> None:
+        """A region of one node, which is a step by itself.
+
+        Raises:
+            UnsupportedError: it is none, and yet works on what no kernel works on.
+        """
+        (node,) = body.nodes
+        op, used = node.op, {v.name for v in body.outputs}
+        inputs, outputs = tuple(self._operand(v) for v in node.inputs), tuple(v.name if v.name in used else "" for v in node.outputs)
+        if isinstance(op, If):
+            self.steps.append(Branch(self.plan(op.then), self.plan(op.orelse), inputs, outputs))
+        elif isinstance(op, Loop):
+            course = (op.carried, op.tests, op.item_axes, op.item_backward, op.result_axes, op.result_backward)
+            self.steps.append(Repeat(self.plan(op.body), inputs, outputs, *course))
+        elif isinstance(op, HostOperator):
+            self.steps.append(HostCall(type(op).__name__, inputs, outputs, op.plain()))
+        else:
+            names = f"{node}" + (f"  # {', '.join(sorted(node.names))}" if node.names else "")
+            raise UnsupportedError(f"{type(op).__name__} works on tensors of numbers, not on strings, sequences and optionals", where=names)
+
+    def _operand(self, value: Value | None) -> str:
+        """What a step calls a value: its name, or that of a constant."""
+        if value is None or value.constant is None:
+            return "" if value is None else value.name
+        name, _ = self.stored.setdefault((id(value.constant), "None"), (f"{self.prefix}{len(self.steps)}.{value.name}", value.constant))
+        self.constants.setdefault(name, value.constant)
+        return name
+
+    def plan(self, body: Graph) -> int:
+        """The number of a plan that runs a sub-graph, on the host.
+
+        Raises:
+            UnsupportedError: there is no target for the host.
+        """
+        host_ = self.compilation.targets[-1]
+        if not host_.native:
+            kinds = ", ".join(t.target.kind for t in self.compilation.targets)
+            raise UnsupportedError("control flow is done by the host, for which there is no target", hint=f'name one: "{kinds}, llvm"')
+        c = self.compilation
+        inner = _Plan(MixedCompilation([host_], c.extra, c.on_stage, c.cache), self)
+        body = copy_graph(body)
+        inner.add_all(body)
+        plan = inner.finished(body)
+        self.plans.append(plan)
+        return len(self.plans) - 1
+
+    def add_all(self, graph: Graph) -> None:
+        """Every node of a sub-graph; changes it. One that is wholly numeric is one native step."""
+        _own_results(graph)
+        if any(is_step(n) for n in graph.nodes):
+            placed = self.compilation.place(graph)
+            for number, node in enumerate(placed.nodes):
+                self.add(number, node)
+            graph.nodes, graph.symbols, graph.inputs, graph.outputs = placed.nodes, placed.symbols, placed.inputs, placed.outputs
+            return
+        region = Region(graph, target=self.compilation.targets[-1].target.kind)
+        outputs = [Value(v.name, v.type) for v in graph.outputs]
+        inputs = [Value(v.name, v.type) for v in graph.inputs]
+        self.add(0, Node(region, inputs, outputs), whole=True)
+
+    def finished(self, graph: Graph) -> Plan:
+        """The steps as a plan of its own."""
+        for value in graph.outputs:
+            self.bring(value.name, HOST)
+        made = {n for s in self.steps for n in getattr(s, "outputs", ())}
+        known = {v.name for v in (*graph.inputs, *graph.outputs)}
+        between = tuple(value_info(v.name, v.type) for v in graph.values() if v.name in made and v.name not in known)
+        inputs, outputs = (tuple(value_info(v.name, v.type) for v in vs) for vs in (graph.inputs, graph.outputs))
+        whole = len(self.steps) == 1 and self.steps[0].kind == "native"
+        symbols = () if whole else tuple(DataSymbol(name, s.value.name, s.index) for name, s in graph.symbols.items())
+        return Plan(inputs, outputs, tuple(self.steps), between if not whole else (), symbols)
 
     def constant(self, one: Compilation, section: str, value: Value, packed: Any) -> str:
         """The name of a constant in the plan; what several sections read alike of the model's is there once."""
@@ -343,10 +432,11 @@ class _Plan:
         return Executable.build(
             name=graph.name,
             target=", ".join(t.description for t in targets),
-            inputs=[tensor_info(v.name, v.dtype, v.shape) for v in graph.inputs],
-            outputs=[tensor_info(v.name, v.dtype, v.shape) for v in graph.outputs],
-            values=[tensor_info(v.name, v.dtype, v.shape) for v in between],
+            inputs=[value_info(v.name, v.type) for v in graph.inputs],
+            outputs=[value_info(v.name, v.type) for v in graph.outputs],
+            values=[value_info(v.name, v.type) for v in between],
             symbols=[DataSymbol(name, s.value.name, s.index) for name, s in graph.symbols.items()],
+            plans=self.plans,
             code=self.code,
             steps=self.steps,
             constants=self.constants,

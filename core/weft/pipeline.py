@@ -371,7 +371,7 @@ def compile(
         graph = load(model, frontend=frontend)
     if input_shapes:
         graph = specialize(graph, input_shapes)
-    if mixed(resolved):
+    if mixed(resolved) or has_steps(graph):
         from weft.mixed import MixedCompilation
 
         executable = MixedCompilation(resolved, own, on_stage, cache, strict).run(graph)
@@ -444,6 +444,13 @@ def load_cached(path: Path) -> Executable | None:
 def mixed(targets: Sequence[ResolvedTarget]) -> bool:
     """Whether a compilation for these targets makes more than one native segment."""
     return len(targets) > 1 or not targets[0].native
+
+
+def has_steps(graph: Graph) -> bool:
+    """Whether a graph holds what is no kernel: control flow, strings, sequences, optionals."""
+    from weft.passes.place import is_numeric, is_step
+
+    return any(map(is_step, graph.nodes)) or not all(map(is_numeric, graph.inputs))
 
 
 def model_key(

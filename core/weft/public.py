@@ -23,8 +23,8 @@ _FACE = (
     "schedule", "select", "sum", "var",
 )  # fmt: skip
 _OPERATORS = (
-    "activation", "arithmetic", "attention", "bitwise", "checking", "comparison", "contraction", "image", "indexing", "linear_algebra", "loss",
-    "movement", "normalization", "quantization", "recurrent", "reduction", "scanning", "signal", "sorting", "transcendental", "window",
+    "activation", "arithmetic", "attention", "bitwise", "checking", "comparison", "contraction", "control", "host", "image", "indexing", "linear_algebra",
+    "loss", "movement", "normalization", "quantization", "random", "recurrent", "reduction", "scanning", "signal", "sorting", "transcendental", "window",
 )  # fmt: skip
 
 # Methods of a Schedule, whose program is their first argument.
@@ -76,7 +76,9 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.graph.operator": EVERYTHING,
         "weft.graph.layout": EVERYTHING,
         "weft.graph.group": EVERYTHING,
-        "weft.graph.rewrite": ("Replacement", "Rewriter", "attribute_symbols", "copy_graph", "drop_dead", "rewrite", "substitute_symbols"),
+        "weft.graph.rewrite": (
+            "Replacement", "Rewriter", "attribute_symbols", "bound_symbols", "copy_graph", "drop_dead", "mentioned_symbols", "rewrite", "substitute_symbols",
+        ),
         "weft.graph.evaluate": ("evaluate",),
         "weft.graph.printer": ("print_graph",),
         "weft.graph.parser": ("parse_graph",),

@@ -62,6 +62,8 @@ def one_in(count: int, listed: Sequence[tuple[str, str]]) -> list[tuple[str, str
 
 
 def array(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [array(v) for v in value]
     if isinstance(value, onnx.TensorProto):
         return to_array(value)
     return np.asarray(value) if isinstance(value, np.generic) else value
@@ -106,9 +108,20 @@ def check(case: Any, executable: weft.Executable) -> None:
 
 
 def compare(got: Any, want: Any, rtol: float, atol: float) -> None:
+    if want is None or isinstance(want, list):
+        assert type(got) is type(want), f"got {type(got).__name__}, expected {type(want).__name__}"
+        assert want is None or len(got) == len(want), f"got {len(got)} elements, expected {len(want)}"
+        for g, w in zip(got or (), want or ()):
+            compare(g, w, rtol, atol)
+        return
     assert isinstance(got, np.ndarray) and isinstance(want, np.ndarray), f"got {type(got).__name__}, expected {type(want).__name__}"
     assert got.dtype == want.dtype, f"got {got.dtype}, expected {want.dtype}"
     assert got.shape == want.shape, f"got {got.shape}, expected {want.shape}"
+    if got.dtype == object:
+        assert got.tolist() == want.tolist(), f"got {got.tolist()}, expected {want.tolist()}"
+        return
+    if got.dtype.name == "bfloat16":
+        rtol = max(rtol, 2**-6)  # as the suite's own runner does: two units in the last place
     if got.dtype.kind not in "biufc":
         got, want = got.astype(np.float32), want.astype(np.float32)
     np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)

@@ -227,7 +227,7 @@ def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
     refuses(r"'inputs\[0\].shape' should be an integer from 0", lambda m: m["inputs"][0].update(shape=[-1]))
     refuses(r"'inputs\[0\].shape' should be at most 64 dimensions", lambda m: m["inputs"][0].update(shape=[1] * 65))
     refuses(r"'constants\[0\].shape' should be constant", lambda m: m["constants"][0].update(shape=["n"]))
-    refuses(r"'steps\[0\].kind' should be one of native, copy, device, got 'python'", lambda m: m["steps"][0].update(kind="python"))
+    refuses(r"'steps\[0\].kind' should be one of native, copy, device, host, if, loop, got 'python'", lambda m: m["steps"][0].update(kind="python"))
     refuses(r"'sections\[cpu\].entries\[run\]' should be an integer from 0 to", lambda m: m["sections"]["cpu"]["entries"].update(run=1 << 40))
     refuses(r"'sections\[cpu\].sha256' should be 64 hexadecimal digits", lambda m: m["sections"]["cpu"].update(sha256="zz"))
     refuses("has a malformed manifest\n  why: no step gives the output", lambda m: m.update(steps=[]))

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.errors import GraphError, InputError, WeftError, nearest
 from weft.expr.nodes import Const, Expr, Var, free_vars, substitute
-from weft.graph.nodes import Graph, Node, OptionalType, SequenceType, TensorType, Type, Value
+from weft.graph.nodes import Graph, Node, OpenType, OptionalType, SequenceType, TensorType, Type, Value
 from weft.graph.rewrite import concrete
 from weft.tensor.language import Dim
 
@@ -180,11 +180,12 @@ def _fit(graph: Graph, value: Value, type: Type, data: Any) -> Any:
             raise InputError(f"input '{value.name}' takes a {type}, got a {data.__class__.__name__}", where=_signature(graph))
         return [_fit(graph, value, type.element, d) for d in data]
     array = np.asarray(data)
+    rank = type.rank if type.rank is not None else array.ndim
     if array.dtype != type.dtype.numpy and type.dtype.name != "string":
         raise InputError(f"input '{value.name}' takes {type.dtype}, got {array.dtype}", where=_signature(graph), hint="convert it with astype")
-    if array.ndim != type.rank:
-        raise InputError(f"input '{value.name}' takes {type.rank} dimension(s), got {array.ndim}: {list(array.shape)}", where=_signature(graph))
-    for k, (d, n) in enumerate(zip(type.shape, array.shape)):
+    if array.ndim != rank:
+        raise InputError(f"input '{value.name}' takes {rank} dimension(s), got {array.ndim}: {list(array.shape)}", where=_signature(graph))
+    for k, (d, n) in enumerate(zip(() if isinstance(type, OpenType) else type.shape, array.shape)):
         if isinstance(d, int) and d != n:
             raise InputError(f"input '{value.name}' takes {d} at dimension {k}, got {n}", where=_signature(graph))
     return array

@@ -3,7 +3,7 @@
     Graph := name, inputs: Value*, outputs: Value*, nodes: Node* (in order), symbols: name → SymbolSource
     Node  := op: Operator, inputs: (Value | None)*, outputs: Value*, names
     Value := name, type, constant data or none
-    Type  := TensorType(dtype, shape, layout) | SequenceType(element) | OptionalType(element)
+    Type  := TensorType(dtype, shape, layout) | OpenType(dtype, rank) | SequenceType(element) | OptionalType(element)
 
 SSA: a Value is an input, a constant, or the output of exactly one Node. Names of values are unique in a Graph. A dimension is an
 int or an int64 formula over symbols. A symbol is bound by the dimension of an input whose shape holds it as a bare variable, or by
@@ -56,6 +56,17 @@ class TensorType:
 
 
 @dataclass(frozen=True)
+class OpenType:
+    """A tensor of any sizes, which no symbols name: an element of a sequence, or what only a run tells. `rank` None: of any number of dimensions, too."""
+
+    dtype: DType
+    rank: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{'...' if self.rank is None else f'rank {self.rank}'}]"
+
+
+@dataclass(frozen=True)
 class SequenceType:
     element: Type
 
@@ -71,7 +82,7 @@ class OptionalType:
         return f"optional({self.element})"
 
 
-Type: TypeAlias = "TensorType | SequenceType | OptionalType"
+Type: TypeAlias = "TensorType | OpenType | SequenceType | OptionalType"
 
 
 def tensor_type(dtype: object, shape: Iterable[object], layout: Layout | None = None) -> TensorType:
@@ -121,7 +132,7 @@ class Value:
         """The type, which must be a tensor's.
 
         Raises:
-            GraphError: if it is a sequence or an optional.
+            GraphError: if it is a sequence, an optional, or of sizes that no symbols name.
         """
         if not isinstance(self.type, TensorType):
             raise GraphError(f"value '{self.name}' is a {self.type}, a tensor is needed")
@@ -226,6 +237,12 @@ class GraphBuilder:
         self.graph = Graph(name)
         self._taken = _Taken()
         self._names: frozenset[str] = frozenset()
+
+    def inner(self, name: str) -> GraphBuilder:
+        """A builder of a sub-graph, in which no name stands for anything but here."""
+        builder = GraphBuilder(name)
+        builder._taken = self._taken
+        return builder
 
     def unique(self, base: str) -> str:
         """A value name not yet taken, made of `base`."""

@@ -19,7 +19,7 @@ from weft.graph.nodes import TensorType, Type, Value
 if TYPE_CHECKING:
     from weft.expr.nodes import Expr
 
-OpKind = Literal["elementwise", "injective", "reduction", "contraction", "window", "composite", "opaque", "control"]
+OpKind = Literal["elementwise", "injective", "reduction", "contraction", "window", "composite", "opaque", "control", "host"]
 Array = np.ndarray[Any, Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,7 +63,7 @@ class Operator(ABC):
 
     kind: how fusion sees it. elementwise: output element = formula of the input elements at the same (broadcast) index; injective: one
     input element per output element, elsewhere; reduction, contraction, window: as named; composite: only decomposes; opaque: a loop
-    program; control: has sub-graphs.
+    program; control: has sub-graphs; host: no numeric work, a step on the host.
     """
 
     kind: ClassVar[OpKind] = "opaque"

@@ -17,7 +17,7 @@ from weft import dtypes as dt
 from weft.errors import ParseError, WeftError, nearest
 from weft.expr.parser import parse_expr
 from weft.graph.layout import Layout, parse_layout
-from weft.graph.nodes import Graph, Node, OptionalType, SequenceType, SymbolSource, TensorType, Type, Value
+from weft.graph.nodes import Graph, Node, OpenType, OptionalType, SequenceType, SymbolSource, TensorType, Type, Value
 from weft.graph.operator import Operator
 from weft.tensor.language import as_dim
 
@@ -25,6 +25,7 @@ _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
 _IDENTIFIER = re.compile(r"[^\W\d][\w.]*")
 _SYMBOL = re.compile(r"[^\W\d]\w*(?:\.\w+)*|`[^`\n]*`")
 _INTEGER = re.compile(r"-?\d+")
+_RANK = re.compile(r"rank (\d+)\]")
 _FLOAT = re.compile(r"-?(\d+\.\d*([eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf|nan)")
 _LAYOUT = re.compile(r"((split|permute)\([0-9, ]*\)\s?)+")
 _SPACE = re.compile(r"\s+")
@@ -48,8 +49,9 @@ def parse_graph(text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None 
         # The graph layer stands below ops: only a caller that names no operators reaches up, and only when it parses.
         import importlib
 
-        operators = importlib.import_module("weft.ops").ALL_OPERATORS
-    table = {op.__name__: op for op in (Group, Relayout, *operators)}
+        found = importlib.import_module("weft.ops")
+        operators = [*found.ALL_OPERATORS, *found.HOST_OPERATORS]
+    table: dict[str, type[Operator]] = {Group.__name__: Group, Relayout.__name__: Relayout, **{op.__name__: op for op in operators}}
     parser = _Parser(text, constants or {}, table)
     graph = parser.graph("")
     parser.space()
@@ -167,6 +169,12 @@ class _Parser:
         except WeftError as error:
             self.fail(error.what, error.hint, at=start)
         self.expect("[")
+        if self.take("..."):
+            self.expect("]")
+            return OpenType(dtype)
+        if found := _RANK.match(self.text, self.at):
+            self.at = found.end()
+            return OpenType(dtype, int(found.group(1)))
         dims = []
         while not self.take("]"):
             dims.append(as_dim(self.formula()))

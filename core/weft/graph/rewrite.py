@@ -19,7 +19,7 @@ import numpy as np
 
 from weft.errors import GraphError
 from weft.expr.nodes import Expr, Var, free_vars, substitute
-from weft.graph.nodes import Graph, GraphBuilder, Node, OptionalType, SequenceType, SymbolSource, TensorType, Type, Value
+from weft.graph.nodes import Graph, GraphBuilder, Node, OpenType, OptionalType, SequenceType, SymbolSource, TensorType, Type, Value
 from weft.graph.operator import Operator
 from weft.tensor.language import as_dim
 
@@ -221,6 +221,8 @@ def _logical(type: Type) -> Type:
 
 def type_symbols(type: Type) -> dict[str, Var]:
     """The symbols in a type."""
+    if isinstance(type, OpenType):
+        return {}
     if not isinstance(type, TensorType):
         return type_symbols(type.element)
     found: dict[str, Var] = {}
@@ -289,6 +291,8 @@ def _substituted(value: Any, env: Mapping[str, Any]) -> Any:
 
 def substitute_type(type: Type, env: Mapping[str, Any]) -> Type:
     """The type with symbols replaced."""
+    if isinstance(type, OpenType):
+        return type
     if isinstance(type, SequenceType):
         return SequenceType(substitute_type(type.element, env))
     if isinstance(type, OptionalType):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from weft.errors import GraphError, WeftError
 from weft.expr.nodes import sub
 from weft.graph.group import Group
-from weft.graph.nodes import Graph, Node, OptionalType, SequenceType, TensorType, Type, Value
+from weft.graph.nodes import Graph, Node, OpenType, OptionalType, SequenceType, TensorType, Type, Value
 from weft.graph.printer import all_constants, subgraphs
 from weft.graph.relayout import Relayout
 from weft.graph.rewrite import attribute_symbols, bound_symbols, sort_nodes, type_symbols
@@ -32,6 +32,8 @@ def same_type(a: Type, b: Type, layouts: bool = True) -> bool:
         if a.dtype != b.dtype or a.rank != b.rank or (layouts and a.layout != b.layout):
             return False
         return all(same_dim(x, y) for x, y in zip(a.shape, b.shape))
+    if isinstance(a, OpenType):
+        return a == b
     if isinstance(a, (SequenceType, OptionalType)) and isinstance(b, (SequenceType, OptionalType)):
         return type(a) is type(b) and same_type(a.element, b.element, layouts)
     return False

@@ -9,7 +9,9 @@ from weft.ops import (
     checking,
     comparison,
     contraction,
+    control,
     elementwise,
+    host,
     image,
     indexing,
     linear_algebra,
@@ -17,12 +19,14 @@ from weft.ops import (
     movement,
     normalization,
     quantization,
+    random,
     recurrent,
     reduction,
     scanning,
     signal,
     sorting,
     transcendental,
+    trees,
     window,
     winograd,
 )
@@ -33,7 +37,9 @@ from weft.ops.bitwise import *  # noqa: F403
 from weft.ops.checking import *  # noqa: F403
 from weft.ops.comparison import *  # noqa: F403
 from weft.ops.contraction import *  # noqa: F403
+from weft.ops.control import *  # noqa: F403
 from weft.ops.elementwise import *  # noqa: F403
+from weft.ops.host import *  # noqa: F403
 from weft.ops.image import *  # noqa: F403
 from weft.ops.indexing import *  # noqa: F403
 from weft.ops.linear_algebra import *  # noqa: F403
@@ -41,12 +47,14 @@ from weft.ops.loss import *  # noqa: F403
 from weft.ops.movement import *  # noqa: F403
 from weft.ops.normalization import *  # noqa: F403
 from weft.ops.quantization import *  # noqa: F403
+from weft.ops.random import *  # noqa: F403
 from weft.ops.recurrent import *  # noqa: F403
 from weft.ops.reduction import *  # noqa: F403
 from weft.ops.scanning import *  # noqa: F403
 from weft.ops.signal import *  # noqa: F403
 from weft.ops.sorting import *  # noqa: F403
 from weft.ops.transcendental import *  # noqa: F403
+from weft.ops.trees import *  # noqa: F403
 from weft.ops.window import *  # noqa: F403
 from weft.ops.winograd import *  # noqa: F403
 
@@ -66,12 +74,14 @@ _FAMILIES = (
     movement,
     normalization,
     quantization,
+    random,
     recurrent,
     reduction,
     scanning,
     signal,
     sorting,
     transcendental,
+    trees,
     window,
     winograd,
 )
@@ -79,3 +89,8 @@ _FAMILIES = (
 ALL_OPERATORS: tuple[type[Operator], ...] = tuple(
     value for family in _FAMILIES for name in family.__all__ if isinstance(value := getattr(family, name), type) and issubclass(value, Operator)
 )
+
+# What is no kernel but a step of a plan: values that are no tensors of numbers, and control flow.
+HOST_OPERATORS: tuple[type[Operator], ...] = (
+    *(value for name in host.__all__ if isinstance(value := getattr(host, name), type) and value is not host.HostOperator), control.If, control.Loop
+)  # fmt: skip

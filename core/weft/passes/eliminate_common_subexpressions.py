@@ -11,7 +11,7 @@ from weft.graph.nodes import Graph, Node, Value
 from weft.graph.rewrite import Replacement, Rewriter
 
 # Operators whose results differ from call to call say so; two of them are never one.
-RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"})
+RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout", "Entropy"})
 
 
 def _sample(value: Value) -> Any:
@@ -53,7 +53,7 @@ def eliminate_common_subexpressions(graph: Graph) -> Graph:
         return same[id(value)]
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        if node.op.kind == "control" or type(node.op).__name__ in RANDOM:
+        if node.op.kind in ("control", "host") or type(node.op).__name__ in RANDOM:
             return None
         inputs = tuple(one(v) for v in inputs)
         key = (node.op, tuple(id(v) for v in inputs), tuple(o.type for o in node.outputs))

@@ -29,7 +29,7 @@ def fold_constants(graph: Graph, limit: int = LIMIT, keep: tuple[type[Operator],
     """
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        if node.op.kind == "control" or isinstance(node.op, keep) or type(node.op).__name__ in RANDOM or attribute_symbols(node.op):
+        if node.op.kind in ("control", "host") or isinstance(node.op, keep) or type(node.op).__name__ in RANDOM or attribute_symbols(node.op):
             return None
         if any(v is not None and v.constant is None for v in inputs):
             return None

@@ -75,7 +75,7 @@ class _Fusion:
     # -- facts
     def fusable(self, k: int) -> bool:
         node = self.nodes[k]
-        if node.op.kind == "control" or isinstance(node.op, Group):
+        if node.op.kind in ("control", "host") or isinstance(node.op, Group):
             return False
         values = (*(v for v in node.inputs if v is not None), *node.outputs)
         return all(isinstance(v.type, TensorType) and v.type.dtype.kind != "string" for v in values)

@@ -26,6 +26,20 @@ TYPICAL = 128
 """What a size that only a run knows counts as."""
 
 
+STEP = "step"
+"""Of a region that is no target's: a node that is a step of the plan by itself."""
+
+
+def is_step(node: Node) -> bool:
+    """Whether a node is no part of a kernel: control flow, and what works on strings, sequences and optionals."""
+    return node.op.kind in ("control", "host") or not all(is_numeric(v) for v in (*node.inputs, *node.outputs) if v is not None)
+
+
+def is_numeric(value: Value) -> bool:
+    """Whether a value is a tensor of numbers, whose sizes are known or have names."""
+    return isinstance(value.type, TensorType) and value.dtype.kind not in ("string", "handle")
+
+
 @dataclass(frozen=True)
 class Take:
     """A target offers to compute these nodes together, in `cost` seconds; those that it offers to take alone as well need not go together.
@@ -85,7 +99,9 @@ def place(graph: Graph, targets: Sequence[str], offers: Mapping[str, Offers], tr
     """
     together = [_together(graph, offers.get(t, ())) for t in targets]
     labels, refused = _label(graph, targets, offers, transfers, together)
-    regions = _regions(graph, [targets[k] for k in labels], [together[label][k] for k, label in enumerate(labels)])
+    steps = [is_step(n) for n in graph.nodes]
+    names = [f"{STEP} {k}" if alone else targets[label] for k, (label, alone) in enumerate(zip(labels, steps))]
+    regions = _regions(graph, names, [k if steps[k] else together[label][k] for k, label in enumerate(labels)])
     reasons = [{t: why for t, why in refused.get(id(n), {}).items() if t in targets[:k]} for n, k in zip(graph.nodes, labels)]
     nodes = tuple(Placed(n, targets[k], why) for n, k, why in zip(graph.nodes, labels, reasons))
     return Placement(_cut_out(graph, regions), nodes)
@@ -131,14 +147,13 @@ def _label(
         costs[host].setdefault(k, 0.0)
     pinned = {id(s.value.producer) for s in graph.symbols.values() if s.value.producer is not None}
     for k, n in enumerate(graph.nodes):
-        values = [v for v in (*n.inputs, *n.outputs) if v is not None]
         reason = None
         if id(n) in pinned:
             reason = ("sizes", "sizes of other values depend on its result")
-        elif not all(isinstance(v.type, TensorType) and v.dtype.kind not in ("string", "handle") for v in values):
-            reason = ("no_tensor", "it works on sequences, optionals or strings")
         elif n.op.kind == "control":
             reason = ("control", "control flow stays on the host")
+        elif is_step(n):
+            reason = ("no_tensor", "it works on sequences, optionals or strings")
         for t in range(host):
             if reason is not None:
                 costs[t].pop(k, None)
@@ -352,7 +367,8 @@ def _cut_out(graph: Graph, parts: Sequence[_Part]) -> Graph:
         body, sources = _body(graph, part, f"{graph.name}.{k}", lambda v, k=k: bool(users.get(id(v), set()) - {k}))  # type: ignore[misc]
         outputs = [Value(v.name, v.type) for v in body.outputs]
         names = frozenset().union(*(n.names for n in part.nodes))
-        new.nodes.append(Node(Region(body, target=part.target), [made[id(v)] for v in sources], outputs, names))
+        target = STEP if part.target.startswith(f"{STEP} ") else part.target
+        new.nodes.append(Node(Region(body, target=target), [made[id(v)] for v in sources], outputs, names))
         leaving = [o for n in part.nodes for o in n.outputs if users.get(id(o), set()) - {k}]
         made.update({id(old): v for old, v in zip(leaving, outputs, strict=True)})
     new.outputs = [made[id(v)] for v in graph.outputs]

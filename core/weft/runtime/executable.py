@@ -13,9 +13,10 @@ from weft.dtypes import dtype
 from weft.errors import ArchiveError, ExecutionError, InputError, nearest
 from weft.runtime import cpu_features, threads
 from weft.runtime.arrays import Array, aligned
+from weft.runtime.control import Run
 from weft.runtime.loader import Code
 from weft.runtime.native import NativeSegment
-from weft.runtime.plan import ANY, ConstantInfo, DataSymbol, Manifest, Native, SectionInfo, Step, TensorInfo
+from weft.runtime.plan import ANY, ConstantInfo, DataSymbol, Manifest, Native, Plan, SectionInfo, Step, TensorInfo
 from weft.runtime.steps import Steps
 
 
@@ -50,16 +51,23 @@ class Executable:
             self._pool = threads.process_pool(self._code[manifest.pool], manifest.sections[manifest.pool].entries)
         # 0 tells kernels that there is no pool: parallel loops run inline.
         self.threads = (threads_ or manifest.threads or threads.default_threads()) if self._pool else 0
+        self._mapped: dict[str, Code] = {}
         self._segments: dict[int, NativeSegment] = {}
         self._output_names = tuple(o.name for o in self.outputs)
         # What is called must be quick to reach: a small model answers in a few microseconds.
-        self._execute: Callable[[Sequence[Any], Mapping[str, Any] | None], list[Array]] = self._refuse if self.foreign else self._runner()
+        self._execute: Callable[[Sequence[Any], Mapping[str, Any] | None], list[Array]] = self._refuse if self.foreign else self._runner(manifest)
 
-    def _runner(self) -> Callable[[Sequence[Any], Mapping[str, Any] | None], list[Array]]:
-        manifest = self.manifest
+    def _runner(self, manifest: Manifest, plans: Sequence[Run] | None = None) -> Callable[[Sequence[Any], Mapping[str, Any] | None], list[Array]]:
+        """What runs a manifest's plan; `plans` run its own."""
+        if plans is None:
+            made: list[Run] = []
+            for number in range(len(manifest.plans)):
+                run = self._runner(manifest.of_plan(number), made[:])
+                made.append(lambda values, run=run: run(values, None))  # type: ignore[misc]
+            plans = made
         infos = {i.name: i for i in (*manifest.inputs, *manifest.values, *manifest.outputs)}
-        mapped: dict[str, Code] = {}
-        segments = self._segments
+        mapped = self._mapped
+        segments = self._segments if manifest is self.manifest else {}
         for number, step in enumerate(manifest.steps):
             if isinstance(step, Native):
                 if step.section not in mapped:
@@ -71,7 +79,7 @@ class Executable:
                 segments[number] = NativeSegment(manifest.name, step, inputs, outputs, mapped[step.section], constants, self._pool, self.threads)
         if manifest.single:
             return segments[0].execute
-        return Steps(manifest, segments, self._code, self._constants).execute
+        return Steps(manifest, segments, self._code, self._constants, plans, owns=manifest is self.manifest).execute
 
     def _refuse(self, values: Sequence[Any], out: Mapping[str, Any] | None) -> list[Array]:
         here = cpu_features.machine()
@@ -94,6 +102,7 @@ class Executable:
         steps: Sequence[Step],
         values: Sequence[TensorInfo] = (),
         symbols: Sequence[DataSymbol] = (),
+        plans: Sequence[Plan] = (),
         constants: Mapping[str, Array] | None = None,
         pool: str | None = None,
         arena: str = "0",
@@ -107,10 +116,11 @@ class Executable:
             code: section name → image; steps and `pool` name sections.
             steps: the plan.
             values, symbols: what steps hand on to one another, and the sizes that data say.
+            plans: what branches and loops run.
             constants: by the names that steps give them.
         """
         held = {k: aligned(v) for k, v in (constants or {}).items()}
-        native = any(isinstance(s, Native) for s in steps)
+        native = any(isinstance(s, Native) for s in (*steps, *(s for p in plans for s in p.steps)))
         manifest = Manifest(
             name=name,
             target=target,
@@ -121,6 +131,7 @@ class Executable:
             steps=tuple(steps),
             values=tuple(values),
             symbols=tuple(symbols),
+            plans=tuple(plans),
             sections={k: SectionInfo(hashlib.sha256(c.image).hexdigest(), len(c.image), dict(c.entries), c.plugin, c.version) for k, c in code.items()},
             constants=tuple(ConstantInfo(k, dtype(v.dtype).name, v.shape) for k, v in held.items()),
             pool=pool,

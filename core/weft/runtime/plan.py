@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from weft.dtypes import dtype
-from weft.errors import ArchiveError, WeftError
+from weft.errors import ArchiveError, ExecutionError, WeftError
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """2: the weights' hash is that of their pieces' hashes, and tasks know their thread. Code of 1 cannot share a pool with it, and is not read.
-3: plans have several steps, on several devices."""
+3: plans have several steps, on several devices. 4: steps that are host functions, branches and loops; values that are no tensors."""
 _MAX_INT = (1 << 63) - 1
 
 
@@ -27,6 +27,23 @@ class TensorInfo:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class ObjectInfo(TensorInfo):
+    """A value whose form only a run knows: a sequence, an optional, or a tensor of any sizes (`rank` None: of any rank, too).
+
+    `within` says what is around the tensors, outermost first; `shape` is empty.
+    """
+
+    within: tuple[str, ...] = ()
+    rank: int | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.dtype}[{'...' if self.rank is None else f'rank {self.rank}'}]"
+        for word in reversed(self.within):
+            text = f"{word}({text})"
+        return f"{self.name}: {text}"
 
 
 @dataclass(frozen=True)
@@ -125,6 +142,54 @@ class DeviceCall:
 
 
 @dataclass(frozen=True)
+class HostCall:
+    """A function of `weft.runtime.host`, of values of the host or constants; "" for an input that is not given, or an output that nothing needs."""
+
+    kind: ClassVar[str] = "host"
+    function: str
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{k}={v!r}"[:60] for k, v in self.attributes.items())
+        return f"host {self.function}({shown})({', '.join(n or '_' for n in self.inputs)}) -> ({', '.join(self.outputs)})"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One of two plans, by number: `then` if the first input, a bool, holds. The next inputs are those of `then`, the last those of `orelse`."""
+
+    kind: ClassVar[str] = "if"
+    then: int
+    orelse: int
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"if plan {self.then} else plan {self.orelse} ({', '.join(n or '_' for n in self.inputs)}) -> ({', '.join(self.outputs)})"
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A plan again and again, by number; inputs, outputs and the other fields are those of `weft.ops.Loop`."""
+
+    kind: ClassVar[str] = "loop"
+    body: int
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    carried: int = 0
+    tests: bool = False
+    item_axes: tuple[int, ...] = ()
+    item_backward: tuple[bool, ...] = ()
+    result_axes: tuple[int, ...] = ()
+    result_backward: tuple[bool, ...] = ()
+
+    def __str__(self) -> str:
+        return f"loop plan {self.body} ({', '.join(n or '_' for n in self.inputs)}) -> ({', '.join(self.outputs)})"
+
+
+@dataclass(frozen=True)
 class DataSymbol:
     """A size that data say: element `index` (flat) of the integer `value`, which is on the host."""
 
@@ -135,8 +200,19 @@ class DataSymbol:
 
 HOST = "host"
 ANY = "any"
-Step: TypeAlias = Native | Copy | DeviceCall
-STEPS: dict[str, type[Step]] = {s.kind: s for s in (Native, Copy, DeviceCall)}
+Step: TypeAlias = Native | Copy | DeviceCall | HostCall | Branch | Repeat
+STEPS: dict[str, type[Step]] = {s.kind: s for s in (Native, Copy, DeviceCall, HostCall, Branch, Repeat)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a branch or a loop runs: as a manifest's own, with its sections and constants. It may run plans of smaller numbers."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    steps: tuple[Step, ...]
+    values: tuple[TensorInfo, ...] = ()
+    symbols: tuple[DataSymbol, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,6 +236,7 @@ class Manifest:
         features: CPU features (LLVM's names) that the code needs.
         values: what steps hand on to one another, without inputs and outputs.
         symbols: sizes of the plan that data say.
+        plans: what branches and loops run.
         pool: the code section of the worker pool, if any.
         arena: the size of the native arenas as text, for people.
         threads: threads that the target string asked for; None: as many as the process may use.
@@ -177,6 +254,7 @@ class Manifest:
     constants: tuple[ConstantInfo, ...] = ()
     values: tuple[TensorInfo, ...] = ()
     symbols: tuple[DataSymbol, ...] = ()
+    plans: tuple[Plan, ...] = ()
     pool: str | None = None
     arena: str = "0"
     threads: int | None = None
@@ -186,6 +264,12 @@ class Manifest:
 
     def with_(self, **changes: Any) -> Manifest:
         return replace(self, **changes)
+
+    def of_plan(self, number: int) -> Manifest:
+        """The manifest as if one of its plans were its own, which may run those before it."""
+        p = self.plans[number]
+        parts = replace(self, inputs=p.inputs, outputs=p.outputs, steps=p.steps, values=p.values, symbols=p.symbols, plans=self.plans[:number])
+        return parts.with_(name=f"{self.name}, plan {number}")
 
     @property
     def single(self) -> bool:
@@ -201,7 +285,16 @@ class Manifest:
         return tuple(dict.fromkeys(s.device for s in self.steps if isinstance(s, DeviceCall)))
 
     def trouble(self) -> str | None:
-        """What is wrong with the plan: names that nothing has, values that are not where a step looks for them. None if all is well."""
+        """What is wrong with the plans: names that nothing has, values that are not where a step looks for them. None if all is well."""
+        for number, plan in enumerate(self.plans):
+            found = self.of_plan(number)._trouble()
+            if found is None and any(isinstance(s, (Copy, DeviceCall)) for s in plan.steps):
+                found = "what branches and loops run is on the host"
+            if found is not None:
+                return f"plan {number}: {found}"
+        return self._trouble()
+
+    def _trouble(self) -> str | None:
         known = {t.name for t in (*self.inputs, *self.values, *self.outputs)}
         constants = {c.name for c in self.constants}
         there = {(HOST, t.name) for t in self.inputs}
@@ -209,6 +302,7 @@ class Manifest:
         if twice and not self.single:
             return f"two values are called '{twice[0]}'"
         integers = {t.name for t in (*self.inputs, *self.values, *self.outputs) if dtype(t.dtype).is_integer}
+        integers -= {t.name for t in (*self.inputs, *self.values, *self.outputs) if isinstance(t, ObjectInfo)}
         lost = [s.value for s in self.symbols if s.value not in integers]
         if lost:
             return f"a size is read from '{lost[0]}', which is no value of {'integers' if lost[0] in known else 'the plan'}"
@@ -223,6 +317,18 @@ class Manifest:
                     between = "copies are between the host and a device that a step runs on"
                     return f"step {number} copies '{step.value}' from {step.source} to {step.target}: {between}"
                 there.add((step.target, step.value))
+                continue
+            if isinstance(step, (HostCall, Branch, Repeat)):
+                lost = [n for n in step.outputs if n and n not in known]
+                if lost:
+                    return f"step {number} names '{lost[0]}', which is no value of the plan"
+                late = [n for n in step.inputs if n and n not in constants and (HOST, n) not in there]
+                if late:
+                    return f"step {number} needs '{late[0]}' on {HOST}, where nothing has put it"
+                wrong = self._misfit(step)
+                if wrong is not None:
+                    return f"step {number} {wrong}"
+                there.update((HOST, n) for n in step.outputs)
                 continue
             place = HOST if isinstance(step, Native) else step.device
             entries = {step.entry} if isinstance(step, Native) else {launch.kernel for launch in step.launches}
@@ -249,6 +355,35 @@ class Manifest:
         unmade = [o.name for o in self.outputs if (HOST, o.name) not in there]
         return f"no step gives the output '{unmade[0]}'" if unmade else None
 
+    def _misfit(self, step: HostCall | Branch | Repeat) -> str | None:
+        """How a step does not fit what it runs; None if it does."""
+        if isinstance(step, HostCall):
+            from weft.runtime.host import find
+
+            try:
+                return find(step.function).trouble(step.attributes)
+            except ExecutionError as error:
+                return error.what
+        numbers = (step.then, step.orelse) if isinstance(step, Branch) else (step.body,)
+        lost = [n for n in numbers if n >= len(self.plans)]
+        if lost:
+            return f"runs plan {lost[0]}, which is not before it"
+        plans = [self.plans[n] for n in numbers]
+        if isinstance(step, Branch):
+            takes = 1 + sum(len(p.inputs) for p in plans)
+            gives = {len(p.outputs) for p in plans}
+        else:
+            if len(step.item_axes) != len(step.item_backward) or len(step.result_axes) != len(step.result_backward):
+                return "does not say of every item whether it goes backward"
+            if len(plans[0].inputs) < 1 + step.carried + len(step.item_axes):
+                return f"runs plan {numbers[0]}, which takes fewer values than the loop has"
+            takes = 1 + len(plans[0].inputs)
+            gives = {len(plans[0].outputs) - step.tests}
+        wanted = len(step.outputs) if isinstance(step, Branch) else step.carried + len(step.result_axes)
+        if len(step.inputs) != takes or gives != {wanted} or len(step.outputs) != wanted:
+            return f"has {len(step.inputs)} inputs and {len(step.outputs)} outputs, which are not those of what it runs"
+        return None
+
     # -- text
     def plan(self) -> str:
         """The steps, for people."""
@@ -256,7 +391,11 @@ class Manifest:
         narrow = Counter(c.dtype for c in self.constants if dtype(c.dtype).is_float and dtype(c.dtype).bits < 32)
         stored = f" ({', '.join(f'{n} of {name}' for name, n in sorted(narrow.items()))})" if narrow else ""
         facts = f"target {self.target!r}, {len(self.constants)} constants{stored}, arena {self.arena} bytes"
-        return "\n".join([head, facts] + [f"step {i}: {step}" for i, step in enumerate(self.steps)])
+        lines = [head, facts, *(f"step {i}: {step}" for i, step in enumerate(self.steps))]
+        for number, plan in enumerate(self.plans):
+            lines.append(f"plan {number}({', '.join(map(str, plan.inputs))}) -> ({', '.join(map(str, plan.outputs))})")
+            lines += [f"step {i}: {step}" for i, step in enumerate(plan.steps)]
+        return "\n".join(lines)
 
     # -- JSON
     def to_json(self) -> bytes:
@@ -271,7 +410,8 @@ class Manifest:
             "outputs": [_tensor(t) for t in self.outputs],
             "values": [_tensor(t) for t in self.values],
             "symbols": [asdict(s) for s in self.symbols],
-            "steps": [{"kind": s.kind, **asdict(s)} for s in self.steps],
+            "steps": [_step(s) for s in self.steps],
+            "plans": [_plan(p) for p in self.plans],
             "sections": {name: _section(s) for name, s in self.sections.items()},
             "constants": [{"name": c.name, "dtype": c.dtype, "shape": c.shape} for c in self.constants],
             "pool": self.pool,
@@ -310,13 +450,10 @@ class Manifest:
             target=reader.text(root.get("target"), "target"),
             machine=reader.text(root.get("machine"), "machine"),
             features=reader.texts(root.get("features"), "features"),
-            inputs=tuple(reader.tensor(t, f"inputs[{i}]") for i, t in enumerate(reader.sequence(root.get("inputs"), "inputs"))),
-            outputs=tuple(reader.tensor(t, f"outputs[{i}]") for i, t in enumerate(reader.sequence(root.get("outputs"), "outputs"))),
-            steps=tuple(reader.step(s, f"steps[{i}]") for i, s in enumerate(reader.sequence(root.get("steps"), "steps"))),
-            values=tuple(reader.tensor(t, f"values[{i}]") for i, t in enumerate(reader.sequence(root.get("values"), "values"))),
+            **vars(reader.plan(root, "")),
+            plans=tuple(reader.plan(reader.mapping(p, f"plans[{i}]"), f"plans[{i}].") for i, p in enumerate(reader.sequence(root.get("plans"), "plans"))),
             sections={name: reader.section(s, f"sections[{name}]") for name, s in reader.mapping(root.get("sections"), "sections").items()},
             constants=tuple(reader.constant(c, f"constants[{i}]") for i, c in enumerate(reader.sequence(root.get("constants"), "constants"))),
-            symbols=tuple(reader.symbol(s, f"symbols[{i}]") for i, s in enumerate(reader.sequence(root.get("symbols"), "symbols"))),
             pool=None if root.get("pool") is None else reader.text(root["pool"], "pool"),
             arena=reader.text(root.get("arena"), "arena"),
             threads=None if root.get("threads") is None else reader.integer(root["threads"], "threads", 1, 4096),
@@ -327,7 +464,22 @@ class Manifest:
 
 
 def _tensor(t: TensorInfo) -> dict[str, Any]:
-    return {"name": t.name, "dtype": t.dtype, "shape": t.shape}
+    found: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": t.shape}
+    return {**found, "within": t.within, "rank": t.rank} if isinstance(t, ObjectInfo) else found
+
+
+def _step(s: Step) -> dict[str, Any]:
+    return {"kind": s.kind, **asdict(s)}
+
+
+def _plan(p: Plan) -> dict[str, Any]:
+    return {
+        "inputs": [_tensor(t) for t in p.inputs],
+        "outputs": [_tensor(t) for t in p.outputs],
+        "values": [_tensor(t) for t in p.values],
+        "symbols": [asdict(s) for s in p.symbols],
+        "steps": [_step(s) for s in p.steps],
+    }
 
 
 def _section(s: SectionInfo) -> dict[str, Any]:
@@ -378,23 +530,45 @@ class _Reader:
             raise self.bad(field, "two texts", value)
         return texts[0], texts[1]
 
-    def dtype(self, value: object, field: str) -> str:
+    def flag(self, value: object, field: str) -> bool:
+        if not isinstance(value, bool):
+            raise self.bad(field, "true or false", value)
+        return value
+
+    def dtype(self, value: object, field: str, strings: bool = False) -> str:
         name = self.text(value, field)
         try:
             known = dtype(name)
         except WeftError:
             known = None
-        if known is None or known.lanes != 1 or known.kind in ("string", "handle"):
+        if known is None or known.lanes != 1 or known.kind == "handle" or (known.kind == "string" and not strings):
             raise self.bad(field, "an element type", value)
         return name
 
-    def tensor(self, value: object, field: str) -> TensorInfo:
+    def plan(self, data: dict[str, Any], field: str) -> Plan:
+        def each(key: str, read: Callable[[object, str], Any]) -> tuple[Any, ...]:
+            return tuple(read(v, f"{field}{key}[{i}]") for i, v in enumerate(self.sequence(data.get(key), field + key)))
+
+        inputs, outputs, values = (each(key, self.value) for key in ("inputs", "outputs", "values"))
+        return Plan(inputs, outputs, each("steps", self.step), values, each("symbols", self.symbol))
+
+    def value(self, value: object, field: str) -> TensorInfo:
+        data = self.mapping(value, field)
+        if "within" not in data:
+            return self.tensor(value, field, strings=True)
+        within = self.texts(data["within"], field + ".within")
+        if len(within) > 8 or not set(within) <= {"sequence", "optional"}:
+            raise self.bad(field + ".within", "at most 8 of sequence, optional", within)
+        rank = None if data.get("rank") is None else self.integer(data["rank"], field + ".rank", 0, 64)
+        return ObjectInfo(self.text(data.get("name"), field + ".name"), self.dtype(data.get("dtype"), field + ".dtype", True), (), within, rank)
+
+    def tensor(self, value: object, field: str, strings: bool = False) -> TensorInfo:
         data = self.mapping(value, field)
         dims = self.sequence(data.get("shape"), field + ".shape")
         if len(dims) > 64:
             raise self.bad(field + ".shape", "at most 64 dimensions", len(dims))
         shape = tuple(d if isinstance(d, str) else self.integer(d, field + ".shape") for d in dims)
-        return TensorInfo(self.text(data.get("name"), field + ".name"), self.dtype(data.get("dtype"), field + ".dtype"), shape)
+        return TensorInfo(self.text(data.get("name"), field + ".name"), self.dtype(data.get("dtype"), field + ".dtype", strings), shape)
 
     def constant(self, value: object, field: str) -> ConstantInfo:
         t = self.tensor(value, field)
@@ -463,6 +637,34 @@ class _Reader:
             conditions=tuple(self._condition(v, f"{field}.conditions[{i}]") for i, v in enumerate(conditions)),
             arena=self.formula(data.get("arena"), field + ".arena"),
         )
+
+    def _host(self, data: dict[str, Any], field: str) -> Step:
+        attributes = {k: tuple(v) if isinstance(v, list) else v for k, v in self.mapping(data.get("attributes"), field + ".attributes").items()}
+        function = self.text(data.get("function"), field + ".function")
+        return HostCall(function, *self._ends(data, field), attributes)
+
+    def _if(self, data: dict[str, Any], field: str) -> Step:
+        then, orelse = (self.integer(data.get(key), f"{field}.{key}") for key in ("then", "orelse"))
+        return Branch(then, orelse, *self._ends(data, field))
+
+    def _loop(self, data: dict[str, Any], field: str) -> Step:
+        def each(key: str, read: Callable[..., Any], *limits: int) -> tuple[Any, ...]:
+            return tuple(read(v, f"{field}.{key}[{i}]", *limits) for i, v in enumerate(self.sequence(data.get(key), f"{field}.{key}")))
+
+        return Repeat(
+            self.integer(data.get("body"), field + ".body"),
+            *self._ends(data, field),
+            carried=self.integer(data.get("carried"), field + ".carried"),
+            tests=self.flag(data.get("tests"), field + ".tests"),
+            item_axes=each("item_axes", self.integer, -1, 64),
+            item_backward=each("item_backward", self.flag),
+            result_axes=each("result_axes", self.integer, -1, 64),
+            result_backward=each("result_backward", self.flag),
+        )
+
+    def _ends(self, data: dict[str, Any], field: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        inputs, outputs = (self.texts(data.get(key), f"{field}.{key}") for key in ("inputs", "outputs"))
+        return inputs, outputs
 
     def _place(self, value: object, field: str) -> Place:
         data = self.mapping(value, field)

@@ -1,4 +1,4 @@
-"""Runs a plan of several steps: native segments on the host, kernels on devices, copies between their memories.
+"""Runs a plan of several steps: native segments and functions on the host, kernels on devices, copies between their memories, branches and loops.
 
 What devices hold (constants, arenas, values) is made once and used again by later calls; a call holds the locks of all its devices.
 """
@@ -15,12 +15,15 @@ import numpy as np
 
 from weft.dtypes import dtype
 from weft.errors import ExecutionError, InputError, WeftError
+from weft.runtime import host
 from weft.runtime.arrays import Array, aligned_empty
+from weft.runtime.control import Run, branch, repeat
 from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed, open_device
 from weft.runtime.dlpack import as_array, on_another_device
 from weft.runtime.formulas import Formula, formula, symbol_of
 from weft.runtime.native import NativeSegment, check_names, fill, storage, wrong_type
-from weft.runtime.plan import HOST, Copy, DataSymbol, DeviceCall, Manifest, Native, TensorInfo
+from weft.runtime.plan import HOST, Branch, Copy, DataSymbol, DeviceCall, HostCall, Manifest, Native, ObjectInfo, Repeat, TensorInfo
+from weft.runtime.values import as_object, as_strings, owned
 
 _READY = 16
 """Sizes that a plan keeps its launches for, so that a call starts them as they are."""
@@ -34,7 +37,7 @@ class _Call:
 
     symbols: dict[str, int] = field(default_factory=dict)
     open: list[tuple[TensorInfo, int, int]] = field(default_factory=list)  # a value, an axis, its size
-    host: dict[str, Array] = field(default_factory=dict)
+    host: dict[str, Any] = field(default_factory=dict)  # arrays; of an `ObjectInfo` sequences and None, too
     there: dict[tuple[str, str], Slice] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of values whose sizes have been checked, or will be
     storage: dict[str, tuple[str, Borrowed]] = field(default_factory=dict)  # an output → a device, where on it
@@ -88,17 +91,29 @@ class Steps:
     Args:
         segments: step number → what calls it, for native steps.
         code, constants: sections and constants by name.
+        plans: what runs each of the manifest's plans.
+        owns: no result may lie in memory of the caller's, or of a constant.
 
     Raises:
         ArchiveError: a formula of the manifest that is none.
     """
 
     def __init__(
-        self, manifest: Manifest, segments: Mapping[int, NativeSegment], code: Mapping[str, bytes], constants: Mapping[str, Array]
+        self,
+        manifest: Manifest,
+        segments: Mapping[int, NativeSegment],
+        code: Mapping[str, bytes],
+        constants: Mapping[str, Array],
+        plans: Sequence[Run] = (),
+        owns: bool = True,
     ) -> None:
-        self._manifest, self._segments, self._code, self._constants = manifest, segments, code, constants
+        self._manifest, self._segments, self._code, self._constants, self._plans = manifest, segments, code, constants, plans
         infos = (*manifest.inputs, *manifest.values, *manifest.outputs)
         self._shapes = {i.name: _Shape(i, dtype(i.dtype).numpy, tuple(formula(d) for d in i.shape)) for i in infos}
+        self._elements = {k: _elements(manifest, s) for k, s in enumerate(manifest.steps) if isinstance(s, Repeat)}
+        alone = [s for s in manifest.steps if isinstance(s, (HostCall, Branch, Repeat))]
+        self._handed = {n for s in alone for n in s.outputs} if owns else set()
+        self._lent = [constants[n] for s in alone for n in s.inputs if n in constants]
         self._devices = {k: _compiled(s) for k, s in enumerate(manifest.steps) if isinstance(s, DeviceCall)}
         self._held: dict[str, _Held] = {}
         self._sources: dict[str, list[DataSymbol]] = {}
@@ -119,6 +134,9 @@ class Steps:
             raise ExecutionError(message, why=what, hint="compile the model again") from None
         given = {k: out[o.name] for k, o in enumerate(self._manifest.outputs) if o.name in call.storage} if out else {}
         results = [given[k] if k in given else call.host[o.name] for k, o in enumerate(self._manifest.outputs)]
+        if self._handed:  # steps of the host hand on what they are given
+            lent = [*self._lent, *(call.host.get(i.name) for i in self._manifest.inputs)]
+            results = [owned(r, lent) if o.name in self._handed else r for r, o in zip(results, self._manifest.outputs)]
         for k, target in targets.items():
             if target.shape != results[k].shape:
                 info = self._manifest.outputs[k]
@@ -135,6 +153,8 @@ class Steps:
                         self._native(call, k, step, held)
                     elif isinstance(step, Copy):
                         self._copy(call, step, held)
+                    elif isinstance(step, (HostCall, Branch, Repeat)):
+                        self._on_host_alone(call, k, step, held)
                     else:
                         self._launch(call, k, self._devices[k], held[step.device])
                 for name, (device, borrowed) in call.storage.items():
@@ -148,6 +168,11 @@ class Steps:
 
     # -- inputs and outputs
     def _bind(self, call: _Call, info: TensorInfo, value: Any) -> None:
+        if isinstance(info, ObjectInfo):
+            call.host[info.name] = as_object(info, value)
+            return
+        if info.dtype == "string":
+            value = as_strings(value, info.name)
         found = self._borrowed(call, info, value)
         if found is not None:
             device, borrowed = found
@@ -191,7 +216,8 @@ class Steps:
         if name not in call.host:
             device = next(d for d, n in call.there if n == name)
             call.host[name] = self._read(held[device].device, call.there[device, name], self._fresh(call, name), name)
-        return call.host[name]
+        found: Array = call.host[name]
+        return found
 
     def _keep(self, call: _Call, info: TensorInfo, array: Array) -> None:
         """A value of the host, and the symbols that it binds or must agree with."""
@@ -236,6 +262,8 @@ class Steps:
         targets = {}
         for k, info in enumerate(outputs):
             if info.name in out:
+                if isinstance(info, ObjectInfo):
+                    raise InputError(f"output '{info.name}' is no tensor of known rank: there is no storage for it", where=str(info))
                 found = self._borrowed(call, info, out[info.name])
                 if found is not None:
                     if found[1].dtype != self._shapes[info.name].of or len(found[1].shape) != len(info.shape):
@@ -305,6 +333,36 @@ class Steps:
         results = self._segments[number].execute([self._on_host(call, held, name) for name in step.inputs])
         for name, array in zip(step.outputs, results):
             self._keep(call, self._shapes[name].info, array)
+
+    def _on_host_alone(self, call: _Call, number: int, step: HostCall | Branch | Repeat, held: Mapping[str, _Held]) -> None:
+        values = [self._value(call, held, name) for name in step.inputs]
+        if isinstance(step, HostCall):
+            results: Sequence[Any] = host.call(step.function, step.attributes, values)
+        elif isinstance(step, Branch):
+            plans = self._plans
+            results = branch(values, plans[step.then], plans[step.orelse], len(self._manifest.plans[step.then].inputs))
+        else:
+            empty = [(of, tuple(_known(d, call.symbols) for d in dims)) for of, dims in self._elements[number]]
+            results = repeat(step, values, self._plans[step.body], empty)
+        if len(results) != len(step.outputs):
+            raise ExecutionError(f"a step of '{self._manifest.name}' gives {len(results)} values, {len(step.outputs)} are expected", where=str(step))
+        for name, result in zip(step.outputs, results):
+            if not name:
+                continue
+            info = self._shapes[name].info
+            if isinstance(info, ObjectInfo):
+                call.host[name] = result
+                continue
+            if not isinstance(result, np.ndarray) or result.dtype != self._shapes[name].of or result.ndim != len(info.shape):
+                got = f"{result.dtype}{list(result.shape)}" if isinstance(result, np.ndarray) else type(result).__name__
+                raise ExecutionError(f"'{name}' of '{self._manifest.name}' is {got}, expected {info.dtype} of {len(info.shape)} dimension(s)", where=str(info))
+            self._keep(call, info, result)
+
+    def _value(self, call: _Call, held: Mapping[str, _Held], name: str) -> Any:
+        """A value or a constant, as an array of the host or an object; None for one that is not given."""
+        if not name or name in call.host:
+            return call.host[name] if name else None
+        return self._constants[name] if name in self._constants else self._on_host(call, held, name)
 
     def _copy(self, call: _Call, step: Copy, held: Mapping[str, _Held]) -> None:
         if step.source == HOST:
@@ -391,6 +449,20 @@ class Steps:
         if held.arena is None or not 0 <= offset <= offset + size <= held.arena.size:
             raise ExecutionError(f"a buffer of '{self._manifest.name}' lies outside the arena of '{step.device}'", why=f"{size} bytes at {offset}")
         return Slice(held.arena, offset, size)
+
+
+def _elements(manifest: Manifest, step: Repeat) -> list[tuple[np.dtype[Any], tuple[Formula, ...]]]:
+    """The dtypes of what a loop collects, and the dimensions of one."""
+    outputs = manifest.plans[step.body].outputs[step.tests + step.carried :]
+    return [(dtype(o.dtype).numpy, (formula(0),) * (o.rank or 0) if isinstance(o, ObjectInfo) else tuple(map(formula, o.shape))) for o in outputs]
+
+
+def _known(d: Formula, env: Mapping[str, int]) -> int:
+    """A dimension of what never came to be: 0 where nothing says it."""
+    try:
+        return max(0, int(d(env)))
+    except KeyError:
+        return 0
 
 
 def _compiled(step: DeviceCall) -> _Device:

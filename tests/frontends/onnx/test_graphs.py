@@ -12,6 +12,7 @@ from tests.frontends.onnx.models import constant, info, load, model, operators, 
 
 import weft
 from weft.errors import FrontendError, UnsupportedError
+from weft.graph.evaluate import evaluate
 
 node = helper.make_node
 F = np.float32
@@ -81,30 +82,37 @@ def test_ill_formed_nodes(bad: onnx.NodeProto, message: str) -> None:
 
 def test_everything_unsupported_at_once() -> None:
     nodes = [
-        node("RandomUniform", [], ["r"], shape=[2], name="noise"),
+        node("Riddle", [], ["r"], domain="com.example", name="noise"),
         node("Add", ["x", "r"], ["a"]),
-        node("ImageDecoder", ["a"], ["b"], name="picture"),
-        node("RandomUniform", [], ["s"], shape=[2], name="more"),
-        node("Mystery", ["b"], ["c"], domain="com.example", name="own"),
+        node("Multinomial", ["a"], ["b"], name="draw"),
+        node("Squeeze", ["z"], ["d"], name="all"),
+        node("Riddle", [], ["s"], domain="com.example", name="more"),
+        node("Mystery", ["b", "d"], ["c"], domain="com.example", name="own"),
     ]
     with pytest.raises(UnsupportedError) as caught:
-        load(nodes, [info("x", [2])], ["c", "s"], domains=[helper.make_opsetid("com.example", 1)])
+        load(nodes, [info("x", [2]), info("z", ["n", 1])], ["c", "s"], domains=[helper.make_opsetid("com.example", 1)])
     assert "3 thing(s)" in caught.value.what
     assert caught.value.where == (
-        "operator ImageDecoder of operator set 20: 'picture'\n"
-        "operator RandomUniform of operator set 20: 'noise', 'more'\n"
-        "operator com.example.Mystery of operator set 1: 'own'"
+        "Squeeze: no axes, over dimensions known only at run time: 'all'\n"
+        "operator com.example.Mystery of operator set 1: 'own'\n"
+        "operator com.example.Riddle of operator set 1: 'noise', 'more'"
     )
 
 
 def test_inputs_that_are_no_tensors() -> None:
     sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [2])
-    with pytest.raises(UnsupportedError, match="input 'x' is a sequence, only tensors are supported"):
-        load([node("SequenceLength", ["x"], ["y"])], [sequence], ["y"])
-    with pytest.raises(UnsupportedError, match="input 'x' holds strings"):
-        load([node("Identity", ["x"], ["y"])], [info("x", [2], TensorProto.STRING)], ["y"])
+    graph = load([node("SequenceLength", ["x"], ["y"])], [sequence], ["y"])
+    assert [str(v.type) for v in graph.inputs] == ["sequence(float32[rank 1])"] and operators(graph) == ["SequenceLength"]
+    graph = load([node("StringConcat", ["x", "x"], ["y"])], [info("x", ["n"], TensorProto.STRING)], ["y"], opset=20)
+    assert [str(v.type) for v in (*graph.inputs, *graph.outputs)] == ["string[n]", "string[n]"]
     with pytest.raises(UnsupportedError, match="input 'x' has no shape"):
         load([node("Identity", ["x"], ["y"])], [info("x", None)], ["y"])
+    proto = helper.make_value_info("x", helper.make_sparse_tensor_type_proto(TensorProto.FLOAT, [2]))
+    with pytest.raises(UnsupportedError, match="input 'x' is a sparse_tensor, which is not supported"):
+        load([node("Identity", ["x"], ["y"])], [proto], ["y"])
+    proto = helper.make_value_info("x", helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [])))
+    with pytest.raises(UnsupportedError, match="input 'x' is a map, which is not supported"):
+        load([node("Identity", ["x"], ["y"])], [proto], ["y"])
 
 
 def test_old_operator_sets_where_operators_did_not_change() -> None:
@@ -274,29 +282,44 @@ def loop_body() -> onnx.GraphProto:
 def test_loops_of_known_length_are_unrolled() -> None:
     nodes = [node("Loop", ["trips", "", "x"], ["last", "all"], body=loop_body())]
     graph = weft.load(model(nodes, [info("x", [2])], ["last", "all"], [constant("trips", 3, np.int64)]))
-    from weft.graph.evaluate import evaluate
-
     last, every = evaluate(graph, [np.array([1, 2], F)])
     np.testing.assert_array_equal(last, [8, 16])
     np.testing.assert_array_equal(every, [[2, 4], [4, 8], [8, 16]])
 
 
 @pytest.mark.parametrize(
-    ("inputs", "constants", "message"),
+    ("inputs", "constants", "trips"),
     [
-        ([info("trips", [], TensorProto.INT64)], [], "Loop: a number of trips known only at run time"),
-        ([], [constant("trips", 1000, np.int64)], "Loop: more than 64 trips"),
-        ([], [constant("trips", 0, np.int64)], "Loop: no trip, with results of every trip"),
+        ([info("trips", [], TensorProto.INT64)], [], 3),
+        ([info("trips", [], TensorProto.INT64)], [], 0),
+        ([], [constant("trips", 100, np.int64)], 100),
+        ([], [constant("trips", 0, np.int64)], 0),
     ],
 )
-def test_loops_that_are_not_unrolled(inputs: Any, constants: Any, message: str) -> None:
-    with pytest.raises(UnsupportedError, match=message):
-        load([node("Loop", ["trips", "", "x"], ["last", "all"], body=loop_body())], [info("x", [2]), *inputs], ["last"], constants)
+def test_loops_that_are_not_unrolled(inputs: Any, constants: Any, trips: int) -> None:
+    graph = load([node("Loop", ["trips", "", "x"], ["last", "all"], body=loop_body())], [info("x", [2]), *inputs], ["last", "all"], constants)
+    assert operators(graph)[0] == "Loop"
+    x = np.array([1, 2], F) / F(2**50)
+    last, every = evaluate(graph, [x, np.array(trips)][: len(graph.inputs)])
+    np.testing.assert_array_equal(last, x * F(2.0**trips))
+    np.testing.assert_array_equal(every, np.stack([x * F(2.0**k) for k in range(1, trips + 1)]) if trips else np.empty((0, 2), F))
+
+
+def test_a_loop_that_never_ends() -> None:
+    with pytest.raises(FrontendError, match="Loop: it never ends"):
+        load([node("Loop", ["", "", "x"], ["last", "all"], body=loop_body())], [info("x", [2])], ["last"])
 
 
 def test_dropout_in_training() -> None:
-    with pytest.raises(UnsupportedError, match="Dropout: training mode: 'drop'"):
-        load([node("Dropout", ["x", "", "t"], ["y"], name="drop")], [info("x", [2])], ["y"], [constant("t", True)])
+    inputs = [info("x", [100]), info("r", []), info("t", [], TensorProto.BOOL)]
+    graph = load([node("Dropout", ["x", "r", "t"], ["y", "m"], seed=1)], inputs, ["y", "m"])
+    x = np.arange(1, 101, dtype=F)
+    y, mask = evaluate(graph, [x, np.array(0.75, F), np.array(True)])
+    np.testing.assert_array_equal(y, np.where(mask, x * 4, 0))
+    assert 10 < mask.sum() < 40
+    y, mask = evaluate(graph, [x, np.array(0.75, F), np.array(False)])
+    np.testing.assert_array_equal(y, x)
+    assert mask.all()
 
 
 def test_sequences_inside_the_graph() -> None:
@@ -305,9 +328,14 @@ def test_sequences_inside_the_graph() -> None:
     np.testing.assert_array_equal(run(graph, array(3, 2)), [4, 5])
 
 
-def test_sequences_do_not_leave_the_graph() -> None:
-    with pytest.raises(UnsupportedError, match="output 's' is a sequence, only tensors are supported"):
-        load([node("SequenceConstruct", ["x"], ["s"])], [info("x", [2])], ["s"])
+def test_sequences_that_leave_the_graph() -> None:
+    nodes = [node("Neg", ["x"], ["z"]), node("SequenceConstruct", ["x", "z"], ["s"])]
+    graph = load(nodes, [info("x", [2])], [helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [2])])
+    assert operators(graph) == ["Negative", "SequenceConstruct"]
+    assert [e.tolist() for e in evaluate(graph, [array(2)])[0]] == [[0, 1], [0, -1]]
+
+
+def test_positions_that_are_not_in_a_sequence() -> None:
     with pytest.raises(FrontendError, match=r"SequenceAt: position 5 is not in a sequence of 1\n  node 'at'"):
         nodes = [node("SequenceConstruct", ["x"], ["s"]), node("SequenceAt", ["s", "k"], ["y"], name="at")]
         load(nodes, [info("x", [2])], ["y"], [constant("k", 5, np.int64)])

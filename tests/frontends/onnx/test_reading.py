@@ -152,8 +152,11 @@ def test_tensors_that_do_not_fit_their_shape() -> None:
         to_array(t)
     with pytest.raises(FrontendError, match="tensor 'w' has element type 99, which is unknown"):
         to_array(TensorProto(name="w", data_type=99))
-    with pytest.raises(UnsupportedError, match="tensor 'w' holds strings"):
-        to_array(TensorProto(name="w", data_type=TensorProto.STRING))
+    with pytest.raises(FrontendError, match=r"tensor 'w' has 0 element\(s\) of data, string\[2\] takes 2"):
+        to_array(TensorProto(name="w", data_type=TensorProto.STRING, dims=[2]))
+    with pytest.raises(FrontendError, match="tensor 'w' has a string that is no UTF-8"):
+        to_array(TensorProto(name="w", data_type=TensorProto.STRING, dims=[1], string_data=[b"\xff"]))
+    assert to_array(TensorProto(name="w", data_type=TensorProto.STRING, dims=[1], string_data=["µ".encode()])).tolist() == ["µ"]
 
 
 def test_sparse_initialisers() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -21,15 +21,30 @@ from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import FrontendError, UnsupportedError, WeftError, nearest
 from weft.expr.nodes import Expr, Var, wrap
-from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value
+from weft.graph.nodes import Graph, GraphBuilder, OpenType, OptionalType, SequenceType, TensorType, Type, Value
 from weft.graph.operator import Elementwise, Operator
 from weft.graph.rewrite import attribute_symbols, drop_dead
-from weft.ops import BroadcastTo, Cast, Dequantize, Dims, Less, Maximum, Negative, Reshape, Where
+from weft.ops import (
+    BroadcastTo,
+    Cast,
+    Dequantize,
+    Dims,
+    Less,
+    Maximum,
+    Negative,
+    OptionalEmpty,
+    Reshape,
+    SequenceConstruct,
+    SequenceEmpty,
+    StringConstant,
+    Where,
+)  # fmt: skip
 from weft.ops.checking import Require
 from weft.ops.composing import Composer
 from weft.ops.shapes import dim_select, equals, same, static
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
+from weft_onnx.bodies import Level, Poison, Poisoned, poisoned
 from weft_onnx.contents import LIMIT, Content
 from weft_onnx.model_file import Model
 from weft_onnx.registry import find, find_formula
@@ -42,12 +57,16 @@ FOLDED = 1024
 MAX_DEPTH = 64
 
 
-class Poison:
-    """Stands for what an unsupported node would give."""
-
-
 class Absent:
     """Stands for an empty optional, or an output that was not made."""
+
+
+class Elements(list[Any]):
+    """A sequence whose elements are known at import; of no elements, their dtype."""
+
+    def __init__(self, elements: Iterable[Any] = (), dtype: DType = dt.float32) -> None:
+        super().__init__(elements)
+        self.dtype = dtype
 
 
 Attributes: TypeAlias = Mapping[str, AttributeProto]
@@ -62,14 +81,14 @@ class Scope:
     values: dict[str, Any] = field(default_factory=dict)
     outer: Scope | None = None
     prefix: str = ""
+    capture: Callable[[Any], Any] | None = None
+    """Of a body that is a graph of its own: what stands there for an operand of the graph around."""
 
     def find(self, name: str) -> Any:
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.values:
-                return scope.values[name]
-            scope = scope.outer
-        return None
+        if name in self.values or self.outer is None:
+            return self.values.get(name)
+        found = self.outer.find(name)
+        return found if found is None or self.capture is None else self.capture(found)
 
 
 def import_model(model: Model, dims: Mapping[str, int] | None = None) -> Graph:
@@ -89,7 +108,9 @@ class Importer:
         self.model, self.dims = model, dims
         self.proto = model.proto
         self.versions = self._opsets(self.proto.opset_import)
-        self.builder = GraphBuilder(_identifier(self.proto.graph.name) or "graph")
+        self.level = Level(GraphBuilder(_identifier(self.proto.graph.name) or "graph"))
+        self._outer_tensors: list[dict[int, tuple[Content, Value]]] = []
+        self._left: list[Level] = []  # what is known of values is kept by their ids, so none may go
         self.functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in self.proto.functions}
         self.unsupported: dict[str, list[str]] = {}
         self.declared: dict[str, TypeProto] = {}
@@ -99,6 +120,32 @@ class Importer:
         self._open: dict[str, set[str]] = {}
         # Of a branch that may not be taken, and is computed all the same, data need not be what its operators require.
         self.certain = True
+
+    @property
+    def builder(self) -> GraphBuilder:
+        return self.level.builder
+
+    # -- bodies that are graphs of their own
+    def enter(self, name: str) -> Level:
+        """What is built from here on is a graph of its own, until `leave`."""
+        self.level = Level(self.builder.inner(name), self.level)
+        self._outer_tensors.append(self._tensors)
+        self._tensors = {}
+        return self.level
+
+    def leave(self) -> None:
+        self._left.append(self.level)
+        assert self.level.outer is not None
+        self.level = self.level.outer
+        self._tensors = self._outer_tensors.pop()
+
+    def scope(self, c: Context, level: Level) -> Scope:
+        """The scope of a body of a node."""
+        return Scope(outer=c.scope, prefix=f"{c.scope.prefix}{c.node.name or c.op_type}/", capture=lambda operand: level.capture(self, operand))
+
+    def remember(self, value: Value, content: Content | None) -> None:
+        """What a value holds, as far as it is known."""
+        self._contents[id(value)] = content
 
     @staticmethod
     def _opsets(imports: Sequence[Any], where: str = "the model") -> dict[str, int]:
@@ -125,10 +172,8 @@ class Importer:
             operand = scope.find(info.name)
             if operand is None:
                 raise FrontendError(f"output '{info.name}' is computed by no node", where=f"graph '{graph.name}'")
-            if not isinstance(operand, (Value, Content)):
-                raise UnsupportedError(f"output '{info.name}' is {'a sequence' if isinstance(operand, list) else 'absent'}, only tensors are supported")
-            value = self.as_value(operand, info.name)
-            declared = info.type.tensor_type.elem_type
+            value = self.run_time(operand, info.type, info.name)
+            declared = info.type.tensor_type.elem_type if isinstance(value.type, TensorType) else 0
             # Sizes are often wrong in models that run everywhere; an element type is a promise to the caller.
             if declared and dtype_of(declared, f"output '{info.name}'") != value.dtype:
                 raise FrontendError(
@@ -148,23 +193,45 @@ class Importer:
             if tensor.name in scope.values:
                 raise FrontendError(f"two initialisers are named '{tensor.name}'", where=f"graph '{graph.name}'")
             array = to_array(tensor, mapped.get(tensor.name), self.model.folder)
-            scope.values[tensor.name] = self.builder.constant(array, tensor.name)
+            scope.values[tensor.name] = self.constant(array, tensor.name)
         if graph.sparse_initializer:
             names = ", ".join(f"'{t.values.name}'" for t in graph.sparse_initializer)
             raise UnsupportedError(f"sparse initialisers are not supported: {names}", hint="store them dense")
 
+    def constant(self, array: Array, name: str) -> Value:
+        """A constant; of strings, a node."""
+        if array.dtype == object:
+            return self.builder.add(StringConstant(tuple(array.reshape(-1).tolist()), array.shape), name=name)  # type: ignore[no-any-return]
+        return self.builder.constant(array, name)
+
     def input(self, info: onnx.ValueInfoProto) -> Value:
         kind = info.type.WhichOneof("value")
+        if kind in ("sequence_type", "optional_type"):
+            return self.builder.input(info.name, self.type(info.type, f"input '{info.name}'"))
         if kind != "tensor_type":
-            raise UnsupportedError(f"input '{info.name}' is a {(kind or 'value of no type').removesuffix('_type')}, only tensors are supported")
+            raise UnsupportedError(f"input '{info.name}' is a {(kind or 'value of no type').removesuffix('_type')}, which is not supported")
         tensor = info.type.tensor_type
         dtype = dtype_of(tensor.elem_type, f"input '{info.name}'")
-        if dtype.name == "string":
-            raise UnsupportedError(f"input '{info.name}' holds strings")
         if not tensor.HasField("shape"):
             raise UnsupportedError(f"input '{info.name}' has no shape", hint="export the model with the rank of every input")
         shape = tuple(self.dimension(d, info.name, k) for k, d in enumerate(tensor.shape.dim))
         return self.builder.input(info.name, TensorType(dtype, shape))
+
+    def type(self, proto: TypeProto, what: str) -> Type:
+        """A type as the model declares it, without sizes, which are often wrong.
+
+        Raises:
+            UnsupportedError: it is none of tensors, sequences and optionals.
+        """
+        kind = proto.WhichOneof("value")
+        if kind == "sequence_type":
+            return SequenceType(self.type(proto.sequence_type.elem_type, what))
+        if kind == "optional_type":
+            return OptionalType(self.type(proto.optional_type.elem_type, what))
+        if kind != "tensor_type":
+            raise UnsupportedError(f"{what} is or holds a {(kind or 'value of no type').removesuffix('_type')}, which is not supported")
+        tensor = proto.tensor_type
+        return OpenType(dtype_of(tensor.elem_type, what), len(tensor.shape.dim) if tensor.HasField("shape") else None)
 
     def dimension(self, d: Any, name: str, axis: int) -> Dim:
         if d.WhichOneof("value") == "dim_value" and d.dim_value >= 0:
@@ -224,6 +291,8 @@ class Importer:
         try:
             with self.builder.named(name):
                 results = self.convert(context)
+        except Poisoned:
+            results = [Poison()] * len(node.output)
         except _Unsupported as error:
             self.unsupported.setdefault(error.reason, []).append(f"'{name}'")
             results = [Poison()] * len(node.output)
@@ -246,19 +315,19 @@ class Importer:
 
     def convert(self, c: Context) -> Sequence[Any]:
         c.check_known()
-        poisoned = any(_poisoned(o) for o in c.operands)
+        spoilt = any(map(poisoned, c.operands))
         converter = find(c.domain, c.op_type, c.version)
         function = self.functions.get((c.node.domain, c.op_type, getattr(c.node, "overload", "")))
         if function is not None:
             return self.call(function, c)
         if converter is None:
-            body = None if poisoned else self.schema_body(c)
+            body = None if spoilt else self.schema_body(c)
             if body is not None:
                 return self.call(body, c)
             expands = c.schema is not None and (c.schema.has_function or c.schema.has_context_dependent_function)
-            if not poisoned or not expands:
+            if not spoilt or not expands:
                 raise _Unsupported(f"operator {c.domain + '.' if c.domain else ''}{c.op_type} of operator set {c.version}")
-        if poisoned:
+        if spoilt:
             return [Poison()] * len(c.node.output)
         assert converter is not None
         formula = find_formula(c.domain, c.op_type)
@@ -318,9 +387,10 @@ class Importer:
             return TypeProto()
         if isinstance(operand, Content):
             return onnx.helper.make_tensor_type_proto(_enumerator(operand.dtype), operand.shape)
-        if isinstance(operand, Value):
-            return onnx.helper.make_tensor_type_proto(_enumerator(operand.dtype), [d if isinstance(d, int) else None for d in operand.shape])
-        return None
+        if isinstance(operand, Elements):
+            element = self.type_of(operand[0]) if operand else onnx.helper.make_tensor_type_proto(_enumerator(operand.dtype), None)
+            return None if element is None else onnx.helper.make_sequence_type_proto(element)
+        return _proto(operand.type) if isinstance(operand, Value) else None
 
     def call(self, function: FunctionProto, c: Context) -> Sequence[Any]:
         """A function's nodes in place of the node that calls it."""
@@ -360,15 +430,34 @@ class Importer:
 
     # -- operands
     def as_value(self, operand: Any, name: str = "shape") -> Value:
-        """An operand as a graph value; a content becomes one node per formula, or a constant."""
+        """An operand as a graph value; a content becomes one node per formula, or a constant; elements become a sequence."""
         if isinstance(operand, Value):
             return operand
+        if isinstance(operand, Elements):
+            made = SequenceConstruct() if operand else SequenceEmpty(operand.dtype)
+            return self.builder.add(made, *map(self.as_value, operand))  # type: ignore[no-any-return]
         assert isinstance(operand, Content)
         kept = self._tensors.get(id(operand))
         if kept is None:
             kept = self._tensors[id(operand)] = (operand, self._tensor(operand, name))
             self._contents[id(kept[1])] = operand
         return kept[1]
+
+    def run_time(self, operand: Any, declared: TypeProto, name: str) -> Value:
+        """As `as_value`, for what leaves the graph: an optional that holds nothing, too.
+
+        Raises:
+            UnsupportedError: there is nothing, and the model does not say of which type.
+        """
+        if not isinstance(operand, Absent):
+            return self.as_value(operand, name)
+        if declared.WhichOneof("value") != "optional_type":
+            raise UnsupportedError(f"output '{name}' is absent")
+        type_ = self.type(declared.optional_type.elem_type, f"output '{name}'")
+        sequence = isinstance(type_, SequenceType)
+        element = type_.element if isinstance(type_, SequenceType) else type_
+        assert isinstance(element, OpenType)
+        return self.builder.add(OptionalEmpty(element.dtype, sequence), name=name)  # type: ignore[no-any-return]
 
     def _tensor(self, content: Content, name: str) -> Value:
         b = self.builder
@@ -395,7 +484,9 @@ class Importer:
         found = self.known(operand)
         if found is not None or not isinstance(operand, Value):
             return found
-        type = operand.tensor
+        if not isinstance(operand.type, TensorType):
+            return None
+        type = operand.type
         if not type.is_static or not type.dtype.is_integer:
             return None
         count = math.prod(static(type.shape))
@@ -602,10 +693,7 @@ class Context(Composer):
     def optional(self, k: int) -> Value | None:
         if not self.given(k):
             return None
-        operand = self.operands[k]
-        if isinstance(operand, list):
-            raise self.unsupported("sequences")
-        return self.importer.as_value(operand, self.node.input[k])
+        return self.importer.as_value(self.operands[k], self.node.input[k])
 
     def value(self, k: int) -> Value:
         """Operand k as a graph value."""
@@ -705,10 +793,6 @@ class Context(Composer):
         return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
 
 
-def _poisoned(operand: Any) -> bool:
-    return isinstance(operand, Poison) or (isinstance(operand, list) and any(_poisoned(o) for o in operand))
-
-
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
@@ -729,6 +813,15 @@ def _enumerator(dtype: DType) -> int:
     from weft_onnx.tensors import DTYPES
 
     return next(k for k, v in DTYPES.items() if v == dtype)
+
+
+def _proto(type: Type) -> TypeProto:
+    if isinstance(type, SequenceType):
+        return onnx.helper.make_sequence_type_proto(_proto(type.element))
+    if isinstance(type, OptionalType):
+        return onnx.helper.make_optional_type_proto(_proto(type.element))
+    shape = [d if isinstance(d, int) else None for d in type.shape] if isinstance(type, TensorType) else None if type.rank is None else [None] * type.rank
+    return onnx.helper.make_tensor_type_proto(_enumerator(type.dtype), shape)
 
 
 def _sequence(result: Any) -> Sequence[Any]:

@@ -12,7 +12,7 @@ import onnx
 
 from weft import dtypes as dt
 from weft.dtypes import DType
-from weft.errors import FrontendError, UnsupportedError
+from weft.errors import FrontendError
 
 Array = np.ndarray[Any, Any]
 T = onnx.TensorProto
@@ -56,7 +56,7 @@ def to_array(tensor: onnx.TensorProto, raw: memoryview | None = None, folder: Pa
         raise FrontendError(f"{what} has shape {list(shape)}")
     count = math.prod(shape)
     if dtype.name == "string":
-        raise UnsupportedError(f"{what} holds strings")
+        return _strings(tensor, shape, what)
     if tensor.data_location == T.EXTERNAL:
         return _of_bytes(_external(tensor, folder, _stored_bytes(count, dtype)), dtype, shape, what)
     if raw is None and tensor.HasField("raw_data"):
@@ -85,6 +85,17 @@ def _of_bytes(raw: Any, dtype: DType, shape: tuple[int, ...], what: str) -> Arra
         array = array.byteswap()
     # Protobuf aligns nothing. numpy reads such arrays all the same, and whoever needs them aligned copies them then: once.
     return array
+
+
+def _strings(tensor: onnx.TensorProto, shape: tuple[int, ...], what: str) -> Array:
+    if len(tensor.string_data) != math.prod(shape):
+        raise FrontendError(f"{what} has {len(tensor.string_data)} element(s) of data, string{list(shape)} takes {math.prod(shape)}")
+    array = np.empty(len(tensor.string_data), object)
+    try:
+        array[:] = [s.decode() for s in tensor.string_data]
+    except UnicodeDecodeError as error:
+        raise FrontendError(f"{what} has a string that is no UTF-8", why=str(error)) from None
+    return array.reshape(shape)
 
 
 def _unpacked(packed: Array, dtype: DType, count: int) -> Array:

@@ -1,21 +1,35 @@
-"""Control flow whose course is known at import: branches are taken, loops unrolled."""
+"""Control flow. What is known at import goes its course there: branches are taken, loops unrolled; the rest are operators that hold bodies."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from onnx import GraphProto
 
 from weft import dtypes as dt
 from weft import ops
-from weft.graph.nodes import Value
-from weft.ops.shapes import axis_of
+from weft.errors import FrontendError
+from weft.expr.nodes import Var
+from weft.graph.nodes import OpenType, SequenceType, TensorType, Type, Value
+from weft.graph.operator import Operator
+from weft.ops.host import joined
+from weft.ops.shapes import axis_of, same
 from weft_onnx import contents as ct
-from weft_onnx.importer import Context
+from weft_onnx.bodies import Body, import_body, shaped
+from weft_onnx.importer import Context, Elements
 from weft_onnx.registry import onnx_op
+from weft_onnx.tensors import dtype_of
 
 # Beyond this many trips the unrolled graph would be larger than is useful.
 TRIPS = 64
+# How often a body is read anew because what it carries changes its type from trip to trip.
+ROUNDS = 8
+
+
+# -- branches ---------------------------------------------------------------------------------------------------------
 
 
 @onnx_op("If")
@@ -27,48 +41,121 @@ def if_(c: Context) -> Any:
         branch = branches[0 if bool(condition.reshape(-1)[0]) else 1]
         assert branch is not None
         return c.importer.subgraph(branch, c)
-    # Operators have no effects: both branches are computed and one result is taken.
-    chosen = []
+    bodies = [import_body(c.importer, g, c, ()) for g in branches if g is not None]
+    if _harmless(bodies):
+        return _both(c, [g for g in branches if g is not None])
+    then, orelse = bodies
+    return _added(c, ops.If(then.graph, orelse.graph), c.value(0), *then.captured, *orelse.captured)
+
+
+def _harmless(bodies: Sequence[Body]) -> bool:
+    """Whether both branches can be computed, so that all stays in one kernel's reach: work on numbers that cannot fail, of results alike."""
+    for body in bodies:
+        if body.graph.symbols and any(s.value.producer is not None for s in body.graph.symbols.values()):
+            return False
+        if any(n.op.kind in ("control", "host") or isinstance(n.op, ops.Require) for n in body.graph.nodes):
+            return False
+    pairs = zip(*(b.graph.outputs for b in bodies))
+    return all(isinstance(x.type, TensorType) and x.type == y.type and x.dtype.kind != "string" for x, y in pairs)
+
+
+def _both(c: Context, branches: Sequence[GraphProto]) -> list[Value]:
+    """Operators have no effects: both branches are computed and one result is taken."""
     test = c.reshape(c.value(0), ())
-    for a, b in zip(*(c.importer.subgraph(g, c) for g in branches if g is not None)):
-        if not all(isinstance(v, (Value, ct.Content)) for v in (a, b)):
-            raise c.unsupported("a condition known only at run time, over results that are no tensors")
-        x, y = c.importer.as_value(a), c.importer.as_value(b)
-        if x.type != y.type:
-            raise c.unsupported("a condition known only at run time, over results of different types")
-        chosen.append(c(ops.Where(), test, x, y))
-    return chosen
+    results = [[c.importer.as_value(v) for v in c.importer.subgraph(g, c)] for g in branches]
+    return [c(ops.Where(), test, x, y) for x, y in zip(*results)]
+
+
+# -- loops ------------------------------------------------------------------------------------------------------------
 
 
 @onnx_op("Loop")
 def loop(c: Context) -> Any:
     body = c.graph("body")
     assert body is not None
+    found = _unrolled(c, body)
+    return found if found is not None else _repeated(c, body)
+
+
+def _unrolled(c: Context, body: GraphProto) -> list[Any] | None:
+    """The results of a loop whose few trips are known at import; None of another."""
     carried = list(c.operands[2:])
     trips = c.constant(0) if c.given(0) else np.array(TRIPS + 1)
     start = c.constant(1) if c.given(1) else np.array(True)
-    if trips is None or start is None:
-        raise c.unsupported("a number of trips known only at run time")
+    if trips is None or start is None or (c.given(0) and int(trips.reshape(-1)[0]) > TRIPS):
+        return None
     count = int(trips.reshape(-1)[0])
     going = bool(start.reshape(-1)[0])
     scanned: list[list[Any]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
     k = 0
     while going and k < count:
         if k >= TRIPS:
-            raise c.unsupported(f"more than {TRIPS} trips")
+            return None
         index = ct.content(dt.int64, [k], ())
         results = c.importer.subgraph(body, c, [index, c.builder.constant(np.array(True)), *carried])
         test = c.importer.known(results[0])
         if test is None or not test.is_constant:
-            raise c.unsupported("a condition known only at run time")
+            return None
         going = bool(test.dims()[0])
         carried = results[1 : 1 + len(carried)]
         for found, value in zip(scanned, results[1 + len(carried) :]):
             found.append(c.importer.as_value(value))
         k += 1
     if scanned and not k:
-        raise c.unsupported("no trip, with results of every trip")
+        return None
+    if not all(isinstance(v.type, TensorType) and v.shape == found[0].shape for found in scanned for v in found):
+        return None
     return [*carried, *(_stacked(c, found, 0) for found in scanned)]
+
+
+def _repeated(c: Context, graph: GraphProto) -> list[Any]:
+    trips, going = (c.value(k) if c.given(k) else None for k in (0, 1))
+    initial = [_carried(c, k) for k in range(2, c.count)]
+    body = _fitting(c, graph, initial, [TensorType(dt.int64, ()), ct.content(dt.bool_, [True], ())], (), True)
+    last = body.graph.outputs[0].constant
+    if trips is None and last is not None and bool(last.reshape(-1)[0]):
+        raise FrontendError("Loop: it never ends", why="there is no number of trips, and its body always wants another")
+    collected = len(body.graph.outputs) - 1 - len(initial)
+    op = ops.Loop(body.graph, len(initial), True, None, (), (), (0,) * collected, (False,) * collected)
+    return _added(c, op, trips, going, *initial, *body.captured)
+
+
+def _added(c: Context, op: Operator, *inputs: Value | None) -> list[Any]:
+    """The results of an operator that holds bodies, as tensors where their ranks are known."""
+    found = c.builder.add(op, *inputs)
+    return [shaped(c.builder, v) for v in (found if isinstance(found, tuple) else (found,))]
+
+
+def _carried(c: Context, k: int) -> Value:
+    if not c.given(k):
+        raise c.unsupported("a value that is carried from trip to trip and is absent at first")
+    return c.importer.as_value(c.operands[k], c.node.input[k])
+
+
+def _fitting(c: Context, graph: GraphProto, initial: Sequence[Value], before: Sequence[Any], after: Sequence[Type], tests: bool) -> Body:
+    """The body over types of the carried values that hold at every trip; what it takes `before` and `after` them.
+
+    Raises:
+        FrontendError: there are no such types.
+    """
+    types: list[Type] = [v.type for v in initial]
+    for _ in range(ROUNDS):
+        body = import_body(c.importer, graph, c, [*before, *types, *after], counted=not tests)
+        results = [v.type for v in body.graph.outputs[tests:]]
+        wider = [_widened(c, t, r, v.type) for t, r, v in zip(types, results, initial)]
+        if wider == types:
+            return body
+        types = wider
+    raise FrontendError(f"{c.op_type}: no types of the carried values hold at every trip", why=", ".join(map(str, types)))
+
+
+def _widened(c: Context, taken: Type, result: Type, initial: Type) -> Type:
+    """A type for what a trip takes and what it gives; sizes that change are symbols of its own."""
+    if isinstance(taken, TensorType) and isinstance(result, TensorType) and taken.rank == result.rank and taken.dtype == result.dtype:
+        assert isinstance(initial, TensorType)
+        pairs = zip(taken.shape, result.shape, initial.shape)
+        return TensorType(taken.dtype, tuple(x if x != first or same(x, y) is True else Var(c.builder.unique("size"), dt.int64) for x, y, first in pairs))
+    return joined(taken, result)
 
 
 def _stacked(c: Context, parts: list[Value], axis: int) -> Value:
@@ -83,117 +170,112 @@ def scan(c: Context) -> Any:
     assert body is not None
     n = c.integer("num_scan_inputs")
     states = list(c.operands[: c.count - n])
-    sequences = [c.value(k) for k in range(c.count - n, c.count)]
+    items = [c.value(k) for k in range(c.count - n, c.count)]
     outputs = len(body.output) - len(states)
     in_axes, out_axes = c.integers("scan_input_axes") or (0,) * n, c.integers("scan_output_axes") or (0,) * outputs
     in_back, out_back = c.integers("scan_input_directions") or (0,) * n, c.integers("scan_output_directions") or (0,) * outputs
-    axes = [axis_of(a, len(s.shape)) for a, s in zip(in_axes, sequences)]
-    count = sequences[0].shape[axes[0]]
-    if not isinstance(count, int):
-        raise c.unsupported("a number of steps known only at run time")
-    if count > TRIPS or count == 0:
-        raise c.unsupported(f"{count} steps")
-    found: list[list[Value]] = [[] for _ in range(outputs)]
+    axes = [axis_of(a, len(s.shape)) for a, s in zip(in_axes, items)]
+    return _scanned(c, body, states, _Course(items, axes, list(map(bool, in_back)), list(out_axes), list(map(bool, out_back))))
+
+
+@onnx_op("Scan", versions=(8, 8))
+def scan_of_batches(c: Context) -> Any:
+    """The first form: every operand has the batch before all else, and each of the batch is scanned by itself."""
+    body = c.graph("body")
+    assert body is not None
+    if c.given(0):
+        raise c.unsupported("lengths of each of the batch")
+    n = c.integer("num_scan_inputs")
+    states, items = [c.value(k) for k in range(1, c.count - n)], [c.value(k) for k in range(c.count - n, c.count)]
+    outputs = len(body.output) - len(states)
+    back = list(map(bool, c.integers("directions") or (0,) * n))
+    batch = items[0].shape[0]
+    if not isinstance(batch, int) or not 0 < batch <= TRIPS:
+        raise c.unsupported(f"a batch of {batch}")
+    rows = []
+    for k in range(batch):
+        course = _Course([c.pick(x, 0, k) for x in items], [0] * n, back, [0] * outputs, [False] * outputs)
+        rows.append([c.importer.as_value(v) for v in _scanned(c, body, [c.pick(s, 0, k) for s in states], course)])
+    return [_stacked(c, list(column), 0) for column in zip(*rows)]
+
+
+@dataclass
+class _Course:
+    """What a scan goes over and what it collects: axes (`ops.SEQUENCE` for sequences), and which go backward."""
+
+    items: list[Value]
+    axes: list[int]
+    backward: list[bool]
+    result_axes: list[int]
+    result_backward: list[bool]
+
+
+def _scanned(c: Context, body: GraphProto, states: Sequence[Any], course: _Course) -> list[Any]:
+    counts = [x.shape[a] for x, a in zip(course.items, course.axes)]
+    count = next((n for n in counts if isinstance(n, int)), counts[0])
+    if isinstance(count, int) and 0 < count <= TRIPS and all(isinstance(n, int) for n in counts):
+        return _scan_unrolled(c, body, states, course, count)
+    initial = [c.importer.as_value(s) for s in states]
+    taken = [TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :])) for x, a in zip(course.items, course.axes)]
+    inner = _fitting(c, body, initial, (), taken, False)
+    # Axes of results count from the front; their ranks are the body's.
+    ranks = [v.tensor.rank + 1 for v in inner.graph.outputs[len(initial) :]]
+    axes = tuple(axis_of(a, r) for a, r in zip(course.result_axes, ranks))
+    op = ops.Loop(
+        inner.graph, len(initial), False, count, tuple(course.axes), tuple(course.backward), axes, tuple(course.result_backward)
+    )  # fmt: skip
+    return _added(c, op, None, None, *initial, *course.items, *inner.captured)
+
+
+def _scan_unrolled(c: Context, body: GraphProto, states: Sequence[Any], course: _Course, count: int) -> list[Any]:
+    found: list[list[Value]] = [[] for _ in course.result_axes]
     for k in range(count):
-        items = [c.pick(s, a, count - 1 - k if back else k) for s, a, back in zip(sequences, axes, in_back)]
+        items = [c.pick(s, a, count - 1 - k if back else k) for s, a, back in zip(course.items, course.axes, course.backward)]
         results = c.importer.subgraph(body, c, [*states, *items])
         states = results[: len(states)]
         for parts, value in zip(found, results[len(states) :]):
             parts.append(c.importer.as_value(value))
-    return [*states, *(_stacked(c, parts[::-1] if back else parts, axis) for parts, axis, back in zip(found, out_axes, out_back))]
+    ends = zip(found, course.result_axes, course.result_backward)
+    return [*states, *(_stacked(c, parts[::-1] if back else parts, axis) for parts, axis, back in ends)]
 
 
-# -- sequences and optionals that live at import only -----------------------------------------------------------------
+@onnx_op("SequenceMap")
+def sequence_map(c: Context) -> Any:
+    body = c.graph("body")
+    assert body is not None
+    given = [o if isinstance(o, Elements) else c.value(k) for k, o in enumerate(c.operands)]
+    sequences = [isinstance(o, Elements) or isinstance(o.type, SequenceType) for o in given]
+    if all(isinstance(o, Elements) for o, each in zip(given, sequences) if each):
+        lengths = {len(o) for o in given if isinstance(o, Elements)}
+        if len(lengths) > 1:
+            raise c.error(f"its sequences have different numbers of elements: {', '.join(map(str, sorted(lengths)))}")
+        rows = [c.importer.subgraph(body, c, [o[k] if isinstance(o, Elements) else o for o in given]) for k in range(lengths.pop())]
+        if rows:
+            return [Elements(column) for column in zip(*rows)]
+        return [Elements((), dtype_of(o.type.tensor_type.elem_type, o.name)) for o in body.output]
+    values = [c.importer.as_value(o) for o in given]
+    items = [v for v, each in zip(values, sequences) if each]
+    # What is no sequence is the same at every trip: as the body's own inputs they stand between the items, so all are taken in the loop's order.
+    types = [_element(c, v.type.element, info) if isinstance(v.type, SequenceType) else v.type for v, info in zip(values, body.input)]
+    inner = import_body(c.importer, body, c, types, counted=True)
+    inner.graph.inputs = [
+        inner.graph.inputs[0],
+        *(x for x, each in zip(inner.graph.inputs[1:], sequences) if each),
+        *(x for x, each in zip(inner.graph.inputs[1:], sequences) if not each),
+        *inner.graph.inputs[1 + len(values) :],
+    ]
+    rest = [v for v, each in zip(values, sequences) if not each]
+    n, m = len(items), len(body.output)
+    op = ops.Loop(inner.graph, 0, False, None, (ops.SEQUENCE,) * n, (False,) * n, (ops.SEQUENCE,) * m, (False,) * m)
+    return _added(c, op, None, None, *items, *rest, *inner.captured)
 
 
-def _sequence(c: Context, k: int) -> list[Any]:
-    operand = c.operands[k]
-    if not isinstance(operand, list):
-        raise c.error(f"input {k} is no sequence")
-    return operand
-
-
-def _position(c: Context, k: int, count: int) -> int:
-    given = c.numbers(k, "a position")
-    if given is None:
-        return -1
-    position = given[0] + count if given[0] < 0 else given[0]
-    if not 0 <= position <= count:
-        raise c.error(f"position {given[0]} is not in a sequence of {count}")
-    return position
-
-
-@onnx_op("SequenceConstruct", "SequenceEmpty")
-def sequence_construct(c: Context) -> Any:
-    return [list(c.operands)]
-
-
-@onnx_op("SequenceAt")
-def sequence_at(c: Context) -> Any:
-    found = _sequence(c, 0)
-    position = _position(c, 1, len(found))
-    if position == len(found):
-        raise c.error(f"position {position} is not in a sequence of {len(found)}")
-    return found[position]
-
-
-@onnx_op("SequenceInsert")
-def sequence_insert(c: Context) -> Any:
-    found = list(_sequence(c, 0))
-    found.insert(_position(c, 2, len(found)) if c.given(2) else len(found), c.operands[1])
-    return [found]
-
-
-@onnx_op("SequenceErase")
-def sequence_erase(c: Context) -> Any:
-    found = list(_sequence(c, 0))
-    del found[_position(c, 1, len(found)) if c.given(1) else -1]
-    return [found]
-
-
-@onnx_op("SequenceLength")
-def sequence_length(c: Context) -> Any:
-    return ct.content(dt.int64, [len(_sequence(c, 0))], ())
-
-
-@onnx_op("ConcatFromSequence")
-def concat_from_sequence(c: Context) -> Any:
-    values = [c.importer.as_value(v) for v in _sequence(c, 0)]
-    if c.flag("new_axis"):
-        return _stacked(c, values, c.integer("axis"))
-    return c.concat(values, c.integer("axis"))
-
-
-@onnx_op("SplitToSequence")
-def split_to_sequence(c: Context) -> Any:
-    x = c.value(0)
-    axis = axis_of(c.integer("axis"), len(x.shape))
-    size = x.shape[axis]
-    if not isinstance(size, int):
-        raise c.unsupported("an axis of unknown size")
-    given = c.numbers(1, "the split")
-    if given is None:
-        sizes: Any = [1] * size
-    elif c.shape(1) == ():
-        sizes = [min(given[0], size - k) for k in range(0, size, given[0])]
-    else:
-        sizes = given
-    parts, first = [], 0
-    for n in sizes:
-        part = c.slice(x, axis, first, n)
-        keep = given is not None or c.flag("keepdims", True)
-        parts.append(part if keep else c.reshape(part, (*x.shape[:axis], *x.shape[axis + 1 :])))
-        first += n
-    return [parts]
-
-
-@onnx_op("OptionalHasElement")
-def optional_has_element(c: Context) -> Any:
-    return ct.content(dt.bool_, [c.given(0)], ())
-
-
-@onnx_op("Optional", "OptionalGetElement")
-def optional_get_element(c: Context) -> Any:
-    if not c.given(0):
-        raise c.unsupported("an empty optional")
-    return [c.operands[0]]
+def _element(c: Context, element: Type, info: Any) -> Type:
+    """The type of a sequence's element as a body takes it: of the rank that is known or declared, and sizes that have names there."""
+    if not isinstance(element, OpenType):
+        return element
+    declared = info.type.tensor_type
+    rank = element.rank if element.rank is not None else len(declared.shape.dim) if declared.HasField("shape") else None
+    if rank is None:
+        return element
+    return TensorType(element.dtype, tuple(Var(c.builder.unique("size"), dt.int64) for _ in range(rank)))

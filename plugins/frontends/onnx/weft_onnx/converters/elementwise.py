@@ -37,6 +37,8 @@ def unary(c: Context) -> Value:
 @onnx_op(*_BINARY)
 def binary(c: Context) -> Value:
     y = c.value(1)
+    if c.op_type == "Equal" and y.dtype == dt.string:
+        return c.builder.add(ops.StringEqual(), c.value(0), y)  # type: ignore[no-any-return]
     return c(_BINARY[c.op_type](), c.value(0), _divisor(c, y) if c.op_type == "Div" else y)  # type: ignore[no-any-return]
 
 
@@ -204,14 +206,14 @@ def _power_of_two(c: Context, x: Value, mode: str, saturate: bool) -> Value:
     return c(ops.Bitcast(dt.float8_e8m0fnu), c.cast(exponent, dt.uint8))  # type: ignore[no-any-return]
 
 
-@onnx_op("Cast")
+@onnx_op("Cast", "CastLike")
 def cast(c: Context) -> Value:
-    return _cast(c, c.value(0), c.dtype("to", dt.float32))
-
-
-@onnx_op("CastLike")
-def cast_like(c: Context) -> Value:
-    return _cast(c, c.value(0), c.operand_dtype(1))
+    x, to = c.value(0), c.dtype("to", dt.float32) if c.op_type == "Cast" else c.operand_dtype(1)
+    if to == dt.string:
+        return x if x.dtype == to else c.builder.add(ops.NumberToString(), x)
+    if x.dtype == dt.string:
+        return c.builder.add(ops.StringToNumber(to), x)  # type: ignore[no-any-return]
+    return _cast(c, x, to)
 
 
 @onnx_op("BitCast")
@@ -222,18 +224,6 @@ def bit_cast(c: Context) -> Value:
     return c(ops.Bitcast(to), x)  # type: ignore[no-any-return]
 
 
-@onnx_op("Dropout")
-def dropout(c: Context) -> Any:
-    training = c.constant(2)
-    if c.given(2) and (training is None or bool(training.reshape(-1)[0])):
-        ratio = c.constant(1)
-        if ratio is None or float(ratio.reshape(-1)[0]) != 0.0 or training is None:
-            raise c.unsupported("training mode")
-    x = c.value(0)
-    mask = c(ops.Fill(dt.bool_, x.shape, 1)) if len(c.node.output) > 1 else None
-    return x, mask
-
-
 @onnx_op("Constant")
 def constant(c: Context) -> Value:
     data = c.tensor("value")
@@ -241,9 +231,12 @@ def constant(c: Context) -> Value:
     for name, (field, dtype) in fields.items():
         if c.has(name):
             data = np.array(getattr(c.attribute(name), field), dtype)
+    texts = c.strings("value_strings")
+    if c.has("value_string") or texts is not None:
+        data = np.array(c.string("value_string") if texts is None else texts, object)
     if data is None:
-        raise c.unsupported("strings" if c.has("value_string") or c.has("value_strings") else "sparse tensors")
-    return c.builder.constant(data, c.node.output[0])
+        raise c.unsupported("sparse tensors")
+    return c.importer.constant(data, c.node.output[0])
 
 
 # -- formulas ---------------------------------------------------------------------------------------------------------

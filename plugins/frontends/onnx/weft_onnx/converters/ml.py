@@ -65,16 +65,24 @@ def _transformed(c: Context, y: Value) -> Value:
 
 @onnx_op("LabelEncoder", domain=DOMAIN)
 def label_encoder(c: Context) -> Value:
-    """Keys → values by comparison with every key; the first that is equal wins."""
+    """Keys → values by comparison with every key; the first that is equal wins. Strings are found on the host, and are places in a table otherwise."""
     x = c.value(0)
     keys, values, default = _table(c)
     if keys is None or values is None:
-        raise c.unsupported("strings")
-    result = c.builder.constant(np.full((), default, values.dtype))
-    for k, v in reversed(list(zip(keys, values))):
-        same = c(ops.IsNan(), x) if k != k else c(ops.Equal(), x, k.item())
-        result = c(ops.Where(), same, c.builder.constant(np.full((), v, values.dtype)), result)
-    return c.broadcast(result, x.shape)
+        raise c.error("there are no keys or no values")
+    table = np.array([*values.tolist(), default], values.dtype)
+    if x.dtype == dt.string:
+        place = c.builder.add(ops.StringIndex(tuple(map(str, keys))), x)
+    else:
+        place = c.builder.constant(np.full((), len(keys), np.int64))
+        for k in reversed(range(len(keys))):
+            same = c(ops.IsNan(), x) if keys[k] != keys[k] else c(ops.Equal(), x, keys[k].item())
+            place = c(ops.Where(), same, c.builder.constant(np.full((), k, np.int64)), place)
+        place = c.broadcast(place, x.shape)
+    if values.dtype == object:
+        strings = c.builder.add(ops.StringConstant(tuple(map(str, table)), (len(table),)))
+        return c.builder.add(ops.StringTake(), place, strings)  # type: ignore[no-any-return]
+    return c.gather(c.builder.constant(table), place, 0)
 
 
 def _table(c: Context) -> tuple[Any, Any, Any]:
@@ -86,6 +94,8 @@ def _table(c: Context) -> tuple[Any, Any, Any]:
             return np.array(c.integers(f"{kind}_int64s"), np.int64)
         if c.has(f"{kind}_floats"):
             return np.array(c.reals(f"{kind}_floats"), np.float32)
+        if c.has(f"{kind}_strings"):
+            return np.array(c.strings(f"{kind}_strings"), object)
         return None
 
     keys, values = part("keys"), part("values")
@@ -93,7 +103,8 @@ def _table(c: Context) -> tuple[Any, Any, Any]:
     if default is not None:
         default = default.reshape(-1)[0]
     elif values is not None:
-        default = c.real("default_float", -0.0) if values.dtype.kind == "f" else c.integer("default_int64", -1)
+        kind = values.dtype.kind
+        default = c.string("default_string", "_Unused") if kind == "O" else c.real("default_float", -0.0) if kind == "f" else c.integer("default_int64", -1)
     return keys, values, default
 
 

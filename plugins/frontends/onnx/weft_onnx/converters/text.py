@@ -1,23 +1,61 @@
-"""Counts of n-grams, of numbers; strings are not supported."""
+"""Strings and pictures, which are no numeric work: steps on the host. Counts of n-grams, of numbers or of strings that have become numbers."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from weft import dtypes as dt
 from weft import ops
 from weft.graph.nodes import Value
+from weft_onnx.bodies import shaped
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
+
+
+def _step(c: Context, op: ops.HostOperator, *inputs: Value) -> Any:
+    """A step on the host; what it gives of sizes that only the run knows has symbols for them."""
+    found = c.builder.add(op, *inputs)
+    return tuple(shaped(c.builder, v) for v in found) if isinstance(found, tuple) else shaped(c.builder, found)
+
+
+@onnx_op("StringConcat")
+def string_concat(c: Context) -> Any:
+    return _step(c, ops.StringConcat(), c.value(0), c.value(1))
+
+
+@onnx_op("StringSplit")
+def string_split(c: Context) -> Any:
+    return _step(c, ops.StringSplit(c.string("delimiter"), c.integer("maxsplit", -1)), c.value(0))
+
+
+@onnx_op("StringNormalizer")
+def string_normalizer(c: Context) -> Any:
+    op = ops.StringNormalizer(c.string("case_change_action", "NONE"), c.flag("is_case_sensitive"), c.strings("stopwords") or ())
+    return _step(c, op, c.value(0))
+
+
+@onnx_op("RegexFullMatch")
+def regex_full_match(c: Context) -> Any:
+    return _step(c, ops.RegexFullMatch(c.string("pattern")), c.value(0))
+
+
+@onnx_op("ImageDecoder")
+def image_decoder(c: Context) -> Any:
+    return _step(c, ops.ImageDecoder(c.string("pixel_format", "RGB")), c.value(0))
 
 
 @onnx_op("TfIdfVectorizer")
 def tf_idf(c: Context) -> Value:
     """Every place is compared with every n-gram of the pool; the sum over places is the count."""
-    pool = c.integers("pool_int64s")
+    x, pool = c.value(0), c.integers("pool_int64s")
+    words = c.strings("pool_strings")
+    if words is not None:
+        keys = tuple(dict.fromkeys(words))
+        x, pool = c.builder.add(ops.StringIndex(keys), x), tuple(map(keys.index, words))
     if pool is None:
-        raise c.unsupported("strings")
-    x = c.value(0)
+        raise c.error("there is neither pool_int64s nor pool_strings")
     length = x.shape[-1]
     if not isinstance(length, int):
         raise c.unsupported("sequences of unknown length")
