@@ -76,6 +76,11 @@ def test_fuse_undoes_split() -> None:
     same(p, s.program)
 
 
+def test_fuse_with_loops_that_have_no_step() -> None:
+    p = parse_program("program f(x: int8[4, 0]) -> (y: int8[4, 0]) { for i in 4 { for j in 0 { block A(b: 4 = i, c: 0 = j) { y[b, c] = x[b, c] } } } }")
+    assert "for i_j in 0 {" in str(sched(p, ("fuse", "i", "j")).program)
+
+
 def test_reorder_keeps_loops_that_are_not_named_in_place() -> None:
     s = sched(matmul(), ("reorder", "k0", "i"))
     assert s.loops("matmul") == ["k0", "j", "i"]

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from weft import dtypes as dt
 from weft.expr.nodes import Expr, Var, floordiv, floormod, free_vars
-from weft.loop.nodes import For, Program
+from weft.loop.nodes import For, Program, int64, int_const
 from weft.scheduling.rewrite import clean, domain, rewrite_loops
 from weft.scheduling.tree import Tree
 
@@ -48,10 +48,9 @@ def fuse(program: Program, *loops: str, name: str | None = None) -> tuple[Progra
     values: dict[str, Expr] = {}
     rest: Expr = v
     for k in reversed(range(len(nest))):
-        values[loops[k]] = clean(floormod(rest, nest[k].extent), within) if k else rest
-        rest = clean(floordiv(rest, nest[k].extent), within) if k else rest
+        by = int64(1) if int_const(nest[k].extent) == 0 else nest[k].extent  # of a loop without steps no index is wanted
+        values[loops[k]] = clean(floormod(rest, by), within) if k else rest
+        rest = clean(floordiv(rest, by), within) if k else rest
     annotations = dict(a for f in nest for a in f.annotations)
     body = rewrite_loops(nest[-1].body, values, within)
     return tree.replace(path, For(v, extent, body, nest[0].kind, tuple(annotations.items()))), v.name
-
-
