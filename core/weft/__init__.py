@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft.adaptive import compile_adaptive as compile_adaptive
     from weft.errors import WeftError as WeftError
     from weft.kernel import build as build
     from weft.kernel import schedule as schedule
@@ -31,6 +32,7 @@ _PUBLIC = {
     "Executable": "weft.runtime.executable",
     "load": "weft.pipeline",
     "compile": "weft.pipeline",
+    "compile_adaptive": "weft.adaptive",
     "schedule": "weft.kernel",
     "build": "weft.kernel",
     "compute": "weft.tensor.language",

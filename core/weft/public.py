@@ -19,17 +19,18 @@ EVERYTHING: tuple[str, ...] = ("*",)
 """Of a module: its `__all__`, or whatever it defines without a leading underscore."""
 
 _FACE = (
-    "Executable", "WeftError", "build", "call", "compile", "compute", "load", "maximum", "minimum", "placeholder", "reduce", "reduce_axis", "scan",
-    "schedule", "select", "sum", "var",
+    "Executable", "WeftError", "build", "call", "compile", "compile_adaptive", "compute", "load", "maximum", "minimum", "placeholder", "reduce", "reduce_axis",
+    "scan", "schedule", "select", "sum", "var",
 )  # fmt: skip
 _OPERATORS = (
     "activation", "arithmetic", "attention", "bitwise", "checking", "comparison", "contraction", "control", "host", "image", "indexing", "linear_algebra",
-    "loss", "movement", "normalization", "quantization", "random", "recurrent", "reduction", "scanning", "signal", "sorting", "transcendental", "window",
+    "loss", "movement", "normalization", "quantization", "random", "recurrent", "reduction", "scanning", "signal", "sorting", "transcendental", "trees", "window",
 )  # fmt: skip
 
 # Methods of a Schedule, whose program is their first argument.
 _PRIMITIVES = (
-    "annotate", "bind", "cache_read", "cache_write", "compact_buffer", "compute_at", "compute_inline", "decompose_reduction", "fuse",
+    "annotate", "bind", "butterfly", "cache_read", "cache_write", "compact_buffer", "compute_at", "compute_inline", "decompose_reduction",
+    "double_buffer", "fuse",
     "lift", "make_online", "pad_loop", "pad_tile", "parallel", "partition", "prefetch", "reorder", "reverse_compute_at", "reverse_compute_inline", "rfactor",
     "serial", "set_scope",
     "specialize", "split", "stage", "stage_result", "swing", "tensorize", "unroll", "vectorize",
@@ -61,6 +62,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.loop.interpret": ("interpret",),
         "weft.loop.verify": ("verify",),
         "weft.loop.pipeline": ("LoopPass", "lower_program"),
+        "weft.loop.passes.copy_async": ("copy_async",),
         "weft.scheduling": EVERYTHING,
         "weft.scheduling.access": EVERYTHING,
         "weft.scheduling.attention": EVERYTHING,
