@@ -107,6 +107,26 @@ def test_what_a_kernel_leaves_unwritten_is_wrong() -> None:
     assert blame.difference is not None and (blame.difference.wrong, blame.difference.got) == (3, "nan")
 
 
+@pytest.mark.parametrize("stage", ["codegen", "schedule"])
+def test_what_is_too_large_to_be_interpreted_is_compiled_for_another_target(stage: str) -> None:
+    def plan(s: Schedule) -> None:
+        s.program = parse_program(str(s.program).replace(" - in", " + in"))
+
+    wrong = Planted(schedule=plan) if stage == "schedule" else Planted(code=lambda text: text.replace(" - in", " + in"))
+    blame = only(wrong.verify(model(), given(), patience=0.0))
+    assert (blame.kind, blame.stage, blame.names) == ("kernel", stage, ("layer1/bias",))
+    assert "compiled for '" in blame.why and "to interpret its program once would take about 0 s" in blame.why
+
+
+def test_what_nobody_can_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.testing.verify import stages
+
+    monkeypatch.setattr(stages, "target_kinds", dict)
+    blame = only(Planted(code=lambda text: text.replace(" - in", " + in")).verify(model(), given(), patience=0.0))
+    assert (blame.kind, blame.stage, blame.names, blame.title) == ("kernel", "", ("layer1/bias",), "a kernel departs")
+    assert blame.why == "to interpret its program once would take about 0 s: smaller inputs, or more --patience, tell the stage"
+
+
 def test_symbolic_sizes() -> None:
     bug = Planted(code=lambda text: text.replace(" - in", " + in"))
     for rows in (1, 4):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from weft.codegen.base import require
 from weft.errors import LoopError, ScheduleError, WeftError
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
-from weft.loop.pipeline import ordered
+from weft.loop.pipeline import lower_program, ordered
 from weft.loop.work import count_work
+from weft.pipeline import ResolvedTarget, resolve_target, target_kinds
 from weft.scheduling.intrinsic import meanings
 from weft.scheduling.trace import Trace, replay
-from weft.testing.verify.alone import buffer_shape
+from weft.testing.verify.alone import ready_alone
 from weft.testing.verify.measure import Difference, worst
 from weft.testing.verify.part import Trial
 
@@ -48,9 +50,8 @@ def first_wrong_stage(trial: Trial, patience: float, show: Callable[[str], None]
     target, kernel = trial.part.target, trial.kernel
     seconds = _seconds(trial)
     if seconds > patience:
-        why = f"to interpret its program once would take about {seconds:,.0f} s: smaller inputs, or more --patience, tell the stage"
-        return WrongStage("", "", None, why)
-    look = _Look(trial)
+        return _wrong_compiled(trial, seconds, show)
+    look = _Interpreted(trial)
     show(f"{kernel.name} as it was lowered")
     found = look(kernel.naive)
     if found is None:
@@ -95,8 +96,8 @@ def first_wrong_stage(trial: Trial, patience: float, show: Callable[[str], None]
     return WrongStage(programs[high][0], "", seen[high], "the program before this loop pass is right when it is interpreted, the one after it is not")
 
 
-class _Look:
-    """Interprets programs of a kernel; None where that is not possible, `trouble` says why."""
+class _Interpreted:
+    """How far a kernel's program departs, by interpreting it; None where that is not possible, `trouble` says why."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
@@ -105,17 +106,65 @@ class _Look:
 
     def __call__(self, program: Program, shuffled: bool = False) -> Difference | None:
         trial = self.trial
+        arrays, seed = trial.stored_inputs(program.inputs), 1 if shuffled else None
         try:
-            outputs = interpret(program, trial.stored_inputs(program.inputs), trial.dims, intrinsics=self.meanings, shuffle_seed=1 if shuffled else None)
+            outputs = interpret(program, arrays, trial.dims, intrinsics=self.meanings, shuffle_seed=seed)
         except LoopError as error:
             if "out of bounds" in error.what or "division by zero" in error.what:
                 return Difference(1, 1, float("inf"), float("inf"), float("inf"), got=error.what, want="an access in bounds")
             self.trouble = error.what
             return None
-        return worst(trial.judge([outputs[b.name].reshape(buffer_shape(b, trial.dims)) for b in program.outputs]))
+        return worst(trial.judge([outputs[b.name] for b in program.outputs]))
 
 
-def _wrong_step(trial: Trial, look: _Look, found: Difference, show: Callable[[str], None]) -> WrongStage:
+class _Compiled:
+    """How far a kernel's program departs, compiled for another target of the host's processor; None where that cannot."""
+
+    def __init__(self, trial: Trial, target: ResolvedTarget) -> None:
+        self.trial, self.target = trial, target
+        self.codegen = target.codegen()
+
+    def __call__(self, program: Program) -> Difference | None:
+        trial = self.trial
+        try:
+            lowered = lower_program(program, self.codegen.functions)
+            require(self.codegen, lowered, str(self.target.target))
+            run = ready_alone(self.target, self.codegen.compile(lowered), program, trial.dims)
+            return worst(trial.judge(run(trial.stored_inputs(program.inputs))))
+        except WeftError:
+            return None
+
+
+def _wrong_compiled(trial: Trial, seconds: float, show: Callable[[str], None]) -> WrongStage:
+    """Of a kernel too large to be interpreted: whether its schedule or its code is wrong, as far as another target's code for it tells."""
+    kernel = trial.kernel
+    slow = f"to interpret its program once would take about {seconds:,.0f} s"
+    for kind in sorted(target_kinds()):
+        if kind == trial.part.target.target.kind:
+            continue
+        try:
+            other = resolve_target(kind)
+            if not other.native:
+                continue
+            show(f"{kernel.name}, compiled for {kind}")
+            look = _Compiled(trial, other)
+            lowered = look(kernel.naive)
+        except WeftError:  # it cannot compile here
+            continue
+        if lowered is None or lowered.wrong:
+            continue
+        assert kernel.scheduled is not None
+        scheduled = look(kernel.scheduled)
+        if scheduled is not None and scheduled.wrong:
+            found = _wrong_step(trial, look, scheduled, show)
+            return replace(found, why=f"{found.why} ({slow}: compiled for '{kind}')")
+        if scheduled is not None:
+            why = f"compiled for '{kind}', the scheduled program is right ({slow}, which would tell the target's loop passes from its machine code)"
+            return WrongStage(CODE, "", worst(trial.differences), why)
+    return WrongStage("", "", None, f"{slow}: smaller inputs, or more --patience, tell the stage")
+
+
+def _wrong_step(trial: Trial, look: Callable[[Program], Difference | None], found: Difference, show: Callable[[str], None]) -> WrongStage:
     """The step of a schedule that departs, by bisection over its trace."""
     kernel, intrinsics = trial.kernel, trial.part.target.intrinsics
     naive, steps = kernel.naive, [s for s in kernel.trace if s.do != "choose"]
