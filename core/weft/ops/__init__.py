@@ -26,6 +26,7 @@ from weft.ops import (
     signal,
     sorting,
     transcendental,
+    trees,
     window,
     winograd,
 )
@@ -53,6 +54,7 @@ from weft.ops.scanning import *  # noqa: F403
 from weft.ops.signal import *  # noqa: F403
 from weft.ops.sorting import *  # noqa: F403
 from weft.ops.transcendental import *  # noqa: F403
+from weft.ops.trees import *  # noqa: F403
 from weft.ops.window import *  # noqa: F403
 from weft.ops.winograd import *  # noqa: F403
 
@@ -79,6 +81,7 @@ _FAMILIES = (
     signal,
     sorting,
     transcendental,
+    trees,
     window,
     winograd,
 )
