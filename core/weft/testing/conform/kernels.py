@@ -7,14 +7,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.codegen.base import THREADS, require
-from weft.expr.nodes import Const, Expr, Var, substitute
+from weft.codegen.base import require
+from weft.expr.nodes import Var
 from weft.kernel import KernelSchedule, build
 from weft.loop.nodes import Program
 from weft.loop.pipeline import lower_program
-from weft.runtime.device import Slice, open_device
+from weft.runtime.device import open_device
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
+from weft.testing.alone import launch
 from weft.testing.conform.kit import Kit
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -65,31 +66,11 @@ def compile_for_device(kit: Kit, program: Program) -> Callable[[Sequence[Array]]
     section = target.kind.image(target.target, {code.name: code})
 
     def execute(inputs: Sequence[Array]) -> list[Array]:
-        sizes = {d.name: n for b, a in zip(program.inputs, inputs) for d, n in zip(b.shape, a.shape) if isinstance(d, Var)}
-        sizes[THREADS.name] = 1
+        dims = {d.name: n for b, a in zip(program.inputs, inputs) for d, n in zip(b.shape, a.shape) if isinstance(d, Var)}
         with kit.watched() as watched:
             assert watched is not None
             device = open_device(watched.name)
             with device.lock:
-                module = device.load(section.image, section.entries)
-                slices = []
-                for array in inputs:
-                    room = Slice(device.reserve(array.nbytes), 0, array.nbytes)
-                    device.write(room, np.ascontiguousarray(array))
-                    slices.append(room)
-                results = [np.empty([_size(d, sizes) for d in b.shape], b.dtype.numpy) for b in program.outputs]
-                rooms = [Slice(device.reserve(r.nbytes), 0, r.nbytes) for r in results]
-                scratch = [Slice(device.reserve(n), 0, n) for n in (_size(e, sizes) for e in code.scratch)]
-                device.launch(module, code.name, [*slices, *rooms, *scratch], [sizes[d.name] for d in program.dims])
-                device.synchronize()
-                for room, array in zip(rooms, results):
-                    device.read(room, array)
-        return results
+                return launch(device, device.load(section.image, section.entries), code, program, inputs, dims)
 
     return execute
-
-
-def _size(e: Expr, sizes: Mapping[str, int]) -> int:
-    value = substitute(e, dict(sizes))
-    assert isinstance(value, Const)
-    return int(value.value)

@@ -6,7 +6,6 @@ it. One value at a time is looked at, and held no longer than the run itself nee
     measure     how far a result is from what is expected
     rounding    how far it may be: the operators' own tolerances, carried through the graph
     departure   the first node of a graph whose value is not that of another source
-    alone       one kernel, run by itself on a target
     part        what one target computes of a model, kernel by kernel
     passes      which graph pass
     stages      which stage of a kernel

@@ -18,7 +18,7 @@ from weft.graph.rewrite import concrete, copy_graph
 from weft.loop.nodes import Buffer
 from weft.mixed import MixedCompilation
 from weft.pipeline import ResolvedTarget, mixed
-from weft.testing.verify.alone import Run, buffer_shape, ready_alone
+from weft.testing.alone import Run, buffer_shape, ready_alone
 from weft.testing.verify.measure import Bound, Difference, compare
 from weft.testing.verify.rounding import allowed_errors, tolerated
 

@@ -15,7 +15,7 @@ from weft.loop.work import count_work
 from weft.pipeline import ResolvedTarget, resolve_target, target_kinds
 from weft.scheduling.intrinsic import meanings
 from weft.scheduling.trace import Trace, replay
-from weft.testing.verify.alone import ready_alone
+from weft.testing.alone import ready_alone
 from weft.testing.verify.measure import Difference, worst
 from weft.testing.verify.part import Trial
 

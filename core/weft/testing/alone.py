@@ -15,7 +15,7 @@ from weft.loop.interpret import sentinel
 from weft.loop.nodes import Buffer, Program
 from weft.pipeline import ResolvedTarget
 from weft.plugins import host
-from weft.runtime.device import Slice, open_device
+from weft.runtime.device import Device, Slice, open_device
 from weft.runtime.executable import Executable
 from weft.runtime.plan import Native, TensorInfo
 
@@ -101,22 +101,27 @@ def _launched(target: ResolvedTarget, code: KernelCode, program: Program, dims: 
     with target.blame("to make a section of one kernel"):
         section = target.kind.image(target.target, {code.name: code})
     device = open_device(target.device)
-    sizes = [_size(e, {**dims, THREADS.name: 1}) for e in code.scratch]
     with device.lock:
         module = device.load(section.image, section.entries)
 
     def run(given: Sequence[Array]) -> list[Array]:
-        outputs = [unwritten(b, dims) for b in program.outputs]
-        arrays = [*(np.ascontiguousarray(a) for a in given), *outputs]
-        with device.lock:
-            places = [Slice(device.reserve(a.nbytes), 0, a.nbytes) for a in arrays]
-            for place, array in zip(places, arrays):
-                device.write(place, array)
-            scratch = [Slice(device.reserve(n), 0, n) for n in sizes]
-            device.launch(module, code.name, [*places, *scratch], [dims[d.name] for d in program.dims])
-            device.synchronize()
-            for place, array in zip(places[len(given) :], outputs):
-                device.read(place, array)
-        return outputs
+        return launch(device, module, code, program, given, dims)
 
     return run
+
+
+def launch(device: Device, module: Any, code: KernelCode, program: Program, inputs: Sequence[Array], dims: Mapping[str, int]) -> list[Array]:
+    """The outputs of a kernel of a loaded section, launched once, everything in memory of its own."""
+    outputs = [unwritten(b, dims) for b in program.outputs]
+    arrays = [*(np.ascontiguousarray(a) for a in inputs), *outputs]
+    sizes = [_size(e, {**dims, THREADS.name: 1}) for e in code.scratch]
+    with device.lock:
+        places = [Slice(device.reserve(a.nbytes), 0, a.nbytes) for a in arrays]
+        for place, array in zip(places, arrays):
+            device.write(place, array)
+        scratch = [Slice(device.reserve(n), 0, n) for n in sizes]
+        device.launch(module, code.name, [*places, *scratch], [dims[d.name] for d in program.dims])
+        device.synchronize()
+        for place, array in zip(places[len(inputs) :], outputs):
+            device.read(place, array)
+    return outputs
