@@ -17,7 +17,7 @@ from weft.codegen.c_family import Emitter
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.loop.interpret import interpret
-from weft.loop.nodes import AtomicUpdate, For, Load, Program, Store, Var, buffer, int64, seq
+from weft.loop.nodes import AtomicUpdate, For, Let, Load, Program, Store, Var, buffer, int64, seq
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft_c.dialect import C
@@ -122,6 +122,15 @@ def test_formulas_that_are_used_twice_are_written_once() -> None:
     text = agree(p, [np.linspace(0, 1, 4, dtype=np.float32)])
     assert len(text) < 2500
     assert "if (i < 4) {" in text
+
+
+def test_vectors_that_are_defined_by_what_is_used_twice() -> None:
+    x, y, b = buffer("x", (8,), dt.float32), buffer("y", (8,), dt.float32), Var("b")
+    at = ex.Ramp(ex.mul(b, 4), int64(1), 4)
+    t = Var("t", dt.float32.with_lanes(4))
+    value = ex.Add(ex.Mul(Load(x, (at,)), ex.Broadcast(ex.const(3.0), 4)), ex.Mul(Load(x, (at,)), Load(x, (at,))))
+    p = Program("p", (x,), (y,), (), For(b, int64(2), Let(t, value, Store(y, (at,), ex.Mul(t, t)))))
+    agree(p, [np.arange(-4, 4, dtype=np.float32)])
 
 
 def test_integers_wrap_and_indices_are_plain() -> None:

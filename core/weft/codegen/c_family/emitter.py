@@ -309,12 +309,12 @@ class _Kernel:
         f = self.formulas
         if s.var.name not in self.used:
             return
-        self._begin(s.value)
         if s.var.dtype.is_integer and s.var.dtype.lanes == 1:
             f.ranges[s.var.name] = f.range(s.value)
             self.values[s.var.name] = s.value
         lanes = s.var.dtype.lanes
         if lanes == 1:
+            self._begin(s.value)
             text = f.value(s.value).text
             self._flush()
             self.line(f"const {f.language.type(s.var.dtype)} {f.declare(s.var.name)} = {text};")
