@@ -128,7 +128,8 @@ def test_vectors_that_are_defined_by_what_is_used_twice() -> None:
     x, y, b = buffer("x", (8,), dt.float32), buffer("y", (8,), dt.float32), Var("b")
     at = ex.Ramp(ex.mul(b, 4), int64(1), 4)
     t = Var("t", dt.float32.with_lanes(4))
-    value = ex.Add(ex.Mul(Load(x, (at,)), ex.Broadcast(ex.const(3.0), 4)), ex.Mul(Load(x, (at,)), Load(x, (at,))))
+    part = ex.Add(ex.Mul(Load(x, (at,)), ex.Broadcast(ex.const(3.0), 4)), Load(x, (at,)))
+    value = ex.Add(ex.Max(part, ex.Broadcast(ex.const(0.0), 4)), ex.Mul(part, part))
     p = Program("p", (x,), (y,), (), For(b, int64(2), Let(t, value, Store(y, (at,), ex.Mul(t, t)))))
     agree(p, [np.arange(-4, 4, dtype=np.float32)])
 
