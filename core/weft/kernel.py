@@ -130,7 +130,7 @@ def link_kernel(s: KernelSchedule) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
     if wrong is not None:
         raise ScheduleError(f"the schedule of '{s.program.name}' {wrong}", where=str(target.target))
     codegen = target.codegen()
-    lowered = lower_program(s.program, codegen.functions)
+    lowered = lower_program(s.program, codegen.functions, extra=target.loop_passes())
     require(codegen, lowered, str(target.target))
     with target.blame(f"to compile kernel '{lowered.name}'"):
         code = codegen.compile(lowered)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,16 +11,20 @@ from hypothesis import strategies as st
 from tests.gpu.kernels import MACHINES, agree, meaning, random_inputs, within_limits
 
 from weft.errors import ScheduleError
+from weft.expr.functions import FUNCTIONS
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, For, Program, int_const, walk_stmts
+from weft.loop.passes.copy_async import copy_async
+from weft.loop.pipeline import LoopPass, lower_program
 from weft.lower.lower import lower_group
 from weft.ops import Add, Conv, Exp, MatMul, Multiply, ReduceMax, Relu, Sigmoid
 from weft.ops.contraction import ConvTranspose
 from weft.scheduling import Decline, Schedule, replay
 from weft_gpu.machines import grid_machine
 from weft_gpu.schedules.contraction import ContractionRule
-from weft_gpu.schedules.tiles import Problem, candidates, choose_tile, shared_bytes
+from weft_gpu.schedules.tiles import Problem, candidates, choose_tile, room
 
 H100 = grid_machine("gpu", cores=132, shared=48 << 10, flops_per_cycle={"float32": 256, "float16": 512})
 """A large one: what the model of costs says of it is what matters most."""
@@ -185,6 +190,31 @@ def test_a_tile_that_there_is_not_is_refused() -> None:
         tiled(lower_group(product((8, 8), (8, 8)), "kernel"), H100, tile="3x3 of 3x3 by 3")
 
 
+AHEAD = [
+    (product((16, 24), (24, 12), after="bias"), {}, "8x4 of 2x4 by 8 ahead"),
+    (product((Var("m"), 24), (24, 13), after="silu"), {"m": 5}, "4x8 of 1x2 by 8 ahead"),
+    (product((9, Var("k")), (Var("k"), 8), "float16"), {"k": 19}, "4x4 of 1x1 by 8 ahead"),
+    (convolution((1, 4, 4, 4), (4, 4, 3, 3), pads=(1, 1, 1, 1)), {}, "4x8 of 1x1 by 9 ahead"),
+]
+
+
+@pytest.mark.parametrize("features", [("shuffle",), ("shuffle", "cp.async")], ids=["registers", "async"])
+@pytest.mark.parametrize(("graph", "dims", "tile"), AHEAD)
+def test_operands_come_a_step_ahead(graph: Graph, dims: dict[str, int], tile: str, features: tuple[str, ...]) -> None:
+    """Through registers, or by copies that nobody waits for: one barrier a step, and what was meant."""
+    machine = replace(MACHINES["wide"], features=frozenset(features))
+    s = check(graph, machine, dims, tile=tile)
+    extra = [LoopPass("copy_async", copy_async, "remove_barriers")] if "cp.async" in features else []
+    program, low = lower_group(graph, "kernel"), lower_program(s.program, frozenset(FUNCTIONS), extra=extra)
+    inputs = random_inputs(program, dims)
+    got = list(interpret(low, [x.reshape(-1) for x in inputs], dims, shuffle_seed=3).values())
+    agree(got, list(interpret(program, inputs, dims).values()), 64.0, str(low))
+    if not dims:
+        steps = next(x for x in walk_stmts(low.body) if isinstance(x, For) and x.kind == "serial" and "@barrier" in str(x))
+        assert str(steps).count("@barrier()") == 1, str(low)
+        assert ("@copy_async" in str(steps)) == ("cp.async" in features), str(steps)
+
+
 def test_tiles_fit_the_machine_and_grow_with_the_product() -> None:
     from weft.dtypes import float32
 
@@ -195,7 +225,7 @@ def test_tiles_fit_the_machine_and_grow_with_the_product() -> None:
         assert machine.grid is not None
         for p in (problem(1, 1, 1), problem(4096, 4096, 4096), problem(1, 1000, 512), problem(3, 5, 7), problem(49, 512, 4608), problem(128, 64, 64, 12)):
             for t in candidates(p, machine):
-                assert t.threads[0] * t.threads[1] <= machine.grid.threads and shared_bytes(p, t) <= (machine.scopes["shared"].size or 0)
+                assert t.threads[0] * t.threads[1] <= machine.grid.threads and room(p, t) <= (machine.scopes["shared"].size or 0)
     large, small = choose_tile(problem(4096, 4096, 4096), H100), choose_tile(problem(256, 256, 256), H100)
     assert large.rows * large.columns >= 64 * 64 > small.rows * small.columns and large.each[0] * large.each[1] >= 32
     groups = -(-256 // small.rows) * -(-256 // small.columns)

@@ -12,7 +12,7 @@ from weft import dtypes as dt
 from weft.errors import CodegenError, LoopError, ScheduleError
 from weft.expr.nodes import Var, cast_to
 from weft.loop.interpret import interpret
-from weft.loop.nodes import Allocate, walk_stmts
+from weft.loop.nodes import Allocate, For, walk_stmts
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
@@ -85,6 +85,25 @@ def test_products_in_fragments_mean_what_they_meant(name: str, graph: Any, dims:
     run = lower_program(s.program, frozenset({"exp"})) if lowered else s.program
     got = interpret(run, [x.reshape(-1) for x in inputs] if lowered else inputs, dims, intrinsics=meanings(KITS[name]), shuffle_seed=5)
     agree(list(got.values()), list(want.values()), 64.0, str(run))
+
+
+@pytest.mark.parametrize("name", ["fragments", "shared"])
+def test_operands_come_a_step_ahead(name: str) -> None:
+    graph = product((8, 24), (24, 16), "float16")
+    program = lower_group(graph, "kernel")
+    s = Schedule(program, MACHINE, overrides={"warp_tile": "1x2 of 1x1 by 1 ahead"}, checked=True, intrinsics={i.name: i for i in KITS[name]})
+    ContractionRule().apply(s)
+    within_limits(s.program, MACHINE)
+    assert "tensorize" in str(s.program) and "fragments_declined" not in str(s.program), s.program
+    assert str(replay(program, s.trace, intrinsics=s.intrinsics)) == str(s.program)
+    inputs = random_inputs(program)
+    want = interpret(program, inputs)
+    low = lower_program(s.program, frozenset())
+    for p, shapes in ((s.program, inputs), (low, [x.reshape(-1) for x in inputs])):
+        got = interpret(p, shapes, intrinsics=meanings(KITS[name]), shuffle_seed=5)
+        agree(list(got.values()), list(want.values()), 64.0, str(p))
+    steps = [x for x in walk_stmts(low.body) if isinstance(x, For) and x.kind == "serial" and "@barrier" in str(x) and KITS[name][0].name in str(x)]
+    assert [str(x).count("@barrier()") for x in steps[:1]] == [2], str(low)  # where an instruction reads nobody knows: it is over before stores begin
 
 
 def test_integer_products() -> None:

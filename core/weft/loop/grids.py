@@ -30,6 +30,10 @@ SHUFFLE = "shuffle_xor"
 and all threads of the warp come to it."""
 
 
+COPY_ASYNC, AWAIT_COPIES = "copy_async", "await_copies"
+"""copy_async(to[index], from[index], bytes): a thread begins to copy, and does not wait; await_copies(): what it has begun to copy is there."""
+
+
 def is_shuffle(stmt: Stmt) -> bool:
     """Whether a statement is a Let of what another thread has."""
     return isinstance(stmt, Let) and isinstance(stmt.value, IntrinsicCall) and stmt.value.name == SHUFFLE

@@ -21,7 +21,7 @@ from weft.errors import ExprError, LoopError, nearest
 from weft.expr import nodes as e
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Expr, Var
-from weft.loop.grids import SHUFFLE, WHOLE_WARP, is_shuffle
+from weft.loop.grids import AWAIT_COPIES, COPY_ASYNC, SHUFFLE, WHOLE_WARP, is_shuffle
 from weft.loop.nodes import (
     PREFETCH,
     TRUE,
@@ -205,6 +205,25 @@ def _lockstep(numbers: Sequence[int], thread: Callable[[int], Generator[Any, Any
         yield None
 
 
+class _Copies:
+    """What threads have begun to copy: where it goes reads as nothing until they await it."""
+
+    def __init__(self) -> None:
+        self.pending: dict[tuple[int, ...], list[tuple[Any, Any]]] = {}
+
+    def begin(self, thread: tuple[int, ...], to: Address, source: Address, size: int) -> None:
+        count = size // to.buffer.dtype.bytes
+        if to.offset + count > to.array.size or source.offset + count > source.array.size:
+            raise _Fault(f"a copy of {count} elements from '{source.buffer.name}' to '{to.buffer.name}' leaves its buffer")
+        place = to.array[to.offset : to.offset + count]
+        self.pending.setdefault(thread, []).append((place, source.array[source.offset : source.offset + count].copy()))
+        place[...] = sentinel(to.buffer.dtype)
+
+    def wait(self, thread: tuple[int, ...]) -> None:
+        for place, values in self.pending.pop(thread, ()):
+            place[...] = values
+
+
 def _given(thread: Generator[Any, Any, None], value: Any) -> Any:
     try:
         return thread.send(value)
@@ -271,6 +290,9 @@ class _Run:
             "_truncmod": _truncmod, "_shift_left": _shift_left, "_shift_right": _shift_right, "_lockstep": _lockstep, "_drain": _drain,
             "_alloc": self.allocate, "Address": Address, "_order": lambda n: rng.permutation(n).tolist() if n > 0 else (),
         }  # fmt: skip
+        copies = _Copies()
+        self.globals |= {f"_{COPY_ASYNC}": copies.begin, f"_{AWAIT_COPIES}": copies.wait}
+        self.thread: list[_Code] = []  # the numbers of a thread, axis by axis
         self.lines: list[str] = []
         self.sources: list[Stmt | None] = []  # the statement that each line came from
         self.functions: list[str] = []  # lines of functions beside the kernel
@@ -463,6 +485,9 @@ class _Run:
                     for a in s.call.args:
                         if isinstance(a, Load):
                             self.check("prefetch of", self.find(a.buffer), [self.formula(i) for i in a.indices])
+                elif s.call.name in (COPY_ASYNC, AWAIT_COPIES) and s.call.name not in self.intrinsics:
+                    places = [self.address(a) if isinstance(a, Load) else self.formula(a).text for a in s.call.args]
+                    self.put(f"_{s.call.name}({', '.join([f'({_items(self.thread)})', *places])})")
                 else:
                     self.put(self.formulas(s.call)[0].text)
             case Block():
@@ -513,6 +538,14 @@ class _Run:
         code = _Code(name, 0, max(0, extent.hi - 1))
         concurrent = s.kind not in ("serial", "vectorized", "unrolled")
         steps = f"{'_order' if concurrent and self.shuffle else 'range'}({extent.text})"
+        if s.kind.startswith("threadIdx"):
+            self.thread.append(code)
+            self.steps(s, name, code, steps)
+            self.thread.pop()
+        else:
+            self.steps(s, name, code, steps)
+
+    def steps(self, s: For, name: str, code: _Code, steps: str) -> None:
         if s.kind.startswith("threadIdx") and _has_meeting(s.body):
             # Every thread is a generator that yields at barriers; an inner thread loop hands its barriers outwards.
             thread = self.name("thread")
@@ -867,6 +900,15 @@ class _Run:
         code.depth = _deepest(indices)
         return code
 
+    def address(self, x: Load) -> str:
+        storage = self.find(x.buffer)
+        indices = [self.formula(i) for i in x.indices]
+        self.check("address in", storage, indices)
+        offset = "0"
+        for i, d in zip(indices, storage.shape):
+            offset = f"(({offset}) * {d.text} + {i.text})"
+        return f"Address({self.bound(storage.buffer)}, {storage.array}.reshape(-1), {offset})"
+
     def intrinsic(self, x: IntrinsicCall) -> _Code:
         function = self.intrinsics.get(x.name, _first_lane if x.name == WHOLE_WARP else None)
         if function is None:
@@ -876,13 +918,7 @@ class _Run:
         texts = []
         for a in x.args:
             if isinstance(a, Load) and a.dtype.lanes == 1 and getattr(function, "addresses", False):
-                storage = self.find(a.buffer)
-                indices = [self.formula(i) for i in a.indices]
-                self.check("address in", storage, indices)
-                offset = "0"
-                for i, d in zip(indices, storage.shape):
-                    offset = f"(({offset}) * {d.text} + {i.text})"
-                texts.append(f"Address({self.bound(storage.buffer)}, {storage.array}.reshape(-1), {offset})")
+                texts.append(self.address(a))
             else:
                 texts.append(self.as_numpy(self.formula(a), a.dtype))
         call = f"{self.bound(function)}({', '.join(texts)})"

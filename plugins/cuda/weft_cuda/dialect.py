@@ -45,7 +45,10 @@ CUDA = Dialect(
         **{f: f + "{f}({0})" for f in (*_ONE, *_EXACT)}, "round": "rint{f}({0})", "abs": "fabs{f}({0})",
         "pow": "pow{f}({0}, {1})", "copysign": "copysign{f}({0}, {1})", "fmod": "fmod{f}({0}, {1})", "fma": "fma{f}({0}, {1}, {2})",
     },
-    intrinsics={"shuffle_xor": "__shfl_xor_sync(0xffffffffu, {0}, {1})", "whole_warp": "true", **TEMPLATES},
+    intrinsics={
+        "shuffle_xor": "__shfl_xor_sync(0xffffffffu, {0}, {1})", "whole_warp": "true",
+        "copy_async": "weft_copy_async<{2}>({0:address}, {1:address})", "await_copies": "weft_await_copies()", **TEMPLATES,
+    },
     widen={"float16": "weft_f16_widen({0})"},
     narrow={"float16": "weft_f16_narrow({0})", "bfloat16": "weft_bf16_narrow({0})"},
     vectors={

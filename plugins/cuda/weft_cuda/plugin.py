@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
+    from weft.loop.pipeline import LoopPass
     from weft.runtime.device import DeviceKind
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
@@ -38,6 +39,18 @@ def intrinsics(target: Target) -> Sequence[Intrinsic]:
     from weft_cuda.intrinsics import intrinsics as every
 
     return list(every())
+
+
+@hookimpl
+def loop_passes(target: Target) -> Sequence[LoopPass]:
+    from weft_cuda.target import CudaTarget
+
+    if target.kind != "cuda" or "cp.async" not in CudaTarget().machine(target).features:
+        return []
+    from weft.loop.passes.copy_async import copy_async
+    from weft.loop.pipeline import LoopPass
+
+    return [LoopPass("copy_async", copy_async, "remove_barriers")]
 
 
 @hookimpl

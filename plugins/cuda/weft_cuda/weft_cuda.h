@@ -44,6 +44,21 @@ template <bool GREATER> static __device__ __forceinline__ void weft_atomic_extre
 static __device__ __forceinline__ void weft_atomic_min(float *at, float value) { weft_atomic_extreme<false>(at, value); }
 static __device__ __forceinline__ void weft_atomic_max(float *at, float value) { weft_atomic_extreme<true>(at, value); }
 
+// -- copies from global to shared memory that a thread begins and awaits, from compute capability 8.0 on ---------------
+
+#if __CUDA_ARCH__ >= 800
+// 4, 8 or 16 bytes, at a multiple of so many in both memories; 16 pass the first cache by.
+template <int SIZE> static __device__ __forceinline__ void weft_copy_async(void *to, const void *from) {
+  if (SIZE == 16)
+    asm volatile("{ .reg .u64 at, of; cvta.to.shared.u64 at, %0; cvta.to.global.u64 of, %1; cp.async.cg.shared.global [at], [of], 16; }"
+                 : : "l"(to), "l"(from) : "memory");
+  else
+    asm volatile("{ .reg .u64 at, of; cvta.to.shared.u64 at, %0; cvta.to.global.u64 of, %1; cp.async.ca.shared.global [at], [of], %2; }"
+                 : : "l"(to), "l"(from), "n"(SIZE) : "memory");
+}
+static __device__ __forceinline__ void weft_await_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
+#endif
+
 // -- tensor cores, from compute capability 8.0 on ---------------------------------------------------------------------
 
 #if __CUDA_ARCH__ >= 800

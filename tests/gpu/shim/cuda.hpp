@@ -70,6 +70,9 @@ inline unsigned short weft_bf16_narrow(float x) { return __builtin_bit_cast(unsi
 inline void weft_atomic_min(float *at, float value) { if (!(*at != *at || value >= *at)) *at = value; }
 inline void weft_atomic_max(float *at, float value) { if (!(*at != *at || value <= *at)) *at = value; }
 
+template <int SIZE> inline void weft_copy_async(void *to, const void *from) { shim::begin_copy(to, from, SIZE); }
+inline void weft_await_copies() { shim::await_copies(); }
+
 #include "ptx.hpp"
 #include "../../../plugins/cuda/weft_cuda/weft_tiles.h"
 

@@ -31,6 +31,7 @@ struct Thread {
   State state;
   int line;            // of the barrier or the warp's function that it waits at
   unsigned exchanges;  // how many of the warp's functions it has called
+  unsigned copies;     // that it has begun and not awaited
   jmp_buf at;
 };
 
@@ -185,7 +186,7 @@ inline const char *launch(Body of, void *const *with, const int64_t *sizes, cons
           memset(shared, 0xff, shared_end - shared);
           for (unsigned k = 0; k < count; ++k)
             threads[k].index = {k % extent.x, k / extent.x % extent.y, k / extent.x / extent.y}, threads[k].number = k, threads[k].state = FRESH,
-            threads[k].exchanges = 0;
+            threads[k].exchanges = threads[k].copies = 0;
           run_group();
         }
   munmap(stacks, count * STACK);
@@ -216,6 +217,29 @@ template <class T> inline Shown<T> show(const T &value, int line) {
   memcpy(slots[turn][current->number], &value, sizeof value);
   warp_barrier(line);
   return {turn, first_lane()};
+}
+
+// -- copies that a thread begins: where they go is rubbish until it awaits them
+
+struct Copy {
+  void *to;
+  unsigned size;
+  unsigned char bytes[16];
+};
+constexpr unsigned COPIES = 128;
+inline Copy copies[MOST][COPIES];
+
+inline void begin_copy(void *to, const void *from, unsigned size) {
+  if ((uintptr_t)to % size || (uintptr_t)from % size) fail("a copy of %u bytes does not begin at a multiple of them, thread %u", size, current->number);
+  if (current->copies == COPIES) fail("a thread begins more than %u copies", COPIES);
+  Copy &copy = copies[current->number][current->copies++];
+  copy.to = to, copy.size = size;
+  memcpy(copy.bytes, from, size);
+  memset(to, 0xff, size);
+}
+inline void await_copies() {
+  for (unsigned k = 0; k < current->copies; ++k) memcpy(copies[current->number][k].to, copies[current->number][k].bytes, copies[current->number][k].size);
+  current->copies = 0;
 }
 
 }  // namespace shim

@@ -125,6 +125,11 @@ def shimmed(text: str, language: str, codegen: Codegen | None = None, rules: Seq
 
         @staticmethod
         @hookimpl
+        def loop_passes(target: Target) -> Sequence[Any]:
+            return inner.loop_passes() if target.kind == called else []
+
+        @staticmethod
+        @hookimpl
         def devices() -> Sequence[DeviceKind]:
             return [DeviceKind(called, lambda: None, lambda: ShimDevice(called, language, inner.machine))]
 

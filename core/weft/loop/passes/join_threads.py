@@ -80,6 +80,7 @@ class _Group:
         # The loops of the widest phase go: their names are free for the nest.
         self.vars = [v if n > 1 or self.base.threads == 1 else None for v, n in zip(self.base.vars, self.base.shape)]
         self.names: Names | None = None  # made where one is wanted
+        self.used = {name for name, _ in _accesses(group)}  # a last step that brings nothing ahead needs no room for it
         self.parts = {name: n for name, n in self._parts(found).items() if n}
         self.whole = {s.buffer.name: s.buffer for s in walk_stmts(group) if isinstance(s, Allocate) and s.buffer.name in self.parts}
 
@@ -117,6 +118,8 @@ class _Group:
             case Let():
                 self._uniform(s, f"'{s.var.name}'")
                 return replace(s, body=self._stmt(s.body))
+            case Allocate() if s.buffer.name not in self.used:
+                return self._stmt(s.body)
             case Allocate():
                 n = self.parts.get(s.buffer.name, 0)
                 return Allocate(replace(s.buffer, shape=s.buffer.shape[n:]), self._stmt(s.body))
@@ -172,7 +175,8 @@ class _Group:
                     if e.buffer.name in stored:
                         raise self._refused(s, f"the phase changes '{e.buffer.name}', which others load in it", "store to another buffer")
                     own = (*(transform_expr(i, lambda x: x.a if isinstance(x, BitXor) else None) for i in e.indices[:n]), *e.indices[n:])
-                    bit = bit_between(*(self._values(phase, at[:n]) for at in (e.indices, own)))
+                    there, here = (self._values(phase, at[:n]) for at in (e.indices, own))
+                    bit = bit_between(there, here, np.ones(phase.threads, bool))
                     if not bit:
                         raise self._refused(s, f"which thread has {e} is not told by one bit of the number", "t ^ bit is another thread of the warp")
                     if self.base.shape[0] % (2 * bit):

@@ -19,6 +19,7 @@ from weft.loop.nodes import (
     AtomicUpdate,
     Buffer,
     For,
+    If,
     IntrinsicCall,
     Let,
     Load,
@@ -33,6 +34,7 @@ from weft.loop.nodes import (
     transform_stmts,
 )  # fmt: skip
 from weft.loop.passes.partition_loops import Linear, linear
+from weft.loop.passes.simplify import holds
 from weft.loop.printer import excerpt
 
 
@@ -55,11 +57,13 @@ def private_buffers(program: Program) -> Program:
 
 @dataclass(frozen=True)
 class _Access:
-    """`phase` None: outside the loops over threads. `address`: an instruction gets its address. `load`: it is only read."""
+    """`phase` None: outside the loops over threads. `active`: which of its threads may be here. `address`: an instruction gets its address. `load`: it is
+    only read."""
 
     stmt: Stmt
     indices: tuple[Expr, ...]
     phase: Phase | None
+    active: Any
     address: bool = False
     load: bool = False
 
@@ -84,7 +88,7 @@ class _Group:
         self.allocated: dict[str, Buffer] = {}
         self.accesses: dict[str, list[_Access]] = {}
         self.numbers: dict[str, Any] = {}  # loops over threads → their values by the thread's number
-        self._collect(group, None)
+        self._collect(group, None, None)
 
     def change(self) -> Stmt:
         changed: dict[str, tuple[Buffer, Mapping[tuple[Expr, ...], tuple[Expr, ...]]]] = {}
@@ -123,10 +127,10 @@ class _Group:
     def _plain(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
         return tuple(substitute(i, self.lets) for i in indices) if self.lets else tuple(indices)
 
-    def _collect(self, s: Stmt, phase: Phase | None) -> None:
+    def _collect(self, s: Stmt, phase: Phase | None, active: Any) -> None:
         if isinstance(s, For) and s.kind in THREAD_AXES and phase is None:
             phase = phase_of(self.program, s)
-            number = np.arange(phase.threads)
+            number, active = np.arange(phase.threads), np.ones(phase.threads, bool)
             for var, extent in zip(phase.vars, phase.shape):
                 if var is not None:
                     self.numbers[var.name] = number % extent
@@ -134,9 +138,9 @@ class _Group:
         if isinstance(s, Allocate) and phase is None and private(s.buffer.scope):
             self.allocated[s.buffer.name] = s.buffer
         for e in stmt_exprs(s):
-            self._loads(e, s, phase)
+            self._loads(e, s, phase, active)
         if isinstance(s, (Store, AtomicUpdate)) and s.buffer.name in self.allocated:
-            self.accesses.setdefault(s.buffer.name, []).append(_Access(s, self._plain(s.indices), phase))
+            self.accesses.setdefault(s.buffer.name, []).append(_Access(s, self._plain(s.indices), phase, active))
         if isinstance(s, For):
             hi = range_of(s.extent, self.ranges).hi
             self.ranges[s.var.name] = Range(0, None if hi is None else max(0, hi - 1))
@@ -145,13 +149,23 @@ class _Group:
             if not has(s.value, (Load, IntrinsicCall)):
                 self.lets[s.var.name] = substitute(s.value, self.lets)
         for c in stmt_children(s):
-            self._collect(c, phase)
+            here = isinstance(s, If) and c is s.then and phase is not None
+            self._collect(c, phase, self._where(s.cond, active) if here else active)  # type: ignore[attr-defined]
 
-    def _loads(self, e: Expr, s: Stmt, phase: Phase | None, address: bool = False) -> None:
+    def _where(self, cond: Expr, active: Any) -> Any:
+        """The threads of `active` for which a condition may hold: of those, an index may say less than of all."""
+        for part in holds(cond):
+            part = substitute(part, self.lets)
+            names = free_vars(part).keys()
+            if names and names <= self.numbers.keys() and not has(part, (Load, IntrinsicCall)):
+                active = active & np.broadcast_to(evaluate(part, self.numbers), active.shape)
+        return active
+
+    def _loads(self, e: Expr, s: Stmt, phase: Phase | None, active: Any, address: bool = False) -> None:
         if isinstance(e, Load) and e.buffer.name in self.allocated:
-            self.accesses.setdefault(e.buffer.name, []).append(_Access(s, self._plain(e.indices), phase, address, not address))
+            self.accesses.setdefault(e.buffer.name, []).append(_Access(s, self._plain(e.indices), phase, active, address, not address))
         for c in e.children():
-            self._loads(c, s, phase, isinstance(e, IntrinsicCall))
+            self._loads(c, s, phase, active, isinstance(e, IntrinsicCall))
 
     # -- digits
 
@@ -165,9 +179,9 @@ class _Group:
         for u, split in zip(uses, splits):
             assert u.phase is not None
             columns = [d.values for own, _ in split for d in own]
-            told = len(np.unique(np.stack(columns, 1), axis=0)) if columns else 1
-            if told < u.phase.threads:
-                raise self._shared(b, u, f"its indices tell {told} of {u.phase.threads} threads apart" if columns else "no thread is among its indices")
+            told = len(np.unique(np.stack(columns, 1)[u.active], axis=0)) if columns else 1
+            if told < int(u.active.sum()):
+                raise self._shared(b, u, f"its indices tell {told} of {u.active.sum()} threads apart" if columns else "no thread is among its indices")
         pieces = [self._pieces(b, k, digits) for k, digits in enumerate(dims)]
         threads = [int64(d.count) for digits in dims for d in reversed(digits)]
         result = replace(b, shape=(*threads, *(n for dim in pieces for n in dim if n is not None)))
@@ -197,7 +211,7 @@ class _Group:
             if names - mine or has(term, (Load, IntrinsicCall)) or factor < 1:
                 raise self._shared(b, u, f"the part {term} of index {index} is no formula of the thread alone")
             values = np.broadcast_to(evaluate(term, self.numbers), (u.phase.threads,))
-            if int(values.min()) < 0:
+            if int(values[u.active].min(initial=0)) < 0:
                 raise self._shared(b, u, f"the part {term} of index {index} may be below 0")
             last = digits[-1] if digits else None
             if last is not None and factor == last.factor * last.count:  # two digits with nothing between are one
@@ -209,14 +223,14 @@ class _Group:
 
     def _digits(self, b: Buffer, uses: list[_Access], splits: list[list[tuple[list[_Digit], Linear]]]) -> list[list[_Digit]]:
         """The digits of every dimension: those of the most threads that store, which others agree with, or whose warps hand over what they load."""
-        most = max(range(len(uses)), key=lambda j: (not uses[j].load, 0 if (p := uses[j].phase) is None else p.threads))
+        most = max(range(len(uses)), key=lambda j: (not uses[j].load, int(uses[j].active.sum())))
         dims = [digits for digits, _ in splits[most]]
         for u, split in zip(uses, splits):
             assert u.phase is not None
             n = u.phase.threads
             mine = np.stack([_whole(digits, n) for digits, _ in split])
             whole = np.stack([_whole(digits, n) for digits in dims])
-            bit = bit_between(mine, whole)
+            bit = bit_between(mine, whole, u.active)
             if bit is None or (bit and not (u.load and any(has(i, BitXor) for i in u.indices))):
                 raise self._shared(b, u, "accesses give its elements to different threads")
         return dims
@@ -261,15 +275,16 @@ class _Group:
         )  # fmt: skip
 
 
-def bit_between(mine: Any, others: Any) -> int | None:
+def bit_between(mine: Any, others: Any, active: Any) -> int | None:
     """The bit in which the number of each thread differs from that of the thread whose element it uses; 0: each uses its own; None: there is no such bit.
 
     Args:
         mine, others: by the thread's number, in the last axis: what tells apart the elements that it uses, and those that it has.
+        active: which threads use any.
     """
-    numbers = np.arange(mine.shape[-1])
-    for bit in (0, *(1 << k for k in range(len(numbers).bit_length()))):
-        if (numbers ^ bit).max() < len(numbers) and np.array_equal(mine, others[..., numbers ^ bit]):
+    numbers = np.flatnonzero(active)
+    for bit in (0, *(1 << k for k in range(len(active).bit_length()))):
+        if (numbers ^ bit).max(initial=0) < len(active) and np.array_equal(mine[..., numbers], others[..., numbers ^ bit]):
             return bit
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -50,12 +50,38 @@ def remove_barriers(program: Program) -> Program:
 
     Barriers that a program has had before `join_threads` are looked at, too: what they order they go on ordering.
     """
-    if not has_threads(program.body) or not any(_is_barrier(s) for s in walk_stmts(program.body)):
+    if not has_threads(program.body) or not any(is_barrier(s) for s in walk_stmts(program.body)):
         return program
-    return map_groups(program, lambda group: _Group(program, group).cleared() if any(_is_barrier(s) for s in walk_stmts(group)) else group)
+    return map_groups(program, lambda group: _Group(program, group).cleared() if any(is_barrier(s) for s in walk_stmts(group)) else group)
 
 
-def _is_barrier(s: Stmt) -> bool:
+def needless_haste(program: Program, group: Stmt, stores: Sequence[Store]) -> set[int]:
+    """Which of the stores of a group, lowered to one nest of threads with its barriers, may be done any time until the next barrier: by `id`.
+
+    Nobody touches what they write before, the storing thread included, and no two of them write one element.
+    """
+    found = _Group(program, group, late={id(s) for s in stores})
+    body = found.collected()
+    if body is None:
+        return set()
+
+    def fit(late: set[int]) -> bool:
+        found.late = late
+        found.memo.clear()
+        return found.ordered(body, set(range(len(found.sites))))
+
+    each = [id(s) for s in stores if found.once(s)]
+    if fit(set(each)):
+        return set(each)
+    good: set[int] = set()
+    for store in each:  # one of them is to blame
+        if fit(good | {store}):
+            good.add(store)
+    return good
+
+
+def is_barrier(s: Stmt) -> bool:
+    """Whether a statement is the barrier of a group."""
     return isinstance(s, Evaluate) and s.call.name == "barrier"
 
 
@@ -72,6 +98,7 @@ class _Access:
     indices: tuple[Expr, ...] | None  # None: all of the buffer
     kind: str  # "load", "store", or the operation of an atomic update
     active: Any  # which threads may be here
+    store: int = 0  # the identity of the store that it is
 
 
 @dataclass(frozen=True)
@@ -114,13 +141,29 @@ class _Group:
     outer: set[str] = field(default_factory=set)  # loops around barriers
     numbers: dict[str, Any] = field(default_factory=dict)  # loops over threads → values by the thread's number
     memo: dict[tuple[int, When, int], bool] = field(default_factory=dict)
+    late: set[int] = field(default_factory=set)  # stores that may be done by the next barrier, as if by another thread
+    places: dict[int, tuple[tuple[Expr, ...], tuple[For, ...], Any]] = field(default_factory=dict)  # of `late`: indices, loops without barriers around, threads
 
     def cleared(self) -> Stmt:
+        body = self.collected()
+        if body is None:
+            return self.group
+        kept = set(range(len(self.sites)))
+        if not self.ordered(body, kept):
+            return self.group  # phases that meet in any case: what is there stays
+        for k in sorted(kept, key=lambda k: -self.sites[k]):
+            if self.ordered(body, kept - {k}):
+                kept.discard(k)
+        count = itertools.count()
+        return _only(self.group, lambda: next(count) in kept)
+
+    def collected(self) -> tuple[_Node, ...] | None:
+        """What is done between barriers; None if the group is no nest of threads around its barriers."""
         self.ranges = {d.name: Range(0, None) for d in self.program.dims}
         self.names = {self.program.outputs[o].name: self.program.inputs[i].name for o, i in self.program.aliases}
         shape: list[tuple[str, int]] = []
         inside = self.group
-        while not any(_is_barrier(s) for s in _parts(inside)):
+        while not any(is_barrier(s) for s in _parts(inside)):
             if isinstance(inside, For) and inside.kind in THREAD_AXES:
                 shape.append((inside.var.name, int_const(inside.extent) or 1))
             elif isinstance(inside, Let):
@@ -131,22 +174,31 @@ class _Group:
                 break
             (inside,) = stmt_children(inside)
         if not shape or has_threads(inside):
-            return self.group
+            return None
         self.threads = math.prod(n for _, n in shape)
         self.others = ~np.eye(self.threads, dtype=bool)
         number = np.arange(self.threads)
         for name, n in reversed(shape):
             self.numbers[name] = number % n
             number = number // n
-        body = tuple(self._nodes(inside, np.ones(self.threads, bool), 0))
-        kept = set(range(len(self.sites)))
-        if not self._ordered(body, kept):
-            return self.group  # phases that meet in any case: what is there stays
-        for k in sorted(kept, key=lambda k: -self.sites[k]):
-            if self._ordered(body, kept - {k}):
-                kept.discard(k)
-        count = itertools.count()
-        return _only(self.group, lambda: next(count) in kept)
+        return tuple(self._nodes(inside, np.ones(self.threads, bool), 0))
+
+    def once(self, s: Store) -> bool:
+        """Whether no element is stored twice between two barriers by a store of `late`."""
+        indices, loops, active = self.places.get(id(s), ((), (), None))
+        extents = [int_const(f.extent) for f in loops]
+        total = self.threads * math.prod(n or MOST_VALUES + 1 for n in extents)
+        if active is None or total > MOST_VALUES:
+            return False
+        shape = [self.threads, *(n or 1 for n in extents)]
+        grid = np.indices(shape).reshape(len(shape), -1)
+        env = {f.var.name: grid[k + 1] for k, f in enumerate(loops)} | {name: v[grid[0]] for name, v in self.numbers.items()}
+        fixed = {v for i in indices for v in free_vars(i)} - env.keys()
+        if any(has(i, (Load, IntrinsicCall)) for i in indices):
+            return False
+        env |= {v: np.zeros(1, np.int64) for v in fixed}  # they are the same for all that is done between two barriers
+        at = np.stack([np.broadcast_to(evaluate(i, env), grid.shape[1:]) for i in indices])[:, active[grid[0]]]
+        return bool(np.unique(at, axis=1).shape == at.shape)
 
     # -- collecting
 
@@ -157,11 +209,11 @@ class _Group:
             self.lets[s.var.name] = substitute(s.value, self.lets)
 
     def _nodes(self, s: Stmt, active: Any, depth: int) -> Iterator[_Node]:
-        if _is_barrier(s):
+        if is_barrier(s):
             self.sites.append(depth)
             yield _Site(len(self.sites) - 1)
             return
-        if not any(_is_barrier(x) for x in walk_stmts(s)):
+        if not any(is_barrier(x) for x in walk_stmts(s)):
             found: list[int] = []
             self._work(s, active, found)
             yield _Work(tuple(dict.fromkeys(found)))
@@ -202,26 +254,29 @@ class _Group:
                 active = active & np.broadcast_to(evaluate(part, self.numbers), (self.threads,))
         return active
 
-    def _work(self, s: Stmt, active: Any, found: list[int]) -> None:
+    def _work(self, s: Stmt, active: Any, found: list[int], around: tuple[For, ...] = ()) -> None:
         for e in stmt_exprs(s):
             self._loads(e, active, found, isinstance(s, Evaluate))
         match s:
             case Store():
                 where = active if s.predicate is None or s.predicate.dtype.lanes > 1 else self._where(s.predicate, active)
-                self._note(s.buffer.name, s.buffer.scope, s.indices, "store", where, found)
+                self._note(s.buffer.name, s.buffer.scope, s.indices, "store", where, found, id(s))
+                if id(s) in self.late:
+                    self.places[id(s)] = tuple(substitute(i, self.lets) for i in s.indices), around, where
             case AtomicUpdate():
                 self._note(s.buffer.name, s.buffer.scope, s.indices, s.op, active, found)
             case If():
-                self._work(s.then, self._where(s.cond, active), found)
+                self._work(s.then, self._where(s.cond, active), found, around)
                 if s.orelse is not None:
-                    self._work(s.orelse, active, found)
+                    self._work(s.orelse, active, found, around)
                 return
             case For():
                 self._range(s)
+                around = (*around, s)
             case Let():
                 self._let(s)
         for c in stmt_children(s):
-            self._work(c, active, found)
+            self._work(c, active, found, around)
 
     def _loads(self, e: Expr, active: Any, found: list[int], effects: bool = False) -> None:
         if isinstance(e, Load):
@@ -234,16 +289,16 @@ class _Group:
         for c in e.children():
             self._loads(c, active, found)
 
-    def _note(self, name: str, scope: str, indices: tuple[Expr, ...] | None, kind: str, active: Any, found: list[int]) -> None:
+    def _note(self, name: str, scope: str, indices: tuple[Expr, ...] | None, kind: str, active: Any, found: list[int], store: int = 0) -> None:
         if private(scope):
             return
         plain = None if indices is None or any(i.dtype.lanes > 1 for i in indices) else tuple(substitute(i, self.lets) for i in indices)
-        self.accesses.append(_Access(self.names.get(name, name), plain, kind, active))
+        self.accesses.append(_Access(self.names.get(name, name), plain, kind, active, store))
         found.append(len(self.accesses) - 1)
 
     # -- what may meet
 
-    def _ordered(self, body: tuple[_Node, ...], kept: set[int]) -> bool:
+    def ordered(self, body: tuple[_Node, ...], kept: set[int]) -> bool:
         return self._run(body, frozenset(), kept) is not None
 
     def _run(self, nodes: tuple[_Node, ...], pending: Pending | None, kept: set[int]) -> Pending | None:
@@ -256,6 +311,9 @@ class _Group:
                     pending = frozenset() if node.number in kept else pending
                 case _Work():
                     if any(self._meet(a, when, b) for a, when in pending for b in node.accesses):
+                        return None
+                    late = [a for a in node.accesses if self.accesses[a].store in self.late] if self.late else []
+                    if any(self._meet(a, frozenset(), b) for a in late for b in node.accesses if a != b):
                         return None
                     pending |= {(b, frozenset()) for b in node.accesses}
                 case _Branch():
@@ -290,7 +348,9 @@ class _Group:
         """Whether different threads may touch one element, one of them writing."""
         if a.buffer != b.buffer or (a.kind == b.kind and a.kind != "store"):
             return False
-        pairs = a.active[:, None] & b.active[None, :] & self.others
+        pairs = a.active[:, None] & b.active[None, :]
+        if not {a.store, b.store} & self.late:
+            pairs &= self.others
         if not pairs.any():
             return False
         if a.indices is None or b.indices is None or len(a.indices) != len(b.indices):
@@ -364,7 +424,7 @@ class _Group:
         values = np.array([form.constant], np.int64)
         step = 0
         terms = dict(form.terms)
-        for group in self._remainders(terms):
+        for group in self._remainders(terms, ranges):
             values = np.unique(values[:, None] + group[None, :])
         for term, factor in sorted(terms.items(), key=lambda t: -abs(t[1])):
             known = None if has(term, (Load, IntrinsicCall)) else self._reach(term, ranges)
@@ -375,15 +435,20 @@ class _Group:
         return values, step
 
     @staticmethod
-    def _remainders(terms: dict[Expr, int]) -> list[Any]:
-        """Takes pairs c·(x % m) − c·(y % m) where x − y is a number out of the terms; what each may be."""
+    def _remainders(terms: dict[Expr, int], ranges: Mapping[str, Range]) -> list[Any]:
+        """Takes pairs c·(x % m) − c·(y % m) where x − y is a number out of the terms; what each may be. What is below m already is its own remainder."""
         found = []
         for a, b in itertools.permutations(list(terms), 2):
-            if a not in terms or b not in terms or not (isinstance(a, FloorMod) and isinstance(b, FloorMod)):
+            if a not in terms or b not in terms or not isinstance(a, FloorMod) or terms[a] != -terms[b]:
                 continue
-            m = int_const(a.b)
-            distance = linear(a.a).plus(linear(b.a), -1)
-            if m is None or m < 1 or a.b != b.b or distance.terms or terms[a] != -terms[b]:
+            m, other = int_const(a.b), b
+            if isinstance(b, FloorMod):
+                other = b.a if a.b == b.b else a
+            elif m is not None and not has(b, (Load, IntrinsicCall)):
+                known = range_of(b, ranges)
+                other = b if known.lo is not None and known.lo >= 0 and known.hi is not None and known.hi < m else a
+            distance = linear(a.a).plus(linear(other), -1)
+            if m is None or m < 1 or other is a or distance.terms:
                 continue
             factor, shift = terms.pop(a), distance.constant % m
             del terms[b]
@@ -421,7 +486,7 @@ def _only(s: Stmt, stays: Callable[[], bool]) -> Stmt:
     """The statement with those of its barriers, in program order, for which `stays` says so."""
     if isinstance(s, Seq):
         return seq(*(_only(c, stays) for c in s.stmts))
-    if _is_barrier(s):
+    if is_barrier(s):
         return s if stays() else Seq(())
     children = stmt_children(s)
     return with_stmt_children(s, tuple(_only(c, stays) for c in children)) if children else s

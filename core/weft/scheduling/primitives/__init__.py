@@ -16,6 +16,7 @@ from weft.scheduling.primitives.compact_buffer import compact_buffer
 from weft.scheduling.primitives.compute_at import compute_at
 from weft.scheduling.primitives.compute_inline import compute_inline
 from weft.scheduling.primitives.decompose_reduction import decompose_reduction
+from weft.scheduling.primitives.double_buffer import double_buffer
 from weft.scheduling.primitives.fuse import fuse
 from weft.scheduling.primitives.lift import lift
 from weft.scheduling.primitives.make_online import make_online
@@ -47,7 +48,7 @@ PRIMITIVES: dict[str, Primitive] = {
     for f in (
         split, partition, pad_loop, fuse, reorder, lift, unroll, vectorize, parallel, serial, bind, annotate,
         compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
-        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, butterfly, prefetch, swing,
+        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, butterfly, double_buffer, prefetch, swing,
         specialize, stage, stage_result, pad_tile, make_online, tensorize,
     )
 }  # fmt: skip

@@ -21,7 +21,7 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.fallback import schedule_launch
 from weft_gpu.schedules.fragments import find_kit, schedule_fragments
-from weft_gpu.schedules.groups import absorb, bind_threads, flatten, kept, own, share
+from weft_gpu.schedules.groups import absorb, bind_threads, bring_ahead, flatten, kept, own, share
 from weft_gpu.schedules.products import Product, anchor_of, contiguous_loop, factors, find_product, narrow, split_groups
 from weft_gpu.schedules.threads import most_threads, top_statements
 from weft_gpu.schedules.tiles import Problem, Tile, candidates, choose_tile
@@ -236,6 +236,8 @@ def schedule_tile(s: Schedule, name: str, product: Product, machine: Machine) ->
     steps, terms = cut_sum(s, product.sums, tile.depth, lanes if set(along) & set(product.sums) else 1)
     outer = [x for x in (batch, rows.grid, columns.grid) if x]
     s.reorder(*outer, *steps, *terms, *rows.inner, *columns.inner)
+    if tile.ahead and len(steps) > 1:
+        steps = [s.fuse(*steps)]
 
     result = s.stage_result(name, steps[0], "register")
     absorb(s, result)
@@ -281,14 +283,16 @@ def schedule_tile(s: Schedule, name: str, product: Product, machine: Machine) ->
     for x in steps:
         if s.loop(x).kind == "parallel":
             s.serial(x)
+    if tile.ahead:
+        for copy in copies:
+            bring_ahead(s, copy, steps[-1], machine)
 
 
 def choose(s: Schedule, problem: Problem, machine: Machine) -> Tile:
     """The tile of the cost model, or of a record."""
     best, able = choose_tile(problem, machine), candidates(problem, machine)
-    text = {f"{t.threads[0]}x{t.threads[1]} of {t.each[0]}x{t.each[1]} by {t.depth}": t for t in able}
-    default = next(name for name, t in text.items() if t == best)
-    return text[s.choose("tile", list(text), default)]
+    text = {str(t): t for t in able}
+    return text[s.choose("tile", list(text), str(best))]
 
 
 def threads_of(rows: Axis, columns: Axis) -> list[str]:

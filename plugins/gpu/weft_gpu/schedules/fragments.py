@@ -22,9 +22,10 @@ from weft.scheduling import access
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.schedule import Schedule
 from weft.tensor.language import Read, Tensor
-from weft_gpu.schedules.groups import absorb, flatten, kept, share
+from weft_gpu.schedules.groups import absorb, bring_ahead, flatten, kept, share
 from weft_gpu.schedules.products import Product, contiguous_loop, factors, narrow
 from weft_gpu.schedules.threads import grid_of
+from weft_gpu.schedules.tiles import AHEAD_THREADS, LEAST_STEPS
 
 FRAGMENT = "fragment"
 
@@ -101,14 +102,17 @@ def _copy(every: list[Intrinsic], source: str, to: str, tensor: Tensor) -> Intri
 
 @dataclass(frozen=True)
 class WarpTile:
-    """`warps` (rows, columns) of a group, the `fragments` (rows, columns) of a result that each holds, and the `steps` of an instruction staged at once."""
+    """`warps` (rows, columns) of a group, the `fragments` (rows, columns) of a result that each holds, and the `steps` of an instruction staged at once;
+    `ahead`: while those before are computed."""
 
     warps: tuple[int, int]
     fragments: tuple[int, int]
     steps: int
+    ahead: bool = False
 
     def __str__(self) -> str:
-        return f"{self.warps[0]}x{self.warps[1]} of {self.fragments[0]}x{self.fragments[1]} by {self.steps}"
+        text = f"{self.warps[0]}x{self.warps[1]} of {self.fragments[0]}x{self.fragments[1]} by {self.steps}"
+        return f"{text} ahead" if self.ahead else text
 
 
 GLOBAL_BYTES, SHARED_BYTES = 16.0, 128.0
@@ -148,15 +152,15 @@ def warp_tiles(kit: Kit, machine: Machine) -> list[WarpTile]:
     grid = grid_of(machine)
     shared = machine.scopes["shared"].size if "shared" in machine.scopes else None
     found = []
-    for wm, wn, fm, fn, steps in combinations((1, 2, 4), (1, 2, 4), (1, 2, 4), (1, 2, 4), (1, 2, 4)):
-        tile = WarpTile((wm, wn), (fm, fn), steps)
+    for wm, wn, fm, fn, steps, ahead in combinations((1, 2, 4), (1, 2, 4), (1, 2, 4), (1, 2, 4), (1, 2, 4), (False, True)):
+        tile = WarpTile((wm, wn), (fm, fn), steps, ahead)
         if wm * wn < 2:  # a loop over one warp would be no loop
             continue
         threads = wm * wn * grid.warp
         held = fm * fn * kit.rows * kit.columns * max(1, kit.result.bytes // 4) // grid.warp
         if threads > min(grid.threads, 512) or grid.warp > grid.threads_per_axis[0] or wm * wn > grid.threads_per_axis[1] or held > MOST_ACCUMULATORS:
             continue
-        if shared is None or staged_bytes(kit, tile) + result_bytes(kit, tile) <= shared:
+        if shared is None or room(kit, tile) <= shared:
             found.append(tile)
     return found
 
@@ -165,6 +169,11 @@ def staged_bytes(kit: Kit, tile: WarpTile) -> int:
     """Of both operands' tiles."""
     rows, columns = (w * f for w, f in zip(tile.warps, tile.fragments))
     return tile.steps * kit.depth * (rows * kit.rows * kit.operands[0].bytes + columns * kit.columns * kit.operands[1].bytes)
+
+
+def room(kit: Kit, tile: WarpTile) -> int:
+    """Bytes of shared memory that a group takes."""
+    return staged_bytes(kit, tile) * (2 if tile.ahead else 1) + result_bytes(kit, tile)
 
 
 def result_bytes(kit: Kit, tile: WarpTile) -> int:
@@ -192,10 +201,9 @@ def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, mach
     read = steps * tile.steps * kit.depth * warps * (a + b)
     fetched = steps * staged_bytes(kit, tile)
     scope = machine.scopes.get("shared")
-    needed = staged_bytes(kit, tile) + result_bytes(kit, tile)
-    resident = max(1, min(grid.resident // (warps * grid.warp), 2 * scope.size // needed if scope is not None and scope.size else 8))
+    resident = max(1, min(grid.resident // (warps * grid.warp), 2 * scope.size // room(kit, tile) if scope is not None and scope.size else 8))
     at_once = min(resident, -(-groups // machine.cores))
-    waiting = max(1.0, BUSY_WARPS / (at_once * warps))
+    waiting = max(1.0, BUSY_WARPS / (at_once * warps * (AHEAD_THREADS if tile.ahead else 1)))
     bound = max(arithmetic, read / SHARED_BYTES, fetched / GLOBAL_BYTES)
     group = bound * waiting**0.5 + (steps * STEP_CYCLES + GROUP_CYCLES) / at_once
     return float(group * -(-groups // machine.cores))
@@ -203,7 +211,7 @@ def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, mach
 
 def choose_warps(s: Schedule, sizes: tuple[int, int, int, int], kit: Kit, machine: Machine) -> WarpTile | None:
     """The tile of the least time, or a record's; None if none fits."""
-    tiles = {str(t): t for t in warp_tiles(kit, machine)}
+    tiles = {str(t): t for t in warp_tiles(kit, machine) if not t.ahead or sizes[3] >= LEAST_STEPS * t.steps * kit.depth}
     if not tiles:
         return None
     best = min(tiles, key=lambda name: (warp_cycles(sizes, kit, tiles[name], machine), name))
@@ -264,6 +272,12 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
         across = [axis[role] for role in ("warp", "fragment", "element") if role in axis]
         down = [*steps, terms["element"]]
         shared.append((made, [place[x] for x in ((*across, *down) if along[k] else (*down, *across)) if x in place]))
+    lanes = grid_of(machine).warp
+    threads = tile.warps[0] * tile.warps[1], lanes
+    for made, loops in shared:
+        share(s, made, loops, threads, max(1, machine.vector_bits // 8 // access.target(s.block(made)).buffer.dtype.bytes))
+        if tile.ahead:
+            bring_ahead(s, made, terms["grid"], machine, registers=True)  # where instructions read is not known: a barrier stands behind them
     s.reorder(*warps, *steps, *mine, rows["element"], *last)
     for k in range(2):
         load = kit.loads[k]
@@ -272,15 +286,11 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
             made = s.stage(name, [*mine, rows["element"]][0], str(formula), kit.scopes[k])
             instruct(s, made, s.loops(made)[len(outer) + 1 + len(warps) + len(steps) :], load)
     instruct(s, name, [*mine, rows["element"], *last], kit.product, 3)
-    lanes = grid_of(machine).warp
-    threads = tile.warps[0] * tile.warps[1], lanes
     for b, instruction in ((start, kit.product), (out, kit.store)):
         loops = s.loops(b)[len(outer) + (len(turns) if b == out else 0) :]
         instruct(s, b, loops[len(warps) :], instruction)
         s.bind(s.fuse(*loops[: len(warps)]), "threadIdx.y")
     s.bind(s.fuse(*warps), "threadIdx.y")
-    for made, loops in shared:
-        share(s, made, loops, threads, max(1, machine.vector_bits // 8 // access.target(s.block(made)).buffer.dtype.bytes))
     across = [x[role] for x in (rows, columns) for role in ("warp", "fragment", "element") if role in x and x[role] not in mine[:1]]
     width = access.target(s.block(copy)).buffer.dtype.bytes
     share(s, copy, [results[x] for x in across], threads, max(1, machine.vector_bits // 8 // width))

@@ -7,11 +7,14 @@ from contextlib import suppress
 from weft.errors import ScheduleError
 from weft.expr.nodes import Expr, Select, Var, free_vars, walk
 from weft.loop.nodes import Load, int_const
+from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.schedule import Schedule
 
 UNROLLED_TURNS = 8
 """Elements that a thread copies into shared memory one after another, all of them on their way at once."""
+COPIED_BYTES = (4, 8, 16)
+"""What a thread copies at once into shared memory without waiting for it, where it can."""
 
 
 def absorb(s: Schedule, copy: str) -> None:
@@ -93,6 +96,18 @@ def share(s: Schedule, name: str, order: list[str], threads: tuple[int, int], la
         s.serial(flat)
     if lane is not None:
         own(s, [lane], lane)
+
+
+def bring_ahead(s: Schedule, copy: str, step: str, machine: Machine, registers: bool = False) -> None:
+    """What a block copies into shared memory in each iteration of `step` it copies one iteration ahead: by copies that nobody waits for, where the machine has
+    them, else (or by choice) through registers, so that what comes between does not wait."""
+    store = access.target(s.block(copy))
+    value = store.value.a if isinstance(store.value, Select) else store.value
+    last, view = s.loop(s.loops(copy)[-1]), access.LoopView.of(s, copy)
+    lanes = (int_const(last.extent) or 0) if last.kind == "vectorized" else 1
+    whole = lanes == 1 or (view.stride(view.store, last.var.name) == 1 and all(view.stride(x, last.var.name) == 1 for x in view.loads))
+    alone = not registers and "cp.async" in machine.features and isinstance(value, Load) and whole and lanes * store.buffer.dtype.bytes in COPIED_BYTES
+    s.double_buffer(copy, step, None if alone else "register")
 
 
 def in_lanes(s: Schedule, name: str, loop: str) -> bool:

@@ -20,8 +20,12 @@ GLOBAL_BYTES = 12.0
 """Bytes that one core gets from far memory, second caches included, in a cycle, while all cores ask."""
 SHARED_BYTES = 128
 """Bytes of different places that the threads of a warp read from shared memory in a cycle."""
-STEP_CYCLES = 60.0
-"""What each step of a sum costs a group beyond its work: two barriers, counters."""
+STEP_CYCLES, AHEAD_CYCLES = 60.0, 35.0
+"""What each step of a sum costs a group beyond its work: two barriers, counters; and where the next step's operands are brought meanwhile: one barrier."""
+AHEAD_THREADS = 2
+"""As many threads for one hide how long memory takes where operands are brought a step ahead."""
+LEAST_STEPS = 3
+"""Steps of a sum from which on it is worth bringing operands ahead."""
 GROUP_CYCLES = 1500.0
 """What a group costs beyond its steps: it starts, fills its first tile, and stores its results."""
 CPU_THREADS, THREAD_CYCLES, LOAD_CYCLES = 64, 30.0, 0.5
@@ -31,11 +35,16 @@ them; and what an operand's element costs a thread."""
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile: `threads` (rows, columns) of a group, of which each has `each` (rows, columns) elements; `depth` terms of the sum at a time."""
+    """A tile: `threads` (rows, columns) of a group, of which each has `each` (rows, columns) elements; `depth` terms of the sum at a time. `ahead`: their
+    operands are brought into shared memory, which has room for two steps, while the step before is computed."""
 
     threads: tuple[int, int]
     each: tuple[int, int]
     depth: int
+    ahead: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.threads[0]}x{self.threads[1]} of {self.each[0]}x{self.each[1]} by {self.depth}{' ahead' if self.ahead else ''}"
 
     @property
     def rows(self) -> int:
@@ -86,9 +95,10 @@ def candidates(p: Problem, machine: Machine) -> list[Tile]:
         if registers(rows, columns, p.dtype) * threads > grid.registers or registers(rows, columns, p.dtype) > MOST_REGISTERS:
             continue
         for depth in depths(p, machine):
-            tile = Tile((ty, tx), (rows, columns), depth)
-            if shared is None or shared_bytes(p, tile) <= shared:
-                found.append(tile)
+            several = grid.warp > 1 and p.terms >= LEAST_STEPS * depth
+            for tile in (Tile((ty, tx), (rows, columns), depth, ahead) for ahead in ((False, True) if several else (False,))):
+                if shared is None or room(p, tile) <= shared:
+                    found.append(tile)
     return found or [Tile((1, 1), (1, 1), 1)]
 
 
@@ -111,6 +121,11 @@ def padding(machine: Machine, dtype: DType) -> int:
 def shared_bytes(p: Problem, t: Tile) -> int:
     """Of both staged tiles."""
     return t.depth * (t.rows * p.staged[0] + t.columns * p.staged[1])
+
+
+def room(p: Problem, t: Tile) -> int:
+    """Bytes of shared memory that a group takes."""
+    return shared_bytes(p, t) * (2 if t.ahead else 1)
 
 
 def turns(p: Problem, t: Tile, machine: Machine) -> int:
@@ -157,9 +172,9 @@ def cycles(p: Problem, t: Tile, machine: Machine) -> float:
     resident = max(1, min(grid.resident // (warps * grid.warp), grid.registers // (registers(*t.each, p.dtype) * warps * grid.warp)))
     scope = machine.scopes.get("shared")
     if scope is not None and scope.size:
-        resident = max(1, min(resident, 2 * scope.size // max(1, shared_bytes(p, t))))
+        resident = max(1, min(resident, 2 * scope.size // max(1, room(p, t))))
     at_once = min(resident, -(-groups // machine.cores))
-    waiting = max(1.0, BUSY_THREADS / (at_once * threads))
+    waiting = max(1.0, BUSY_THREADS / (at_once * threads * (AHEAD_THREADS if t.ahead else 1)))
     bound = max(arithmetic * idle, read, fetched / GLOBAL_BYTES)
-    group = bound * math.sqrt(waiting) + (steps * STEP_CYCLES + GROUP_CYCLES) / at_once
+    group = bound * math.sqrt(waiting) + (steps * (AHEAD_CYCLES if t.ahead else STEP_CYCLES) + GROUP_CYCLES) / at_once
     return group * -(-groups // machine.cores)

@@ -1,0 +1,141 @@
+"""Copies from global to shared memory that threads begin and do not wait for until they wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft import dtypes as dt
+from weft.expr.nodes import Add, Cast, Const, Expr, FloorMod, Mul, Select, Sub, Var, add, const, free_vars, mul, substitute
+from weft.loop.grids import AWAIT_COPIES, COPY_ASYNC, has_threads, map_groups
+from weft.loop.nodes import Evaluate, For, If, IntrinsicCall, Let, Load, Program, Stmt, Store, int_const, seq, stmt_children, walk_stmts, with_stmt_children
+from weft.loop.passes.partition_loops import linear
+from weft.loop.passes.remove_barriers import is_barrier, needless_haste
+
+WIDTHS = (4, 8, 16)
+"""Bytes that one copy may have; it begins at a multiple of them in both memories."""
+
+
+def copy_async(program: Program) -> Program:
+    """Stores to shared memory of what lies in global memory become copies that a thread begins and waits for at the next barrier, for targets that have such.
+
+    It follows `remove_barriers`. A store becomes one if nobody, the thread itself included, may touch the element before the next barrier, or copy to it a
+    second time; if nobody writes where it comes from; and if it has 4, 8 or 16 bytes, neighbours in a vectorized loop together. A zero in the place of what
+    lies beyond a border is stored as before.
+
+        for l in 4 vectorized { s[h, t, l] = select(t < n, x[t, l], 0.0f32) } … @barrier()
+        → if t < n { @copy_async(s[h, t, 0], x[t, 0], 16) } else { for l in 4 vectorized { s[h, t, l] = 0.0f32 } } … @await_copies() @barrier()
+    """
+    if not has_threads(program.body):
+        return program
+    return map_groups(program, lambda group: _Group(program, group).changed())
+
+
+class _Group:
+    def __init__(self, program: Program, group: Stmt) -> None:
+        self.program, self.group = program, group
+        self.lets = {s.var.name: s.value for s in walk_stmts(group) if isinstance(s, Let)}
+        written = {s.buffer.name for s in walk_stmts(group) if isinstance(s, Store)}
+        shared = {program.inputs[i].name for o, i in program.aliases if program.outputs[o].name in written}
+        self.changing = written | shared
+
+    def changed(self) -> Stmt:
+        copies: dict[int, tuple[Store, Stmt]] = {}  # by the identity of the store: what it becomes
+        if any(is_barrier(s) for s in walk_stmts(self.group)):
+            self._collect(self.group, copies)
+        if not copies:
+            return self.group
+        fit = needless_haste(self.program, self.group, [s for s, _ in copies.values()])
+        if not fit:
+            return self.group
+        done = {k: new for k, (_, new) in copies.items() if k in fit}
+
+        def visit(s: Stmt) -> Stmt:
+            if id(s) in done:
+                return done[id(s)]
+            if isinstance(s, For) and s.kind == "vectorized" and id(s.body) in done:
+                return done[id(s.body)]
+            if is_barrier(s):
+                return seq(Evaluate(IntrinsicCall(AWAIT_COPIES, ())), s)
+            children = stmt_children(s)
+            return with_stmt_children(s, tuple(visit(c) for c in children)) if children else s
+
+        return visit(self.group)
+
+    def _collect(self, s: Stmt, copies: dict[int, tuple[Store, Stmt]]) -> None:
+        lane = s if isinstance(s, For) and s.kind == "vectorized" else None
+        inner = lane.body if lane is not None else s
+        if isinstance(inner, Store):
+            new = self._copy(inner, lane)
+            if new is not None:
+                copies[id(inner)] = inner, new
+            return
+        if lane is None:
+            for c in stmt_children(s):
+                self._collect(c, copies)
+
+    def _copy(self, s: Store, lane: For | None) -> Stmt | None:
+        """What begins the copy, in place of a store and the loop over its lanes; None if it is no such copy."""
+        cond, source, other = (s.value.cond, s.value.a, s.value.b) if isinstance(s.value, Select) else (None, s.value, None)
+        if s.predicate is not None or s.buffer.scope != "shared" or not isinstance(source, Load) or source.predicate is not None:
+            return None
+        if source.buffer.scope != "global" or source.buffer.name in self.changing or not isinstance(other, (Const, type(None))):
+            return None
+        lanes = 1 if lane is None else int_const(lane.extent)
+        if lanes is None or lanes * s.buffer.dtype.bytes not in WIDTHS or s.buffer.dtype.lanes > 1:
+            return None
+        places = [Load(s.buffer, s.indices), source]
+        if lane is not None:
+            if cond is not None and lane.var.name in free_vars(cond):
+                return None
+            starts = [_first(x, lane.var, lanes, self.lets) for x in places]
+            if None in starts:
+                return None
+            places = [x for x in starts if x is not None]
+        new: Stmt = Evaluate(IntrinsicCall(COPY_ASYNC, (*places, Const(lanes * s.buffer.dtype.bytes, dt.int32))))
+        if cond is not None:
+            assert other is not None
+            rest: Stmt = Store(s.buffer, s.indices, other)
+            new = If(cond, new, rest if lane is None else For(lane.var, lane.extent, rest, lane.kind, lane.annotations))
+        return new
+
+
+def _first(x: Load, lane: Var, lanes: int, lets: Mapping[str, Expr]) -> Load | None:
+    """The first of the elements that a loop walks, if they lie side by side from a multiple of their number on."""
+    *others, last = x.indices
+    if any(lane.name in free_vars(i) for i in others) or linear(last).terms.get(lane) != 1:
+        return None
+    first = substitute(last, {lane.name: const(0)})
+    if lane.name in free_vars(first) or x.buffer.align % (lanes * x.buffer.dtype.bytes):
+        return None
+    at: Expr = const(0)
+    for i, d in zip((*others, first), x.buffer.shape):
+        at = add(mul(at, d), i)
+    return Load(x.buffer, (*others, first)) if divisible(at, lanes, lets) else None
+
+
+def divisible(e: Expr, by: int, lets: Mapping[str, Expr]) -> bool:
+    """Whether an index is certainly a multiple of a number."""
+    match e:
+        case Const():
+            return int(e.value) % by == 0
+        case Var():
+            return e.name in lets and divisible(lets[e.name], by, lets)
+        case Cast():
+            return divisible(e.value, by, lets)
+        case Add() | Sub():
+            return divisible(e.a, by, lets) and divisible(e.b, by, lets)
+        case Mul():
+            return divisible(e.a, by, lets) or divisible(e.b, by, lets) or _factor(e) % by == 0
+        case FloorMod():
+            return divisible(e.a, by, lets) and divisible(e.b, by, lets)
+    return False
+
+
+def _factor(e: Expr) -> int:
+    """A number that a product is certainly a multiple of."""
+    match e:
+        case Const():
+            return int(e.value)
+        case Mul():
+            return _factor(e.a) * _factor(e.b)
+    return 1

@@ -1,0 +1,122 @@
+"""double_buffer: tiles brought one iteration ahead, in whatever memory they wait; the meaning kept, one barrier a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.scheduling.nests import same
+
+from weft.errors import ScheduleError
+from weft.loop.interpret import interpret
+from weft.loop.nodes import Program
+from weft.loop.parser import parse_program
+from weft.loop.pipeline import lower_program
+from weft.scheduling import Schedule, Trace, replay
+
+
+def product(terms: str | int, rows: str | int = "n", columns: int = 4) -> Program:
+    dims = ", ".join(d for d in (rows, terms) if isinstance(d, str))
+    return parse_program(f"""program mm(x: float32[{rows}, {terms}], y: float32[{terms}, {columns}]) -> (z: float32[{rows}, {columns}]) dims({dims}) {{
+      for i in {rows} {{ for j in {columns} {{ for k in {terms} {{ block S(bi: {rows} = i, bj: {columns} = j, rk: reduce {terms} = k) {{
+        init {{ z[bi, bj] = 0.0f32 }} z[bi, bj] = z[bi, bj] + x[bi, rk]*y[rk, bj]
+      }} }} }} }}
+    }}""")
+
+
+def tiled(program: Program, rows: int, depth: int, specialized: bool) -> tuple[Schedule, list[str], str]:
+    """A product in tiles of rows and terms, copies of its operands, and the loop over steps."""
+    s = Schedule(program, checked=True)
+    group, i = s.split("i", [None, rows])
+    step, k = s.split("k", [None, depth])
+    s.reorder(group, step, k, i, "j")
+    result = s.stage_result("S", step, "register")
+    start = s.decompose_reduction("S", step)
+    for b in (start, "S", result):
+        s.specialize(b)
+    for b in (start, "S"):
+        s.pad_tile(b)
+    copies = []
+    for _ in range(2):
+        left, right = str(s.block("S").body.value).split(" + ", 1)[1], ""  # type: ignore[attr-defined]
+        left, right = _factors(left)
+        copies.append(s.stage("S", k, left if not copies else right, "shared"))
+    if not specialized:
+        s.reorder(i, "j", k)
+    return s, copies, step
+
+
+def _factors(term: str) -> tuple[str, str]:
+    """The two factors of a product's text."""
+    depth = 0
+    for at, c in enumerate(term):
+        depth += (c in "([") - (c in ")]")
+        if c == "*" and depth == 0:
+            return term[:at], term[at + 1 :]
+    raise AssertionError(term)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    terms=st.one_of(st.integers(1, 9), st.just("m")), rows=st.integers(1, 3), depth=st.integers(1, 3), order=st.booleans(), threads=st.booleans(),
+    through=st.sampled_from([(None, None), ("register", "register"), ("register", None)]), n=st.integers(1, 4), m=st.integers(0, 7),
+)  # fmt: skip
+def test_random_products_keep_the_meaning(terms: Any, rows: int, depth: int, order: bool, threads: bool, through: tuple[Any, Any], n: int, m: int) -> None:
+    program = product(terms)
+    s, copies, step = tiled(program, rows, depth, order)
+    group = s.loops("S")[0]
+    if threads:
+        for b in s.blocks():
+            loops = [x for x in s.loops(b) if x not in (group, step)]
+            if b == "S":
+                s.reorder(*sorted(loops, key=lambda x: x.startswith("k")))
+                loops = [x for x in loops if not x.startswith("k")]
+            for x, axis in zip(loops[:2], ("threadIdx.y", "threadIdx.x")):
+                s.bind(x, axis)  # type: ignore[arg-type]
+        s.bind(group, "blockIdx.x")
+    for copy, scope in zip(copies, through):
+        s.double_buffer(copy, step, scope)
+    same(program, s.program, {"n": n, "m": m})
+    assert str(replay(program, Trace.from_json(s.trace.to_json()))) == str(s.program)
+    lowered = lower_program(s.program, frozenset())
+    rng, dims = np.random.default_rng(n), {d.name: {"n": n, "m": m}[d.name] for d in program.dims}
+    x, y = (rng.integers(-4, 5, [{"n": n, "m": m}[str(d)] if str(d) in "nm" else int(str(d)) for d in b.shape]) for b in program.inputs)
+    for seed in range(2):
+        got = interpret(lowered, [x.astype(np.float32).reshape(-1), y.astype(np.float32).reshape(-1)], dims, shuffle_seed=seed)["z"]
+        np.testing.assert_array_equal(got.reshape(-1), (x @ y).reshape(-1), err_msg=str(lowered))
+
+
+@pytest.mark.parametrize("through", [None, "register"])
+def test_a_step_has_one_barrier(through: str | None) -> None:
+    s, copies, step = tiled(product(40, 16), 4, 8, False)
+    group = s.loops("S")[0]
+    for b in s.blocks():
+        loops = [x for x in s.loops(b) if x not in (group, step) and not (b == "S" and x.startswith("k"))]
+        for x, axis in zip(loops[:2], ("threadIdx.y", "threadIdx.x")):
+            s.bind(x, axis)  # type: ignore[arg-type]
+    s.bind(group, "blockIdx.x")
+    assert str(lower_program(s.program, frozenset())).count("@barrier()") == 2  # in each step: what is staged is there, and nobody needs it any more
+    for copy in copies:
+        s.double_buffer(copy, step, through)
+    text = str(lower_program(s.program, frozenset()))
+    before, _, loop = text.partition("for k_0 in 4 {")
+    assert before.count("@barrier()") == 1 and loop.count("@barrier()") == 1, text
+
+
+@pytest.mark.parametrize(
+    ("prepare", "block", "words"),
+    [
+        (lambda s, copies, step: None, "S", "'S_register' is not allocated in 'k_0'"),
+        (lambda s, copies, step: s.unroll(step), None, "loop 'k_0' is unrolled already"),
+        (lambda s, copies, step: s.double_buffer(copies[0], step), None, "is not allocated in 'k_0'"),
+    ],
+)
+def test_refusals(prepare: Any, block: str | None, words: str) -> None:
+    s, copies, step = tiled(product(24, 8), 4, 8, True)
+    prepare(s, copies, step)
+    with pytest.raises(ScheduleError) as caught:
+        s.double_buffer(block or copies[0], step)
+    assert words in str(caught.value.why)
