@@ -271,3 +271,32 @@ def test_what_does_not_vary_with_a_loop_is_staged_before_it() -> None:
     s.specialize("D")
     with pytest.raises(ScheduleError, match="'y\\[di\\]' reads 'y', which is written in 't'"):
         s.stage("D", "t", "y[di]", "shared")
+
+
+PARTLY = """
+program p(x: float32[4, 9], w: float32[9, 2]) -> (y: float32[4, 2]) {
+  for t in 3 {
+    for g in 2 {
+      allocate e: float32[2, 4] in shared
+      for i in 2 { for k in 4 { block E(ei: 4 = g*2 + i, ek: 9 = t*4 + k, eg: 2 = i, et: 4 = k) where t*4 + k < 9 { e[eg, et] = x[ei, ek] } } }
+      for j in 2 { for l in 2 { for m in 4 {
+        block C(bi: 4 = g*2 + j, bj: 2 = l, rk: reduce 9 = t*4 + m, bg: 2 = j, rt: reduce 4 = m) where t*4 + m < 9 {
+          y[bi, bj] = y[bi, bj] + e[bg, rt]*w[rk, bj] }
+      } } }
+    }
+  }
+}
+"""
+
+
+def test_a_tile_that_was_not_stored_everywhere_is_zero_elsewhere() -> None:
+    """What lies beyond in shared memory may be NaN, which no zero of the other factor makes one."""
+    text = PARTLY.replace("y[bi, bj] = y[bi, bj] + e", "c[bj, bi] = c[bj, bi] + e").replace("  for t in 3 {", "  allocate c: float32[2, 4]\n  for t in 3 {", 1)
+    copy = "for u in 4 { for v in 2 { block Y(yi: 4 = u, yj: 2 = v) { y[yi, yj] = c[yj, yi] } } }\n}\n"
+    start = "for a in 2 { for b in 4 { block Z(zi: 2 = a, zj: 4 = b) { c[zi, zj] = 0.0f32 } } }\n  for t in 3 {"
+    s = sched(text.rstrip().removesuffix("}").replace("for t in 3 {", start, 1) + copy)
+    before = s.program
+    s.specialize("C")
+    s.pad_tile("C")
+    assert str(s).count("select(") == 2 and "where" not in str(s.program)[str(s.program).index("block C") :]
+    same(before, s.program)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from weft import dtypes as dt
-from weft.expr.nodes import Add, Call, Cast, Const, Expr, Max, Mul, Sub, Var, all_of, eq, free_vars, mul, select, sub, substitute, walk
+from weft.expr.nodes import Add, Call, Cast, Const, Expr, Max, Mul, Select, Sub, Var, all_of, eq, free_vars, mul, select, sub, substitute, walk
 from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Load, Program, Seq, Stmt, Store, int_const, seq, substitute_stmt
 from weft.scheduling.dependence import disjoint, writers
 from weft.scheduling.primitives.compact_buffer import enters
@@ -187,11 +187,18 @@ def _sum(tree: Tree, b: Block, exponentials: Mapping[str, Exponential]) -> Sum:
 
 def _factor(term: Expr, exponentials: Mapping[str, Exponential]) -> Load | None:
     """The exponential that a term is linear in."""
-    for e in (term.a, term.b) if isinstance(term, Mul) else (term,):
-        rest = [x for x in ((term.a, term.b) if isinstance(term, Mul) else ()) if x is not e]
-        plain = e.value if isinstance(e, Cast) and e.dtype.is_float else e
-        if isinstance(plain, Load) and plain.buffer.name in exponentials and not any(_reads(x, n.store.buffer) for x in rest for n in exponentials.values()):
-            return plain
+
+    def free(e: Expr) -> bool:
+        return not any(_reads(e, x.store.buffer) for x in exponentials.values())
+
+    if isinstance(term, Load):
+        return term if term.buffer.name in exponentials else None
+    if isinstance(term, Cast) and term.dtype.is_float:
+        return _factor(term.value, exponentials)
+    if isinstance(term, Select) and isinstance(term.b, Const) and term.b.value == 0:
+        return _factor(term.a, exponentials) if free(term.cond) else None
+    if isinstance(term, Mul) and (free(term.a) or free(term.b)):
+        return _factor(term.b if free(term.a) else term.a, exponentials)
     return None
 
 
@@ -270,7 +277,7 @@ def _over_spatial(tree: Tree, b: Block, loop: str, what: str, store: Store) -> t
         predicate=all_of(substitute(c, {**iters, **renamed}) for c in held),
         annotations=b.annotations,
     )
-    return nest([replace(s, var=renamed[s.var.name], annotations=(), kind="serial") for s in kept], new), name  # type: ignore[arg-type]
+    return nest([replace(s, var=renamed[s.var.name], annotations=()) for s in kept], new), name  # type: ignore[arg-type]
 
 
 def _around(tree: Tree, stmts: Sequence[Stmt], fors: Sequence[For]) -> tuple[list[Stmt], list[Stmt]]:

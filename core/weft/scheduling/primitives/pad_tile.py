@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from weft import dtypes as dt
 from weft.expr.nodes import Add, Cast, Const, Expr, Mul, Select, Var, all_of, const, free_vars, select, substitute, walk
-from weft.loop.nodes import Allocate, Block, For, Load, Program, Store
+from weft.loop.nodes import Allocate, Block, BlockIter, For, Load, Program, Store
 from weft.scheduling.region import Access, accesses, at_least_zero, block_accesses, poly
 from weft.scheduling.rewrite import clean_extents, domain, own_nest, tidy
 from weft.scheduling.tree import Path, Tree, conjuncts
@@ -54,16 +55,22 @@ def pad_tile(program: Program, block: str) -> tuple[Program, None]:
     if not isinstance(term, Mul):
         raise tree.error(step, f"'{block}' is no sum of products: it stores {value}", (block,))
     iter_of = {x.name: i.var for i, x in zip(b.iters, b.bindings) if isinstance(x, Var)}
+    loops, moving = domain(path), {v for x in b.bindings for v in free_vars(x)}
+    for v in [v for v in loops if v in free_vars(b.predicate) and v not in moving]:  # that tells where the tile ends, and moves nothing in it
+        iter_of[v] = Var(tree.fresh(f"{v}_v"), dt.int64)
+        b = replace(b, iters=(*b.iters, BlockIter(iter_of[v], loops[v])), bindings=(*b.bindings, Var(v, dt.int64)))
     asked = [*(substitute(c, iter_of) for c in conjuncts(b.predicate)), *within]
     if any(free_vars(c).keys() & domain(path).keys() for c in asked):
         raise tree.error(step, f"an iterator of '{block}' is not one loop of its own", (block,), f"specialize('{block}') first")
     extents = clean_extents(b)
     factors = [term.a, term.b]
+    kept = [any(isinstance(x, Load) and x.buffer.scope != "global" for x in walk(e)) for e in factors]
     held: list[list[Expr]] = [[], []]
     for c in asked:
         asks = free_vars(c).keys() & extents.keys()
         varies = [len(asks & free_vars(e).keys()) for e in factors]
-        for k in [k for k in range(2) if varies[k] == len(asks)] or [varies.index(max(varies))]:  # any does; who varies with it anyway does not grow
+        # Any does; who varies with it anyway does not grow. A tile of another block may hold anything there, NaN as well.
+        for k in [k for k in range(2) if varies[k] == len(asks) or kept[k]] or [varies.index(max(varies))]:
             held[k].append(c)
     a, z = (_where(all_of(cs), e) if cs else e for cs, e in zip(held, factors))
     new = replace(store, value=tidy(target + a * z, extents))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.scheduling.rule import Rule
+from weft_gpu.schedules.attention import AttentionRule
 from weft_gpu.schedules.contraction import ContractionRule
 from weft_gpu.schedules.elementwise import ElementwiseRule
 from weft_gpu.schedules.fallback import FallbackRule
@@ -11,5 +12,7 @@ from weft_gpu.schedules.reduction import ReductionRule
 from weft_gpu.schedules.rowwise import RowwiseRule
 from weft_gpu.schedules.window import WindowRule
 
-RULES: tuple[Rule, ...] = (ContractionRule(), ElementwiseRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), WindowRule(), FallbackRule())
+RULES: tuple[Rule, ...] = (
+    AttentionRule(), ContractionRule(), ElementwiseRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), WindowRule(), FallbackRule(),
+)  # fmt: skip
 """The cheapest offer of the highest priority wins; a target's plugin adds its own to them."""
