@@ -245,11 +245,16 @@ def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
         if print_options(given):
             raise FrontendError("options are given by name and with the frontend's", where=frontend, hint="give all of them by name")
         given = make_options(reader.options, options, f"frontend '{reader.name}'", FrontendError)
-    with host().blame(chosen.plugin.name, f"to read the model as '{reader.name}'"):
-        graph = reader.load(Path(model) if isinstance(model, (str, os.PathLike)) else model, given)
-    if not isinstance(graph, Graph):
-        raise PluginError(f"{chosen.plugin} read the model as {type(graph).__name__}, which is no Graph")
-    verify(graph)
+    try:
+        with host().blame(chosen.plugin.name, f"to read the model as '{reader.name}'"):
+            graph = reader.load(Path(model) if isinstance(model, (str, os.PathLike)) else model, given)
+        if not isinstance(graph, Graph):
+            raise PluginError(f"{chosen.plugin} read the model as {type(graph).__name__}, which is no Graph")
+        verify(graph)
+    except (RecursionError, PluginError) as error:
+        if not isinstance(error, RecursionError) and not isinstance(error.__cause__, RecursionError):
+            raise
+        raise FrontendError("the model nests graphs, or formulas of its sizes, deeper than can be followed") from error
     return graph
 
 

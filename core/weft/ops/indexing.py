@@ -379,8 +379,11 @@ class Tile(Movement):
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
+        # Of an axis without elements nothing is read, wherever that would be.
+        whole = [as_dim(r) == 1 or as_dim(n) == 0 for r, n in zip(self.repeats, x.shape)]
+
         def formula(*index: Expr) -> Expr:
-            return x[tuple(i if isinstance(r, int) and r == 1 else i % n for i, r, n in zip(index, self.repeats, x.shape))]
+            return x[tuple(i if w else i % n for i, w, n in zip(index, whole, x.shape))]
 
         return compute(self.out_shape(x.shape), formula, "tile")  # type: ignore[no-any-return]
 
@@ -388,6 +391,7 @@ class Tile(Movement):
     def samples(cls) -> Iterable[Sample]:
         yield Sample(cls((2, 1, 3)), (floats((2, 3, 2)),), "float32")
         yield Sample(cls((0,)), (integers((3,)),), "none")
+        yield Sample(cls((2, 3)), (floats((2, 0)),), "of_none")
 
 
 @dataclass(frozen=True)

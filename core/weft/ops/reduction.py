@@ -14,6 +14,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import DType
+from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, any_of, cast_to, const, select, wrap
 from weft.graph.nodes import TensorType, Type
@@ -49,6 +50,8 @@ class Reduction(Operator):
         """Per axis whether it is reduced: bools, or formulas if the axes are."""
         if self.axes is None:
             return [True] * rank
+        if len(self.axes) > rank:
+            raise GraphError(f"axes: {len(self.axes)} of them, the operand has {rank} dimension(s)")
         if not self.runtime_axes:
             axes = axes_of(static(self.axes), rank)
             return [d in axes for d in range(rank)]

@@ -193,3 +193,52 @@ def test_a_single_element_is_looked_at_where_it_is() -> None:
     exe = weft.compile(CASES["divide_scalar"].model(), "llvm -threads=1", cache=False)
     (step,) = exe.manifest.steps
     assert sum(i[0].islower() for i in step.items) == 1  # type: ignore[union-attr]
+
+
+# -- models that are not what they should be: what fuzz runs found ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "attributes", "message"),
+    [
+        ("OneHot", [(3,), (2,), (2,)], {}, "OneHot: the depth has 2 elements, expected one"),
+        ("Slice", [(3, 4), (1, 1), (1, 1)], {}, "Slice: starts and ends are [1, 1] and [1, 1], expected vectors of one length"),
+        ("EyeLike", [(2, 2, 2)], {}, "EyeLike: the input has 3 dimension(s), expected two"),
+        ("ReduceSum", [(3, 4), (300,)], {}, "ReduceSum: axes: 300 of them, the operand has 2 dimension(s)"),
+        ("Resize", [(1, 1, 2, 2), (0,), (4,)], {"mode": b"\xd7\xff"}, r"Resize: attribute 'mode' is b'\xd7\xff', which is not UTF-8"),
+    ],
+)
+def test_shapes_that_no_such_operator_takes(op: str, shapes: list[Any], attributes: dict[str, Any], message: str) -> None:
+    names = [f"x{k}" for k in range(len(shapes))]
+    inputs = [info(n, s, onnx.TensorProto.INT64 if k else onnx.TensorProto.FLOAT) for k, (n, s) in enumerate(zip(names, shapes))]
+    with pytest.raises(FrontendError) as caught:
+        weft.load(model([helper.make_node(op, names, ["y"], name="the_node", **attributes)], inputs, ["y"]))
+    assert message in str(caught.value) and "node 'the_node'" in str(caught.value)
+
+
+def test_a_node_that_a_converter_stumbles_over_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft_onnx import registry
+
+    def stumble(c: Any) -> Any:
+        raise IndexError("of nothing")
+
+    monkeypatch.setitem(registry._all(), ("", "Relu"), [registry.Registered(stumble, 1, 100)])
+    hint = "ONNX's checker has nothing to say against the model: if it is valid, this is a defect of weft-onnx"
+    relu = helper.make_node("Relu", ["x"], ["y"], name="the_node")
+    with pytest.raises(FrontendError) as caught:
+        weft.load(model([relu], [info("x", [2])], [info("y", [2])]))
+    assert str(caught.value) == f"Relu cannot be applied\n  node 'the_node': Relu(x) → y\n  why: IndexError: of nothing\n  hint: {hint}"
+    with pytest.raises(FrontendError, match=r"Relu cannot be applied\n  node 'the_node': Relu\(x\) → y\n  why: .*Relu.*"):
+        weft.load(model([relu], [info("x", [2], onnx.TensorProto.STRING)], [info("y", [2])]))
+
+
+def test_formulas_that_nest_too_deep(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(proto: Any, options: Any) -> Any:
+        return load(proto, options)
+
+    from weft_onnx import plugin
+
+    monkeypatch.setattr(plugin, "load", load)
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], [info("x", [2])], ["y"])
+    with pytest.raises(FrontendError, match="the model nests graphs, or formulas of its sizes, deeper than can be followed"):
+        weft.load(proto)

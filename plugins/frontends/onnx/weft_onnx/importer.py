@@ -304,6 +304,10 @@ class Importer:
             raise FrontendError(error.what, where=place, why=error.why, hint=error.hint) from error
         except WeftError as error:
             raise FrontendError(f"{node.op_type} cannot be applied: {error.what}", where=place, why=error.why, hint=error.hint) from error
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            why = invalid(self.proto)
+            hint = None if why is not None else "ONNX's checker has nothing to say against the model: if it is valid, this is a defect of weft-onnx"
+            raise FrontendError(f"{node.op_type} cannot be applied", where=place, why=why or f"{type(error).__name__}: {error}", hint=hint) from error
         for output, result in zip(node.output, results):
             if not output:
                 continue
@@ -645,11 +649,17 @@ class Context(Composer):
 
     def string(self, name: str, default: str = "") -> str:
         a = self.attribute(name)
-        return default if a is None else a.s.decode()
+        return default if a is None else self._text(name, a.s)
+
+    def _text(self, name: str, data: bytes) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise self.error(f"attribute '{name}' is {data[:40]!r}, which is not UTF-8", str(error)) from None
 
     def strings(self, name: str) -> tuple[str, ...] | None:
         a = self.attribute(name)
-        return None if a is None else tuple(s.decode() for s in a.strings)
+        return None if a is None else tuple(self._text(name, s) for s in a.strings)
 
     def tensor(self, name: str) -> Array | None:
         a = self.attribute(name)
@@ -794,6 +804,16 @@ class Context(Composer):
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
+
+
+def invalid(proto: onnx.ModelProto) -> str | None:
+    """What is wrong with a model as ONNX's own checks see it, shape inference included; None if nothing is. Asked where a converter stumbles."""
+    try:
+        onnx.checker.check_model(proto)
+        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    except Exception as error:  # noqa: BLE001 - onnx's own classes of errors, which differ by version
+        return " ".join(str(error).split())[:300] or type(error).__name__
+    return None
 
 
 def _identifier(name: str) -> str:

@@ -197,7 +197,9 @@ def _runtime_slice(c: Context, x: Value) -> Value:
     """Bounds known only at run time are wrapped and clamped as data; each start and size is then one symbol, a step the difference of two."""
     rank = len(x.shape)
     starts, ends = (c.cast(c.value(k), dt.int64) for k in (1, 2))
-    (count,) = starts.shape
+    if len(starts.shape) != 1 or starts.shape != ends.shape:
+        raise c.error(f"starts and ends are {list(starts.shape)} and {list(ends.shape)}, expected vectors of one length")
+    count = starts.shape[0]
     if not isinstance(count, int):
         raise c.unsupported("bounds of unknown number")
     steps = c.cast(c.value(4), dt.int64) if c.given(4) else c.builder.constant(np.ones(count, np.int64))
@@ -375,10 +377,12 @@ def one_hot(c: Context) -> Value:
     depth = c.importer.demanded(c.operands[1])
     if depth is None:
         # A float depth is read as an integer.
-        (d,) = c.sizes(c.cast(c.value(1), dt.int64), "the depth")
+        depths = c.sizes(c.cast(c.value(1), dt.int64), "the depth")
     else:
-        (d,) = depth.dims()
-    return c(ops.OneHot(d, c.integer("axis", -1)), indices, c.value(2))  # type: ignore[no-any-return]
+        depths = depth.dims()
+    if len(depths) != 1:
+        raise c.error(f"the depth has {len(depths)} elements, expected one")
+    return c(ops.OneHot(depths[0], c.integer("axis", -1)), indices, c.value(2))  # type: ignore[no-any-return]
 
 
 @onnx_op("Trilu")
@@ -440,6 +444,8 @@ def constant_of_shape(c: Context) -> Value:
 
 @onnx_op("EyeLike")
 def eye_like(c: Context) -> Value:
+    if len(c.shape(0)) != 2:
+        raise c.error(f"the input has {len(c.shape(0))} dimension(s), expected two")
     rows, columns = c.shape(0)
     return c(ops.Eye(c.dtype("dtype", c.operand_dtype(0)), rows, columns, c.integer("k")))  # type: ignore[no-any-return]
 

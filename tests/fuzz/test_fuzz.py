@@ -1,0 +1,73 @@
+"""A small part of the fuzz runs and of the random models, always the same; the runs themselves are commands: docs/reliability.md."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.fuzz import fuzz_archives, fuzz_models
+from tests.fuzz.harness import Target
+from tests.fuzz.random_graphs import makers, random_model
+from tests.fuzz.random_models import check, differs
+
+MODELS, MODELS_FULL = 20, 300
+CHANGED, CHANGED_FULL = 60, 2000
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", range(MODELS_FULL if metafunc.config.getoption("--full") else MODELS))
+
+
+def test_a_random_model_agrees_with_the_reference(seed: int) -> None:
+    outcome, what = check(random_model(seed), "llvm -threads=1")
+    assert outcome in ("agrees", "reference"), what
+
+
+def test_random_models_are_what_they_are_said_to_be() -> None:
+    models = [random_model(seed) for seed in range(12)]
+    assert [random_model(3).proto == models[3].proto, models[3].proto == models[4].proto] == [True, False]
+    assert len(makers()) >= 80
+    arrays = [a for m in models for run in m.inputs for a in run.values()]
+    assert {a.ndim for a in arrays} >= {0, 1, 2, 3, 4, 5} and len({a.dtype for a in arrays}) >= 5 and any(not a.size for a in arrays)
+    assert any(len(m.inputs) == 2 for m in models), "sizes left open"
+
+
+def test_a_wrong_result_is_seen() -> None:
+    right = np.array([1, 2, 300], np.float32)
+    none = np.zeros(3)
+    assert differs(right, right, none) is None
+    assert "expected float32[3]" in (differs(right.astype(np.float64), right, none) or "")
+    assert "1 of 3 elements differ, 301.0 for 300.0" in (differs(right + np.array([0, 0, 1], np.float32), right, none) or "")
+    assert "1 of 3 elements differ, nan" in (differs(np.array([1, np.nan, 300], np.float32), right, none) or "")
+    assert differs(right + np.array([0, 0, 1], np.float32), right, none + 0.1) is None, "what noise does is allowed"
+
+
+@pytest.mark.parametrize("target", [fuzz_models.target, fuzz_archives.target], ids=["models", "archives"])
+def test_what_is_changed_is_read_or_refused_with_a_text(target: Callable[[], Target], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    made = target()
+    made.seeds(tmp_path)
+    seeds = sorted(tmp_path.iterdir())
+    chance = random.Random(0)
+    for _ in range(CHANGED_FULL if request.config.getoption("--full") else CHANGED):
+        data = chance.choice(seeds).read_bytes()
+        changed = made.change(data, chance)
+        made.one(data if changed is None else changed)
+
+
+def test_code_whose_bytes_are_others_is_not_taken(tmp_path: Path) -> None:
+    made = fuzz_archives.target()
+    made.seeds(tmp_path)
+    data = (tmp_path / "one.weft").read_bytes()
+    made.one(data)
+    from weft.runtime import Executable, archive
+
+    path = tmp_path / "other.weft"
+    content = archive.load(tmp_path / "one.weft")
+    code = content.code["main"]
+    path.write_bytes(data.replace(code, code[:-1] + bytes([code[-1] ^ 1])))
+    with pytest.raises(archive.ArchiveError, match="the hash of 'code/main' is not the one in its manifest"):
+        Executable.load(path)
