@@ -1,12 +1,15 @@
 """What 8-bit products and convolutions gain over float32 in the same run, by the dot-product instructions that this processor has.
 
-    python -m benchmarks.int8 [--products 128x768x3072,…] [--convolutions 64x56x56x64x3,…] [--threads N] [--seconds S] [--json FILE]
+    python -m benchmarks.int8 [--products 128x768x3072,…] [--convolutions 64x56x56x64x3,…] [--models resnet18,…] [--threads N] [--seconds S] [--json FILE]
 
 A product is uint8 x [M, K] · int8 w [K, N] with a zero point of 128, in int32; a convolution is channels x height x width x outputs x taps, uint8 to uint8 with
 a scale per output channel, beside float32 with a bias and a ReLU by definition and as it is compiled by default, perhaps by Winograd's algorithm. All
 are compiled from graphs with one operator and run whole, conversions of layout and zero points included, in turns; rates come from the fastest run and
 count the multiply-adds of the definition. Beside them ONNX Runtime's MatMulInteger and QLinearConv, where it is installed. Products are compared with the
 exact result; a star marks ONNX Runtime's where they are not (saturated sums of two products, which it has on processors without VNNI).
+
+`--models` quantises whole models (of `benchmarks.models`, as twins; QDQ, per channel, by onnxruntime.quantization) and runs them beside ONNX Runtime and their
+floats. `apart` is the largest difference from ONNX Runtime without its optimisations, which computes what the graph spells out, over the largest output.
 
 Limit: the geometric mean of the products is 2.5 times float32's where the processor multiplies four pairs of bytes in a lane (VNNI, Arm's dot
 products). Elsewhere, pairs of 16 bits: no limit.
@@ -120,6 +123,68 @@ def convolution(words: str, target: str, threads: int) -> tuple[float, dict[str,
     return 2.0 * height * width * outputs * w[0].size, calls if beside is None else {**calls, "onnxruntime": beside}
 
 
+def quantised(name: str, folder: Path) -> tuple[Path, Path, dict[str, Any]]:
+    """The twin of a model in floats and in 8 bits, and inputs."""
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    from benchmarks.models import save_twin
+
+    plain, inputs = save_twin(name, folder)
+    ready, small = folder / f"{name}.ready.onnx", folder / f"{name}.int8.onnx"
+    quant_pre_process(plain, ready, skip_symbolic_shape=True)
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        left = [inputs]
+
+        def get_next(self) -> Any:
+            return self.left.pop() if self.left else None
+
+    quantization.quantize_static(ready, small, Reader(), quant_format=quantization.QuantFormat.QDQ, per_channel=True, weight_type=quantization.QuantType.QInt8)
+    return plain, small, inputs
+
+
+def whole(name: str, target: str, threads: int, folder: Path) -> tuple[float, dict[str, Callable[[], Any]]]:
+    """How far Weft's result is from the graph as it is spelled out, over the largest output, and calls of a model."""
+    import onnxruntime as ort
+
+    import weft
+
+    plain, small, inputs = quantised(name, folder)
+
+    def of(path: Path, plainly: bool = False) -> Callable[[], Any]:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        if plainly:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        run = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return lambda: run.run(None, inputs)
+
+    exe, floats = weft.compile(small, target), weft.compile(plain, target)
+    (want, *_), (got, *_) = of(small, True)(), exe.run(inputs).values()
+    calls = {"fp32": lambda: floats.run(inputs), "int8": lambda: exe.run(inputs), "onnxruntime": of(small), "onnxruntime fp32": of(plain)}
+    return float(np.abs(want - got).max() / np.abs(want).max()), calls
+
+
+def models(names: Sequence[str], target: str, threads: int, seconds: float) -> list[dict[str, Any]]:
+    """Rows for whole models, printed as a table."""
+    import tempfile
+
+    from weft.cli.terminal import print_table
+
+    results: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            print(f"model {name} …", file=sys.stderr, flush=True)
+            apart, calls = whole(name, target, threads, Path(folder))
+            results.append({"kind": "model", "name": name, "apart": apart, "seconds": fastest(calls, seconds)})
+    heads = ["", "int8 ms", "fp32", "ONNX Runtime's int8", "its fp32", "apart"]
+    columns = ("int8", "fp32", "onnxruntime", "onnxruntime fp32")
+    rows = [[r["name"], *(f"{r['seconds'][k] * 1e3:.2f}" for k in columns), f"{r['apart']:.1e}"] for r in results]
+    print_table(f"quantised models, {threads} thread(s)", heads, rows, right=(1, 2, 3, 4, 5))
+    return results
+
+
 def instructions(target: str) -> tuple[list[str], bool]:
     """The integer dot products that kernels of the target use, best first, and whether the limit holds for them."""
     from weft.pipeline import resolve_target
@@ -135,6 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.int8", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--products", default=PRODUCTS, help="MxKxN, by commas; empty for none [%(default)s]")
     parser.add_argument("--convolutions", default=CONVOLUTIONS, help="channels x height x width x outputs x taps, by commas [%(default)s]")
+    parser.add_argument("--models", default="", help="whole models to quantise, by commas: resnet18,mobilenet_v2 [none]")
     parser.add_argument("--threads", type=int, default=1, help="[%(default)s]")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each row [%(default)s]")
     parser.add_argument("--json", type=Path, help="file for every number")
@@ -159,12 +225,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append([r["kind"], r["name"], f"{rates['fp32']:.1f}", default, f"{rates['int8']:.1f}", f"{r['times']:.2f}", peer])
     heads = ["", "", "fp32 GFLOP/s", "fp32 by default", "int8 GOP/s", "times as fast", "ONNX Runtime's int8"]
     has = ", ".join(names) or "none, int8 is computed in int32"
-    print_table(f"8 bits, {machine()['cpu']}, {options.threads} thread(s); dot products: {has}", heads, rows, right=tuple(range(2, len(heads))))
+    if rows:
+        print_table(f"8 bits, {machine()['cpu']}, {options.threads} thread(s); dot products: {has}", heads, rows, right=tuple(range(2, len(heads))))
     mean = math.prod(gains) ** (1 / len(gains)) if gains else math.nan
     short = limited and bool(gains) and mean < LIMIT
     if gains:
         verdict = ("under" if short else "within") if limited else "for processors that multiply four pairs of bytes in a lane, which this one does not"
         print(f"products, geometric mean: {mean:.2f} times float32; limit {LIMIT}: {verdict}")
+    if options.models:
+        results += models(options.models.split(","), target, options.threads, options.seconds)
     if options.json:
         values = {"machine": machine(), "instructions": names, "limit": LIMIT if limited else None, "mean": mean, "results": results}
         options.json.write_text(json.dumps(values, indent=1) + "\n")

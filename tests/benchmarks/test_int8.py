@@ -26,6 +26,15 @@ def test_int8(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert int8.main(WORDS) == 0
 
 
+def test_whole_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(int8, "fastest", lambda calls, seconds: {n: (call(), 1.0)[1] for n, call in calls.items()})
+    assert int8.main(["--products", "", "--convolutions", "", "--models", "mlp", "--json", str(tmp_path / "out.json")]) == 0
+    (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert set(result["seconds"]) == {"fp32", "int8", "onnxruntime", "onnxruntime fp32"} and result["apart"] < 0.02
+    assert "mlp" in capsys.readouterr().out
+
+
 def test_instructions() -> None:
     x86 = "llvm -mtriple=x86_64-linux-gnu -mcpu="
     assert int8.instructions(x86 + "sapphirerapids") == (["vpdpbusd512", "vpmaddwd512"], True)
