@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.codegen.c_family import Dialect, Emitter
 from weft.codegen.launches import Part
 from weft.machine import Machine
 from weft_gpu.codegen import GpuCodegen
+from weft_opencl.barriers import begin_with_barriers
 from weft_opencl.dialect import by_table
 
 _BUFFER, _DIM = 16, 8
@@ -27,3 +30,6 @@ class OpenclCodegen(GpuCodegen):
         """Tables for launches of many buffers."""
         fits = _BUFFER * len(part.buffers) + _DIM * len(part.dims) <= self.arguments
         return self.emitter if fits else Emitter(by_table(self.dialect, len(part.buffers)))
+
+    def _text(self, part: Part) -> tuple[str, str]:
+        return super()._text(replace(part, program=begin_with_barriers(part.program)))
