@@ -9,6 +9,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft import ops
 from weft.graph.nodes import Value
+from weft_onnx.converters.trees import classified, matrix, transformed
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 
@@ -106,3 +107,102 @@ def _table(c: Context) -> tuple[Any, Any, Any]:
         kind = values.dtype.kind
         default = c.string("default_string", "_Unused") if kind == "O" else c.real("default_float", -0.0) if kind == "f" else c.integer("default_int64", -1)
     return keys, values, default
+
+
+@onnx_op("LinearClassifier", domain=DOMAIN)
+def linear_classifier(c: Context) -> Any:
+    x, labels = c.cast(matrix(c), dt.float32), len(c.strings("classlabels_strings") or c.integers("classlabels_ints") or ())
+    intercepts, coefficients = np.array(c.reals("intercepts") or (), np.float32), np.array(c.reals("coefficients") or (), np.float32)
+    classes = len(intercepts) or max(labels, 1)
+    if not coefficients.size or coefficients.size % classes:
+        raise c.error(f"coefficients: expected some for each of {classes} class(es), got {coefficients.size}")
+    scores = c(ops.MatMul(), x, c.builder.constant(np.ascontiguousarray(coefficients.reshape(classes, -1).T)))
+    scores = c.add(scores, c.builder.constant(intercepts)) if intercepts.size else scores
+    one = "first" if classes == 1 and labels == 2 else ""
+    return classified(c, scores, one, positive=True, above=0.0, ints="classlabels_ints")
+
+
+@onnx_op("SVMRegressor", domain=DOMAIN)
+def svm_regressor(c: Context) -> Value:
+    """Sums of kernels with the support vectors; without any, the coefficients are one vector."""
+    x = c.cast(matrix(c), dt.float32)
+    supports, weights = c.integer("n_supports"), np.array(c.reals("coefficients") or (), np.float32)
+    vectors = np.array(c.reals("support_vectors") or (), np.float32).reshape(supports, -1) if supports else weights.reshape(1, -1)
+    y = _kernel(c, x, vectors)
+    y = c(ops.MatMul(), y, c.builder.constant(weights.reshape(-1, 1))) if supports else y
+    y = c.add(y, float((c.reals("rho") or (0.0,))[0]))
+    if c.integer("one_class"):
+        return c(ops.Where(), c(ops.Greater(), y, 0.0), c.number(1.0, dt.float32), c.number(-1.0, dt.float32))  # type: ignore[no-any-return]
+    return transformed(c, y, c.string("post_transform", "NONE"))
+
+
+def _kernel(c: Context, x: Value, vectors: Any) -> Value:
+    """Of every row of x [n, f] with every vector [s, f]: [n, s]."""
+    gamma, shift, degree = (*(c.reals("kernel_params") or ()), 0.0, 0.0, 0.0)[:3]
+    kind = c.string("kernel_type", "LINEAR")
+    if kind == "RBF":
+        apart = c.sub(c.reshape(x, (x.shape[0], 1, x.shape[1])), c.builder.constant(vectors))
+        return c(ops.Exp(), c.mul(c.sum(c.mul(apart, apart), (2,), False), -float(gamma)))  # type: ignore[no-any-return]
+    dot = c(ops.MatMul(), x, c.builder.constant(np.ascontiguousarray(vectors.T)))
+    if kind == "LINEAR":
+        return dot  # type: ignore[no-any-return]
+    inner = c.add(c.mul(dot, float(gamma)), float(shift))
+    if kind == "POLY":
+        return c(ops.Power(), inner, float(degree))  # type: ignore[no-any-return]
+    if kind == "SIGMOID":
+        return c(ops.Tanh(), inner)  # type: ignore[no-any-return]
+    raise c.unsupported(f"kernel_type {kind}")
+
+
+@onnx_op("SVMClassifier", domain=DOMAIN)
+def svm_classifier(c: Context) -> Any:
+    raise c.unsupported("votes and coupled probabilities of support vector machines")
+
+
+@onnx_op("Imputer", domain=DOMAIN)
+def imputer(c: Context) -> Value:
+    x = c.value(0)
+    real = x.dtype.is_float
+    values = c.reals("imputed_value_floats") if real else c.integers("imputed_value_int64s")
+    if not values:
+        raise c.error(f"expected imputed_value_{'floats' if real else 'int64s'} for {x.dtype}")
+    if len(values) not in (1, x.shape[-1]):
+        raise c.error(f"expected one value, or one for each of {x.shape[-1]} features, got {len(values)}")
+    replaced = c.real("replaced_value_float", 0.0) if real else c.integer("replaced_value_int64", 0)
+    missing = c(ops.IsNan(), x) if replaced != replaced else c(ops.Equal(), x, replaced)
+    return c(ops.Where(), missing, c.builder.constant(np.array(values, x.dtype.numpy)), x)  # type: ignore[no-any-return]
+
+
+@onnx_op("FeatureVectorizer", domain=DOMAIN)
+def feature_vectorizer(c: Context) -> Value:
+    """Columns side by side; of each operand as many as `inputdimensions` says, with zeros behind where it has fewer."""
+    parts = [c.cast(v if len(v.shape) > 1 else c.reshape(v, (v.shape[0], 1)), dt.float32) for v in c.values()]
+    sizes = c.integers("inputdimensions") or tuple(p.shape[1] for p in parts)
+    if len(sizes) != len(parts):
+        raise c.error(f"inputdimensions: expected {len(parts)}, got {len(sizes)}")
+    made = []
+    for part, size in zip(parts, sizes):
+        has = part.shape[1]
+        if isinstance(has, int) and isinstance(size, int) and has != size:
+            part = c.slice(part, 1, 0, size) if has > size else c.pad(part, (0, 0, 0, size - has))
+        made.append(part)
+    return c.concat(made, 1)
+
+
+@onnx_op("OneHotEncoder", domain=DOMAIN)
+def one_hot_encoder(c: Context) -> Value:
+    """A last axis with one place per category; of others all places are 0, or, without `zeros`, an error."""
+    x, categories = c.value(0), c.integers("cats_int64s")
+    if not categories or x.dtype.kind not in ("float", "int", "uint"):
+        raise c.unsupported("categories that are no numbers")
+    numbers = c.cast(x, dt.float64 if x.dtype.is_float else dt.int64)
+    known = c.builder.constant(np.array(categories, numbers.dtype.numpy))
+    found = c.cast(c(ops.Equal(), c.reshape(numbers, (*x.shape, 1)), known), dt.float32)
+    if not c.flag("zeros", True):
+        found = c.within(found, 1, None, "number of categories equal to an element", part=c.cast(c.sum(found, (len(x.shape),), False), dt.int64))
+    return found
+
+
+@onnx_op("ZipMap", "CastMap", "DictVectorizer", domain=DOMAIN)
+def maps(c: Context) -> Any:
+    raise c.unsupported("maps are no tensors; skl2onnx exports without them: options={'zipmap': False}")

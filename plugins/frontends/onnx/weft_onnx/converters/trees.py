@@ -150,18 +150,18 @@ def chosen(c: Context, place: Value, ints: str = "classlabels_int64s", strings: 
     return c.gather(c.builder.constant(np.array(c.integers(ints) or (0, 1), np.int64)), place, 0)
 
 
-def classified(c: Context, scores: Value, one: str, positive: bool) -> tuple[Value, Value]:
+def classified(c: Context, scores: Value, one: str, positive: bool, above: float | None = None, ints: str = "classlabels_int64s") -> tuple[Value, Value]:
     """Labels and scores of rows of scores, one per class.
 
-    `one`: of two classes only the first or the second has a score. It is the second one's where it is above a half if `positive`, else above 0.
+    `one`: of two classes only the first or the second has a score. A row is of the second if it is more than `above`: by default a half if `positive`, else 0.
     """
     name = c.string("post_transform", "NONE")
     if name == "PROBIT":
         raise c.unsupported(f"post_transform {name}")
     if not one:
         place = c(ops.Argmax(-1), scores)
-        return chosen(c, place), c.cast(transformed(c, scores, name), dt.float32)
-    second = c.cast(c(ops.Greater(), scores, 0.5 if positive else 0.0), dt.int64)
+        return chosen(c, place, ints), c.cast(transformed(c, scores, name), dt.float32)
+    second = c.cast(c(ops.Greater(), scores, (0.5 if positive else 0.0) if above is None else above), dt.int64)
     place = c.reshape(second, (second.shape[0],))
     # As ONNX Runtime, where the specification is silent: a score of the first class stands for both, and only a logistic function is taken of it.
     logistic = name == "LOGISTIC"
@@ -170,7 +170,7 @@ def classified(c: Context, scores: Value, one: str, positive: bool) -> tuple[Val
     else:
         other = c.sub(1.0, scores) if positive and not logistic else c(ops.Negative(), scores)
         name = "LOGISTIC" if logistic else "NONE"
-    return chosen(c, place), c.cast(transformed(c, c.concat([other, scores], 1), name), dt.float32)
+    return chosen(c, place, ints), c.cast(transformed(c, c.concat([other, scores], 1), name), dt.float32)
 
 
 @onnx_op("TreeEnsembleClassifier", domain=DOMAIN)
