@@ -25,8 +25,10 @@ class Bound:
     def given(self) -> bool:
         return self.rtol is not None or self.atol is not None
 
-    def of(self, want: Array) -> Array:
-        """The largest error of each element."""
+    def of(self, want: Any) -> Array:
+        """The largest error of each element; of what is no array of numbers, of all."""
+        if not is_numeric(want):
+            return np.asarray(self.atol or 0.0)
         wide = np.abs(_real(want))
         return np.asarray((self.atol or 0.0) + (self.rtol or 0.0) * np.where(np.isfinite(wide), wide, 0.0))
 
@@ -37,8 +39,8 @@ class Difference:
 
     Attributes:
         elements: how many there are; `wrong`: of them, how many are further off than they may be.
-        absolute, ulp: the largest of all elements; ulp in units in the last place of the element that is expected. Infinite where one is NaN, or
-            infinite, and the other is not.
+        absolute, ulp: the largest of all elements; ulp in units in the last place of the element that is expected, or, where that is 0, of the
+            greatest one. Infinite where one is NaN, or infinite, and the other is not.
         relative: the largest absolute one as a share of the greatest element that is expected.
         allowed: the largest that `absolute` may be.
         at: of the element that is worst, beside what is allowed of it; None if all are as expected to the last bit.
@@ -78,7 +80,7 @@ def compare(got: Any, want: Any, allowed: Any = 0.0) -> Difference:
     got, want = np.asarray(got), np.asarray(want)
     if got.shape != want.shape or got.dtype != want.dtype:
         return _other_type(int(want.size), got, want)
-    if want.dtype.kind in "OUST":
+    if not is_numeric(want):
         different = np.asarray(got != want, bool)
         errors = np.where(different, np.inf, 0.0)
         return _difference(got, want, errors, errors, np.zeros(want.shape), 0.0)
@@ -87,8 +89,11 @@ def compare(got: Any, want: Any, allowed: Any = 0.0) -> Difference:
         same = (wide_got == wide_want) | (np.isnan(wide_got) & np.isnan(wide_want))
         errors = np.abs(wide_got - wide_want)
         errors = np.where(same, 0, np.where(np.isfinite(errors), errors, np.inf))
-        ulps = errors / spacing(want)
-    return _difference(got, want, errors, ulps, allowed, scale_of(want))
+        scale, units = scale_of(want), spacing(want)
+        if eps(want) and scale:
+            units = np.where(wide_want == 0, np.maximum(units, scale * eps(want)), units)
+        ulps = errors / units
+    return _difference(got, want, errors, ulps, allowed, scale)
 
 
 def _other_type(count: int, got: Any, want: Any) -> Difference:
@@ -132,11 +137,19 @@ def spacing(want: Array) -> Array:
     parts = np.dtype(np.float32 if dtype.bits == 64 else np.float64) if dtype.kind == "complex" else want.dtype
     info = ml_dtypes.finfo(parts)  # type: ignore[no-untyped-call]
     _, exponent = np.frexp(np.where(np.isfinite(wide), wide, 0))
-    return np.asarray(np.maximum(np.ldexp(wide.dtype.type(info.eps), exponent - 1), wide.dtype.type(info.smallest_subnormal)))
+    units = np.where(wide == 0, 0, np.ldexp(wide.dtype.type(info.eps), exponent - 1))
+    return np.asarray(np.maximum(units, wide.dtype.type(info.smallest_subnormal)))
 
 
-def eps(array: Array) -> float:
+def is_numeric(value: Any) -> bool:
+    """Whether it is an array of numbers or booleans: no text, no sequence, not nothing."""
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "OUST"
+
+
+def eps(array: Any) -> float:
     """One unit in the last place of 1; 0 of what is no float."""
+    if not is_numeric(array):
+        return 0.0
     dtype = dt.dtype(array.dtype)
     if not (dtype.is_float or dtype.kind == "complex"):
         return 0.0
@@ -146,7 +159,7 @@ def eps(array: Array) -> float:
 
 def scale_of(value: Any) -> float:
     """The greatest finite magnitude; 0 of what has none."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind in "OUST":
+    if not is_numeric(value):
         return 0.0
     wide = np.abs(_real(value))
     return float(np.max(wide[np.isfinite(wide)], initial=0.0))

@@ -16,7 +16,7 @@ from weft.graph.evaluate import Inputs, apply, steps
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.ops.precision import widen
-from weft.testing.verify.measure import eps, scale_of
+from weft.testing.verify.measure import eps, is_numeric, scale_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -38,7 +38,7 @@ def allowed_errors(graph: Graph, inputs: Inputs, want: Sequence[Any], symbols: M
     for seed in seeds:
         shaken = _Shaken(seed)
         for k, (got, exact) in enumerate(zip(shaken.outputs(graph, inputs, symbols), want)):
-            if isinstance(exact, np.ndarray) and isinstance(got, np.ndarray) and got.shape == exact.shape and exact.dtype.kind not in "OUST":
+            if is_numeric(exact) and is_numeric(got) and got.shape == exact.shape:
                 deviations[k].append(_deviation(got, exact))
         own = [max(a, shaken.own.get(id(v), 0.0)) for a, v in zip(own, graph.outputs)]
     return [_allowed(o, d, w) for o, d, w in zip(own, deviations, want)]
@@ -72,7 +72,7 @@ def _allowed(own: float, deviations: Sequence[Array], want: Any) -> Any:
 
 def tolerated(node: Node, arrays: Sequence[Any], result: Any) -> float:
     """The largest absolute error of a result of a node, by its operator's own tolerance; 0 of integers."""
-    if not isinstance(result, np.ndarray) or not result.size or not eps(result):
+    if not is_numeric(result) or not result.size or not eps(result):
         return 0.0
     types = [TensorType(dt.dtype(a.dtype), a.shape) for a in arrays if isinstance(a, np.ndarray)]
     return node.op.tolerance(*types) * eps(result) * scale_of(result)

@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.graph.evaluate import apply, evaluate, steps
 from weft.graph.group import Group
-from weft.graph.nodes import Graph, Node, Value
+from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.passes.capabilities import Capabilities
 from weft.passes.pipeline import SHARED
 from weft.pipeline import ResolvedTarget, compile
@@ -109,7 +109,7 @@ class Verifier:
 
     def _compared(self, got: Sequence[Any], want: Sequence[Any]) -> list[Difference]:
         if self.bound.given:
-            return [compare(g, w, self.bound.of(np.asarray(w))) for g, w in zip(got, want, strict=True)]
+            return [compare(g, w, self.bound.of(w)) for g, w in zip(got, want, strict=True)]
         exact = [compare(g, w) for g, w in zip(got, want, strict=True)]
         if not any(d.wrong for d in exact):
             return exact
@@ -150,7 +150,7 @@ class Verifier:
         return found
 
     def _frontend(self, engine: Engine, exact: Sequence[Any], want: Sequence[Any]) -> list[Blame]:
-        errors = [self.bound.of(np.asarray(w)) for w in want] if self.bound.given else allowed_errors(self.graph, self.inputs, exact)
+        errors = [self.bound.of(w) for w in want] if self.bound.given else allowed_errors(self.graph, self.inputs, exact)
         difference = worst([compare(e, w, a) for e, w, a in zip(exact, want, errors, strict=True)])
         if not difference.wrong:
             return []
@@ -173,7 +173,7 @@ class Verifier:
             return [*found, player.blame]
         if found:
             return found
-        differences = [compare(r, e, self.bound.of(np.asarray(e)) if self.bound.given else 0.0) for r, e in zip(results, exact, strict=True)]
+        differences = [compare(r, e, self.bound.of(e) if self.bound.given else 0.0) for r, e in zip(results, exact, strict=True)]
         if not any(d.wrong for d in differences):
             return []
         if not self.bound.given:
@@ -334,6 +334,8 @@ class _EngineValues:
 
 
 def _bytes(value: Value) -> int:
+    if not isinstance(value.type, TensorType):
+        return 0
     size = 1
     for d in value.shape:
         size *= d if isinstance(d, int) else 1
@@ -346,7 +348,7 @@ def _larger(a: Any, b: Any) -> Any:
 
 def _apart(got: Sequence[Any], want: Sequence[Any]) -> Difference:
     """Of results of the same kernels: nothing is between them, but that a device may add in another order each time."""
-    return worst([compare(g, w, 16 * eps(np.asarray(w)) * scale_of(w)) for g, w in zip(got, want, strict=True)])
+    return worst([compare(g, w, 16 * eps(w) * scale_of(w)) for g, w in zip(got, want, strict=True)])
 
 
 def _said(node: Node) -> dict[str, Any]:
