@@ -50,7 +50,7 @@ def levels_of(forest: Forest) -> list[tuple[Array, Array]]:
     """Node and tree of everything that is reached, level by level; children side by side, in the order of their parents.
 
     Raises:
-        BadForest: a node is reached more than once.
+        BadForest: a node is reached more than once, or never.
     """
     nodes, trees = forest.roots, np.arange(len(forest.roots))
     found, seen = [(nodes, trees)], np.zeros(len(forest.feature), bool)
@@ -60,6 +60,8 @@ def levels_of(forest: Forest) -> list[tuple[Array, Array]]:
         seen[nodes] = True
         inner = forest.left[nodes] >= 0
         if not inner.any():
+            if not seen.all():
+                raise BadForest("a node is below no tree's first one")
             return found
         nodes = np.stack([forest.left[nodes[inner]], forest.right[nodes[inner]]], 1).reshape(-1)
         trees = np.repeat(trees[inner], 2)
@@ -79,7 +81,7 @@ def tables(forest: Forest) -> Tables:
     """A forest laid out: complete trees where these are small, else each node's left child with the right one behind it.
 
     Raises:
-        BadForest: a node is reached more than once.
+        BadForest: a node is reached more than once, or never.
     """
     levels = levels_of(forest)
     depth, trees, nodes = len(levels) - 1, len(forest.roots), sum(len(n) for n, _ in levels)

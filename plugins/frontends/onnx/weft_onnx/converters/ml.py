@@ -177,7 +177,7 @@ def imputer(c: Context) -> Value:
 def feature_vectorizer(c: Context) -> Value:
     """Columns side by side; of each operand as many as `inputdimensions` says, with zeros behind where it has fewer."""
     parts = [c.cast(v if len(v.shape) > 1 else c.reshape(v, (v.shape[0], 1)), dt.float32) for v in c.values()]
-    sizes = c.integers("inputdimensions") or tuple(p.shape[1] for p in parts)
+    sizes: tuple[Any, ...] = c.integers("inputdimensions") or tuple(p.shape[1] for p in parts)
     if len(sizes) != len(parts):
         raise c.error(f"inputdimensions: expected {len(parts)}, got {len(sizes)}")
     made = []
