@@ -134,7 +134,7 @@ def test_what_it_declines() -> None:
         (program_of(keys=1), MACHINES["wide"], "other_shape", "one key"),
         (program_of(), tiny, "not_tiled", "do not hold the smallest tile"),
         (program_of(), cpu, "no_grid", "runs no grids"),
-        (program_of(columns=1), MACHINES["wide"], "not_tiled", "single column"),
+        (program_of(columns=1), MACHINES["wide"], "not_tiled", "no loop of the output runs over the columns"),
     ):
         answer = AttentionRule().offer(program, machine)
         assert isinstance(answer, Decline) and answer.code == code and reason in answer.reason, answer
