@@ -70,7 +70,7 @@ def pad_tile(program: Program, block: str) -> tuple[Program, None]:
         asks = free_vars(c).keys() & extents.keys()
         varies = [len(asks & free_vars(e).keys()) for e in factors]
         # Any does; who varies with it anyway does not grow. A tile of another block may hold anything there, NaN as well.
-        for k in [k for k in range(2) if varies[k] == len(asks) or kept[k]] or [varies.index(max(varies))]:
+        for k in [k for k in range(2) if varies[k] == len(asks) or (kept[k] and varies[k])] or [varies.index(max(varies))]:
             held[k].append(c)
     a, z = (_where(all_of(cs), e) if cs else e for cs, e in zip(held, factors))
     new = replace(store, value=tidy(target + a * z, extents))
