@@ -172,11 +172,20 @@ class AtomicUpdate(Stmt):
     value: Expr
 
 
+@dataclass(frozen=True)
+class Region:
+    """A box of a buffer: per dimension, first index and extent."""
+
+    buffer: Buffer
+    ranges: tuple[tuple[Expr, Expr], ...]
+
+
 @dataclass(frozen=True, repr=False)
 class Evaluate(Stmt):
-    """A call for its effect."""
+    """A call for its effect. `within`: of buffers of which it gets an address, the box that it stays in; it may use all of others."""
 
     call: IntrinsicCall
+    within: tuple[Region, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,14 +195,6 @@ class BlockIter:
     var: Var
     extent: Expr
     kind: Literal["spatial", "reduce", "scan"] = "spatial"
-
-
-@dataclass(frozen=True)
-class Region:
-    """A box of a buffer: per dimension, first index and extent."""
-
-    buffer: Buffer
-    ranges: tuple[tuple[Expr, Expr], ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -328,17 +329,21 @@ def map_stmt_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
         case Evaluate():
             call = f(stmt.call)
             assert isinstance(call, IntrinsicCall)
-            return replace(stmt, call=call)
+            return Evaluate(call, tuple(_map_region(r, f) for r in stmt.within))
         case Block():
             iters = tuple([BlockIter(i.var, f(i.extent), i.kind) for i in stmt.iters])
 
             def region(r: Region) -> Region:
-                return Region(r.buffer, tuple((f(lo), f(n)) for lo, n in r.ranges))
+                return _map_region(r, f)
 
             reads = None if stmt.reads is None else tuple(region(r) for r in stmt.reads)
             writes = None if stmt.writes is None else tuple(region(r) for r in stmt.writes)
             return replace(stmt, iters=iters, bindings=tuple(f(b) for b in stmt.bindings), predicate=f(stmt.predicate), reads=reads, writes=writes)
     return stmt
+
+
+def _map_region(r: Region, f: Callable[[Expr], Expr]) -> Region:
+    return Region(r.buffer, tuple((f(lo), f(n)) for lo, n in r.ranges))
 
 
 def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
@@ -390,7 +395,7 @@ def replace_buffers(stmt: Stmt, buffers: Mapping[str, Buffer]) -> Stmt:
             return replace(s, buffer=buffers[s.buffer.name])
         if isinstance(s, Block) and (s.reads is not None or s.writes is not None):
             return replace(s, reads=move(s.reads), writes=move(s.writes))
-        return s
+        return replace(s, within=move(s.within) or ()) if isinstance(s, Evaluate) and s.within else s
 
     return transform_stmts(stmt, rule)
 

@@ -222,7 +222,10 @@ class _Parser:
         if tokens.at_text("@"):
             call = self.expr()
             assert isinstance(call, IntrinsicCall)
-            return Evaluate(call)
+            if not tokens.at_text("within") or tokens.ahead().text != "(":
+                return Evaluate(call)
+            tokens.next()
+            return Evaluate(call, tuple(self.region() for _ in self.listed()))
         method = _STATEMENTS.get(tokens.peek.text)
         if method is None or tokens.peek.quoted or tokens.ahead().text == "[":
             if tokens.peek.kind != "name" or tokens.ahead().text != "[":

@@ -175,7 +175,8 @@ class _Printer:
             case AtomicUpdate():
                 yield self.marked(f"{tab}atomic {_element(stmt.buffer, stmt.indices)} {_ATOMIC.get(stmt.op, stmt.op)}= {print_expr(stmt.value)}", stmt)
             case Evaluate():
-                yield self.marked(tab + print_expr(stmt.call).removesuffix(" -> handle"), stmt)
+                boxes = f" within({', '.join(map(_region, stmt.within))})" if stmt.within else ""
+                yield self.marked(tab + print_expr(stmt.call).removesuffix(" -> handle") + boxes, stmt)
             case Block():
                 yield from self.block(stmt, depth)
             case _:

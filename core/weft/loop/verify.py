@@ -229,6 +229,10 @@ class _Verifier:
                 if not isinstance(s.call, IntrinsicCall):
                     self.fail("a formula without effects is evaluated", s)
                 self.exprs(s)
+                for r in s.within:
+                    self.known(r.buffer, s)
+                    for part in (x for pair in r.ranges for x in pair):
+                        self.integer(part, f"the region of '{r.buffer.name}'", s)
             case Block():
                 self.block(s)
             case _:

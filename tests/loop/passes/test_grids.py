@@ -208,6 +208,25 @@ def test_shared_buffers_that_do_not_live_at_once_are_one() -> None:
     assert str(after).count("allocate") == 1 and str(after).count("@barrier()") == 3
 
 
+def test_instructions_may_say_where_they_stay() -> None:
+    """Else they may use all of a buffer whose address they get, and barriers stand around them."""
+    text = """program p(x: float32[8, 8]) -> (y: float32[8, 8]) {
+      allocate s: float32[2, 8] in shared
+      for t in 8 threadIdx.x { s[0, t] = x[0, t] }
+      for k in 8 {
+        for u in 8 threadIdx.x { if k < 7 { s[(k + 1) % 2, u] = x[k + 1, u] } }
+        for v in 2 threadIdx.x { @copy4(s[k % 2, v*4], y[k, 4 - v*4])%s }
+      }
+    }"""
+    for within, count in ((" within(s[k % 2 for 1, v*4 for 4])", 1), ("", 2)):
+        program = parse_program(text.replace("%s", within))
+        verify(program)
+        assert str(parse_program(str(program))) == str(program)
+        after = joined(program)[-1]
+        assert str(after).partition("for k in 8")[2].count("@barrier()") == count, str(after)
+        assert ("within" in str(after)) == bool(within) and "within" not in str(lower_program(program, frozenset()))
+
+
 def test_programs_without_threads_are_left_alone() -> None:
     program = parse_program("program p(x: float32[8]) -> (y: float32[8]) { for b in 8 blockIdx.x { y[b] = x[b] } }")
     assert all(after is program for after in joined(program))

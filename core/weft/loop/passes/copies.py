@@ -11,6 +11,7 @@ from weft.loop.nodes import (
     AtomicUpdate,
     Block,
     Buffer,
+    Evaluate,
     For,
     If,
     Let,
@@ -152,6 +153,10 @@ def copy_stmt(stmt: Stmt, values: dict[str, Expr], names: Names | None, buffers:
 
             init = None if stmt.init is None else copy_stmt(stmt.init, inner, names, buffers)
             return replace(result, init=init, body=copy_stmt(stmt.body, inner, names, buffers), reads=regions(result.reads), writes=regions(result.writes))
+        case Evaluate():
+            result = map_stmt_exprs(stmt, change)
+            assert isinstance(result, Evaluate)
+            return replace(result, within=tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in result.within))
         case _:
             head = map_stmt_exprs(stmt, change)
             children = stmt_children(stmt)

@@ -288,7 +288,7 @@ class _Group:
             for name, indices in _accesses(p.body):
                 if name in mine:
                     n = 0
-                    while n < len(indices) and (free_vars(indices[n]).keys() & (threads | lets.keys())):
+                    while n < len(indices) and _told(indices[n], threads | lets.keys()):
                         n += 1
                     parts[name] = max(n, parts.get(name, 0))  # where a phase has few threads, their index may be a number
         return parts
@@ -351,6 +351,12 @@ def works_in_warps(phase: Phase) -> bool:
     """Whether a phase uses fragments, which the threads of a warp hold together."""
     loads = (e for s in walk_stmts(phase.body) for x in stmt_exprs(s) for e in walk(x) if isinstance(e, Load))
     return any(e.buffer.scope.partition(".")[0] == FRAGMENT for e in loads)
+
+
+def _told(index: Expr, threads: set[str]) -> bool:
+    """Whether an index is a formula of the thread alone."""
+    names = free_vars(index).keys()
+    return bool(names) and names <= threads and not has(index, (Load, IntrinsicCall))
 
 
 def _sized_by(b: Buffer) -> set[str]:

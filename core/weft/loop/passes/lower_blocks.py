@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.expr.nodes import Expr, all_of, eq
-from weft.loop.nodes import Block, Program, Stmt, seq, transform_stmts
+from weft.loop.nodes import Block, Evaluate, Program, Stmt, seq, transform_stmts
 from weft.loop.passes.copies import copy_stmt, if_stmt, rewrite
 
 
@@ -14,7 +16,10 @@ def lower_blocks(program: Program) -> Program:
         if not isinstance(stmt, Block):
             return None
         values: dict[str, Expr] = {i.var.name: b for i, b in zip(stmt.iters, stmt.bindings)}
-        body = copy_stmt(stmt.body, values, None)
+        body = stmt.body
+        if isinstance(body, Evaluate) and stmt.reads is not None:  # instructions that threads share memory with say where they stay in it
+            body = replace(body, within=tuple(dict.fromkeys(r for r in (*stmt.reads, *(stmt.writes or ())) if r.buffer.scope == "shared")))
+        body = copy_stmt(body, values, None)
         if stmt.init is not None:
             first = all_of(eq(values[i.var.name], 0) for i in stmt.iters if i.kind == "reduce")
             body = seq(if_stmt(first, copy_stmt(stmt.init, values, None)), body)

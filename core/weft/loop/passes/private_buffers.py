@@ -174,13 +174,23 @@ class _Group:
         for u in uses:
             if u.phase is None:
                 raise self._shared(b, u, "code outside the loops over threads uses it, and they do, too")
-        splits = [[self._split(b, u, i) for i in u.indices] for u in uses]
+        splits: list[list[tuple[list[_Digit], Linear]]] = [[] for _ in uses]
+        open_: LoopError | None = None
+        for k in range(len(b.shape)):
+            try:
+                found = [self._split(b, u, u.indices[k]) for u in uses]
+            except LoopError as error:  # within a thread's part, if the other dimensions tell threads apart
+                open_, found = open_ or error, [([], linear(u.indices[k])) for u in uses]
+            for split, part in zip(splits, found):
+                split.append(part)
         dims = self._digits(b, uses, splits)
         for u, split in zip(uses, splits):
             assert u.phase is not None
             columns = [d.values for own, _ in split for d in own]
             told = len(np.unique(np.stack(columns, 1)[u.active], axis=0)) if columns else 1
             if told < int(u.active.sum()):
+                if open_ is not None:
+                    raise open_
                 raise self._shared(b, u, f"its indices tell {told} of {u.active.sum()} threads apart" if columns else "no thread is among its indices")
         pieces = [self._pieces(b, k, digits) for k, digits in enumerate(dims)]
         threads = [int64(d.count) for digits in dims for d in reversed(digits)]

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.expr.evaluate import evaluate
-from weft.expr.nodes import Expr, FloorMod, Var, free_vars, has, sub, substitute
+from weft.expr.nodes import Expr, FloorMod, Var, add, free_vars, has, sub, substitute
 from weft.expr.ranges import Range, range_of
 from weft.loop.grids import THREAD_AXES, has_threads, map_groups, private
 from weft.loop.nodes import (
@@ -24,6 +24,7 @@ from weft.loop.nodes import (
     Let,
     Load,
     Program,
+    Region,
     Seq,
     Stmt,
     Store,
@@ -256,7 +257,7 @@ class _Group:
 
     def _work(self, s: Stmt, active: Any, found: list[int], around: tuple[For, ...] = ()) -> None:
         for e in stmt_exprs(s):
-            self._loads(e, active, found, isinstance(s, Evaluate))
+            self._loads(e, active, found, isinstance(s, Evaluate), s.within if isinstance(s, Evaluate) else ())
         match s:
             case Store():
                 where = active if s.predicate is None or s.predicate.dtype.lanes > 1 else self._where(s.predicate, active)
@@ -278,16 +279,30 @@ class _Group:
         for c in stmt_children(s):
             self._work(c, active, found, around)
 
-    def _loads(self, e: Expr, active: Any, found: list[int], effects: bool = False) -> None:
+    def _loads(self, e: Expr, active: Any, found: list[int], effects: bool = False, within: tuple[Region, ...] = ()) -> None:
         if isinstance(e, Load):
             self._note(e.buffer.name, e.buffer.scope, e.indices, "load", active, found)
         if isinstance(e, IntrinsicCall) and e.name != PREFETCH and (effects or any(isinstance(a, Load) for a in e.args)):
-            # An instruction may read and write whatever it is given the address of.
+            # An instruction may read and write whatever it is given the address of, but for what it says.
             for a in e.args:
                 if isinstance(a, Load):
-                    self._note(a.buffer.name, a.buffer.scope, None, "store" if effects else "load", active, found)
+                    boxes = [r for r in within if r.buffer.name == a.buffer.name]
+                    for at in [self._anywhere(r) for r in boxes] or [None]:
+                        self._note(a.buffer.name, a.buffer.scope, at, "store" if effects else "load", active, found)
         for c in e.children():
             self._loads(c, active, found)
+
+    def _anywhere(self, box: Region) -> tuple[Expr, ...] | None:
+        """Indices that may be any of a box; None if its extents are no numbers."""
+        indices = []
+        for k, (lo, n) in enumerate(box.ranges):
+            extent = int_const(n)
+            if extent is None:
+                return None
+            v = Var(f"{box.buffer.name} box {k} {extent}", lo.dtype)
+            self.ranges[v.name] = Range(0, extent - 1)
+            indices.append(lo if extent == 1 else add(lo, v))
+        return tuple(indices)
 
     def _note(self, name: str, scope: str, indices: tuple[Expr, ...] | None, kind: str, active: Any, found: list[int], store: int = 0) -> None:
         if private(scope):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from weft.expr.nodes import And, Const, Eq, Expr, Le, Lt, Ne, Not, Or, Select, Var, eq, has, le, lt, ne, select, transform
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify as simplify_expr
-from weft.loop.nodes import Allocate, AtomicUpdate, Evaluate, For, If, IntrinsicCall, Let, Load, Program, Seq, Stmt, Store, While, int_const, seq
+from weft.loop.nodes import Allocate, AtomicUpdate, Evaluate, For, If, IntrinsicCall, Let, Load, Program, Region, Seq, Stmt, Store, While, int_const, seq
 from weft.loop.nodes import Block as BlockStmt
 from weft.loop.passes.copies import EMPTY, if_stmt, is_empty, plain_load, rewrite
 
@@ -163,7 +163,8 @@ def simplify_stmt(stmt: Stmt, scope: Scope) -> Stmt:
         case Evaluate():
             call = scope.simplify(stmt.call)
             assert isinstance(call, IntrinsicCall)
-            return replace(stmt, call=call)
+            within = tuple(Region(r.buffer, tuple((scope.simplify(lo), scope.simplify(n)) for lo, n in r.ranges)) for r in stmt.within)
+            return Evaluate(call, within)
         case BlockStmt():
             return stmt
     return stmt

@@ -117,8 +117,8 @@ class WarpTile:
 
 GLOBAL_BYTES, SHARED_BYTES = 16.0, 128.0
 """Of one core in a cycle: from far memory, second caches included; and from shared memory."""
-STEP_CYCLES, GROUP_CYCLES = 80.0, 2500.0
-"""What a step of the sum, and a group, cost beyond their work."""
+STEP_CYCLES, AHEAD_CYCLES, GROUP_CYCLES = 80.0, 45.0, 2500.0
+"""What a step of the sum, one whose operands were brought a step ahead, and a group cost beyond their work."""
 MOST_ACCUMULATORS = 128
 """Registers of a thread for results."""
 INSTRUCTION_GAIN = 8
@@ -205,7 +205,7 @@ def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, mach
     at_once = min(resident, -(-groups // machine.cores))
     waiting = max(1.0, BUSY_WARPS / (at_once * warps * (AHEAD_THREADS if tile.ahead else 1)))
     bound = max(arithmetic, read / SHARED_BYTES, fetched / GLOBAL_BYTES)
-    group = bound * waiting**0.5 + (steps * STEP_CYCLES + GROUP_CYCLES) / at_once
+    group = bound * waiting**0.5 + (steps * (AHEAD_CYCLES if tile.ahead else STEP_CYCLES) + GROUP_CYCLES) / at_once
     return float(group * -(-groups // machine.cores))
 
 
@@ -277,7 +277,7 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
     for made, loops in shared:
         share(s, made, loops, threads, max(1, machine.vector_bits // 8 // access.target(s.block(made)).buffer.dtype.bytes))
         if tile.ahead:
-            bring_ahead(s, made, terms["grid"], machine, registers=True)  # where instructions read is not known: a barrier stands behind them
+            bring_ahead(s, made, terms["grid"], machine)
     s.reorder(*warps, *steps, *mine, rows["element"], *last)
     for k in range(2):
         load = kit.loads[k]

@@ -98,15 +98,15 @@ def share(s: Schedule, name: str, order: list[str], threads: tuple[int, int], la
         own(s, [lane], lane)
 
 
-def bring_ahead(s: Schedule, copy: str, step: str, machine: Machine, registers: bool = False) -> None:
+def bring_ahead(s: Schedule, copy: str, step: str, machine: Machine) -> None:
     """What a block copies into shared memory in each iteration of `step` it copies one iteration ahead: by copies that nobody waits for, where the machine has
-    them, else (or by choice) through registers, so that what comes between does not wait."""
+    them, else through registers, so that what comes between does not wait."""
     store = access.target(s.block(copy))
     value = store.value.a if isinstance(store.value, Select) else store.value
     last, view = s.loop(s.loops(copy)[-1]), access.LoopView.of(s, copy)
     lanes = (int_const(last.extent) or 0) if last.kind == "vectorized" else 1
     whole = lanes == 1 or (view.stride(view.store, last.var.name) == 1 and all(view.stride(x, last.var.name) == 1 for x in view.loads))
-    alone = not registers and "cp.async" in machine.features and isinstance(value, Load) and whole and lanes * store.buffer.dtype.bytes in COPIED_BYTES
+    alone = "cp.async" in machine.features and isinstance(value, Load) and whole and lanes * store.buffer.dtype.bytes in COPIED_BYTES
     s.double_buffer(copy, step, None if alone else "register")
 
 
