@@ -118,8 +118,6 @@ class Importer:
         self._tensors: dict[int, tuple[Content, Value]] = {}
         self._symbols: dict[str, str] = {}
         self._open: dict[str, set[str]] = {}
-        # Of a branch that may not be taken, and is computed all the same, data need not be what its operators require.
-        self.certain = True
 
     @property
     def builder(self) -> GraphBuilder:
@@ -676,14 +674,14 @@ class Context(Composer):
     # -- what data has to be
     def within(self, x: Value, low: Dim | None, high: Dim | None, what: str, of: str = "", part: Value | None = None) -> Value:
         """`x`, all elements of which (or of its `part`) lie in low … high: see `Composer.within`."""
-        return super().within(x, low, high, what, of or self.op_type, part) if self.importer.certain else x
+        return super().within(x, low, high, what, of or self.op_type, part)
 
     def nonzero(self, x: Value, what: str, of: str = "") -> Value:
-        return super().nonzero(x, what, of or self.op_type) if self.importer.certain else x
+        return super().nonzero(x, what, of or self.op_type)
 
     def sized(self, x: Value, got: Dim, wanted: Dim, what: str) -> Value:
         """`x`, provided that these sizes are equal; `what` says what is wrong, with {0} and {1} for them."""
-        if same(got, wanted) is True or not self.importer.certain:
+        if same(got, wanted) is True:
             return x
         return self.required(x, Require(got, wanted, wanted, what, (got, wanted), self.op_type))
 
