@@ -96,7 +96,7 @@ def _watch(module: str, folder: Path, findings: Path, seconds: int, seed: int) -
             print(f"{path.name}: it ended the process", flush=True)
         if ended.returncode and not fresh and "Done" not in ended.stderr:
             raise SystemExit(f"the fuzzer ended with {ended.returncode}:\n{ended.stderr[-4000:]}")
-    return sorted(p for p in set(findings.iterdir()) - before if p.suffix != ".txt"), runs
+    return sorted(p for p in set(findings.iterdir()) - before if p.suffix != ".txt" and not p.name.startswith("slow-unit-")), runs
 
 
 def _fuzz(target: Callable[[], Target], corpus: Path, findings: Path, seconds: int, seed: int) -> None:

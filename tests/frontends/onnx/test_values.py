@@ -195,21 +195,6 @@ def test_a_single_element_is_looked_at_where_it_is() -> None:
     assert sum(i[0].islower() for i in step.items) == 1  # type: ignore[union-attr]
 
 
-def test_a_branch_that_is_not_taken_requires_nothing() -> None:
-    def branch(name: str, node: onnx.NodeProto) -> onnx.GraphProto:
-        return helper.make_graph([node], name, [], [info("r", None, onnx.TensorProto.FLOAT)])
-
-    then = branch("then", helper.make_node("Gather", ["x", "i"], ["r"], name="the_node"))
-    orelse = branch("else", helper.make_node("Gather", ["x", "zeros"], ["r"]))
-    node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=orelse)
-    inputs = [info("c", [], onnx.TensorProto.BOOL), info("x", [3, 4]), info("i", [2], onnx.TensorProto.INT64)]
-    exe = weft.compile(model([node], inputs, ["y"], [constant("zeros", [0, 0], np.int64)]), "llvm -threads=1", cache=False)
-    np.testing.assert_array_equal(exe(np.array(True), X, i64(0, -3)), X[[0, 0]])
-    np.testing.assert_array_equal(exe(np.array(False), X, i64(7, 7)), X[[0, 0]])
-    with pytest.raises(ExecutionError, match="Gather 'If_0/the_node': index 7 is out of range"):
-        exe(np.array(True), X, i64(7, 7))
-
-
 # -- models that are not what they should be: what fuzz runs found ----------------------------------------------------
 
 
