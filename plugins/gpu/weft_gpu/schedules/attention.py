@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import prod
 
 from weft.errors import ScheduleError
-from weft.loop.nodes import Program, int_const
+from weft.loop.nodes import For, Program, int_const, walk_stmts
 from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.attention import Parts, find_parts, inline_formulas, move_results, tail_loops
@@ -45,6 +45,9 @@ class AttentionRule(Rule):
             schedule_attention(trial, machine)
         except ScheduleError as error:
             return Decline("not_tiled", error.why or error.what)
+        left = [x.var.name for x in walk_stmts(trial.program.body) if isinstance(x, For) and x.kind == "parallel"]
+        if left:
+            return Decline("not_tiled", f"no thread takes the loops {', '.join(left)}")
         self._trial = program, trial
         return Offer(float(sum(access.block_work(b) for b in access.blocks_of(program))))
 
@@ -141,6 +144,8 @@ class Plan:
 
     def cut_rows(self, loops: list[str]) -> Axis:
         """The loop over a tile's rows, the first of `loops`, cut; none where there is one query."""
+        if self.rows and not loops:
+            raise ScheduleError("attention: a block does not go through the queries of a tile", why="a part of it is one for all queries")
         return self.cut(loops[0], self.tile.threads[0], self.tile.rows) if self.rows else Axis()
 
     def cut_keys(self, loop: str, spatial: bool = True) -> Axis:
