@@ -29,7 +29,7 @@ SOFTMAX_FLOPS = 40
 """Operations that each score takes beyond both products: exponential, maximum, sum, and its way through shared memory."""
 STEP_PHASES, STAGE_PHASES = 8, 2
 """Phases of a step, and for each part of the features that is staged at once: between two of them the threads of a group wait for each other."""
-CPU_ELEMENTS = 16
+CPU_ELEMENTS = 8
 """Scores, and elements of the result, that a thread has at most where threads are a loop on a CPU: what is unrolled for more takes its compiler minutes."""
 MOST_HELD = 192
 """Registers of a thread at most: what a compiler takes beyond these is its own."""
