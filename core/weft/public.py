@@ -24,7 +24,8 @@ _FACE = (
 )  # fmt: skip
 _OPERATORS = (
     "activation", "arithmetic", "attention", "bitwise", "checking", "comparison", "contraction", "control", "host", "image", "indexing", "linear_algebra",
-    "loss", "movement", "normalization", "quantization", "random", "recurrent", "reduction", "scanning", "signal", "sorting", "transcendental", "trees", "window",
+    "loss", "movement", "normalization", "quantization", "random", "recurrent", "reduction", "scanning", "signal", "sorting", "transcendental", "trees",
+    "window",
 )  # fmt: skip
 
 # Methods of a Schedule, whose program is their first argument.
