@@ -239,6 +239,13 @@ def _own_results(graph: Graph) -> Graph:
     return graph
 
 
+def unique_name(stem: str, taken: set[str]) -> str:
+    """A name that is not taken, which it is from now on."""
+    name = next(n for k in range(len(taken) + 1) if (n := f"{stem}{k or ''}") not in taken)
+    taken.add(name)
+    return name
+
+
 class _Plan:
     """The steps so far, and where values are."""
 
@@ -254,7 +261,7 @@ class _Plan:
         self.stored: dict[tuple[int, str], tuple[str, Any]] = around.stored if around else {}
         self.arenas: list[str] = around.arenas if around else []
         self.plans: list[Plan] = around.plans if around else []
-        self.prefix: str = f"{around.prefix}{len(around.steps)}." if around else ""  # of the names of sections
+        self.prefix: str = f"{around.prefix}{len(around.plans)}." if around else ""  # of the names of sections, of each plan its own
 
     def add(self, number: int, node: Node, whole: bool = False) -> None:
         """The steps of a region; `whole`: it has been through no pass yet."""
@@ -340,6 +347,8 @@ class _Plan:
 
     def add_all(self, graph: Graph) -> None:
         """Every node of a sub-graph; changes it. One that is wholly numeric is one native step."""
+        taken = {v.name for v in graph.values()}
+        graph.output_names = [unique_name(f"{v.name}_out", taken) for v in graph.outputs]
         _own_results(graph)
         if any(is_step(n) for n in graph.nodes):
             placed = self.compilation.place(graph)

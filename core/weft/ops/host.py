@@ -153,6 +153,26 @@ class WithSizes(HostOperator):
         return TensorType(given.dtype, self.shape)
 
 
+@dataclass(frozen=True)
+class Squeezed(HostOperator):
+    """The tensor without its axes of one element, where only the run knows which those are."""
+
+    def infer(self, *types: Type | None) -> Type:
+        _count(types, 1)
+        return OpenType(opened(types[0]).dtype, None)
+
+
+@dataclass(frozen=True)
+class OneElement(HostOperator):
+    """The only element of a tensor of at most `rank` dimensions, as [1]: it broadcasts to any tensor of that rank. Of more elements there is an error."""
+
+    rank: int
+
+    def infer(self, *types: Type | None) -> Type:
+        _count(types, 1)
+        return TensorType(opened(types[0]).dtype, (1,))
+
+
 # -- sequences --------------------------------------------------------------------------------------------------------
 
 
@@ -457,8 +477,8 @@ class Entropy(HostOperator):
 
 
 __all__ = [
-    "Entropy", "HostIdentity", "HostOperator", "ImageDecoder", "NumberToString", "OptionalEmpty", "OptionalGetElement", "OptionalHasElement", "OptionalSome",
-    "RegexFullMatch", "SequenceAt", "SequenceConcat", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength",
-    "SequenceSplit", "Sizes", "StringConcat", "StringConstant", "StringEqual", "StringIndex", "StringNormalizer", "StringSplit", "StringTake",
-    "StringToNumber", "WithSizes", "joined", "opened",
+    "Entropy", "HostIdentity", "HostOperator", "ImageDecoder", "NumberToString", "OneElement", "OptionalEmpty", "OptionalGetElement", "OptionalHasElement",
+    "OptionalSome", "RegexFullMatch", "SequenceAt", "SequenceConcat", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
+    "SequenceLength", "SequenceSplit", "Sizes", "Squeezed", "StringConcat", "StringConstant", "StringEqual", "StringIndex", "StringNormalizer",
+    "StringSplit", "StringTake", "StringToNumber", "WithSizes", "joined", "opened",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from tests.frontends.onnx.models import constant, info, load, model, operators, run
 
 import weft
-from weft.errors import FrontendError, UnsupportedError
+from weft.errors import FrontendError, GraphError, UnsupportedError
 from weft.graph.evaluate import evaluate
 
 node = helper.make_node
@@ -85,7 +85,7 @@ def test_everything_unsupported_at_once() -> None:
         node("Riddle", [], ["r"], domain="com.example", name="noise"),
         node("Add", ["x", "r"], ["a"]),
         node("Multinomial", ["a"], ["b"], name="draw"),
-        node("Squeeze", ["z"], ["d"], name="all"),
+        node("Enigma", ["z"], ["d"], domain="com.example", name="all"),
         node("Riddle", [], ["s"], domain="com.example", name="more"),
         node("Mystery", ["b", "d"], ["c"], domain="com.example", name="own"),
     ]
@@ -93,7 +93,7 @@ def test_everything_unsupported_at_once() -> None:
         load(nodes, [info("x", [2]), info("z", ["n", 1])], ["c", "s"], domains=[helper.make_opsetid("com.example", 1)])
     assert "3 thing(s)" in caught.value.what
     assert caught.value.where == (
-        "Squeeze: no axes, over dimensions known only at run time: 'all'\n"
+        "operator com.example.Enigma of operator set 1: 'all'\n"
         "operator com.example.Mystery of operator set 1: 'own'\n"
         "operator com.example.Riddle of operator set 1: 'noise', 'more'"
     )
@@ -117,8 +117,31 @@ def test_inputs_that_are_no_tensors() -> None:
 
 def test_old_operator_sets_where_operators_did_not_change() -> None:
     assert operators(load([node("Not", ["x"], ["y"])], [info("x", [2], TensorProto.BOOL)], ["y"], opset=1)) == ["LogicalNot"]
-    with pytest.raises(UnsupportedError, match=r"operator Add of operator set 6 \(before 7\)"):
-        load([node("Add", ["x", "x"], ["y"])], [info("x", [2])], ["y"], opset=6)
+    with pytest.raises(UnsupportedError, match=r"operator Reshape of operator set 4 \(before 7\)"):
+        load([node("Reshape", ["x"], ["y"], shape=[2])], [info("x", [2])], ["y"], opset=4)
+
+
+def test_old_operators_broadcast_by_attributes() -> None:
+    x, y = array(2, 3, 4), array(3)
+    graph = load([node("Sub", ["x", "z"], ["y"], broadcast=1, axis=1)], [info("x", [2, 3, 4]), info("z", [3])], ["y"], opset=6)
+    np.testing.assert_array_equal(run(graph, x, y), x - y[:, None])
+    graph = load([node("PRelu", ["x", "z"], ["y"])], [info("x", [2, 3, 4]), info("z", [3])], ["y"], opset=6)
+    np.testing.assert_array_equal(run(graph, -x, y), -x * y[:, None])
+    with pytest.raises(FrontendError, match="Add: takes operands of one shape without broadcast"):
+        load([node("Add", ["x", "z"], ["y"])], [info("x", [2, 3]), info("z", [3])], ["y"], opset=6)
+    with pytest.raises(UnsupportedError, match="BatchNormalization: training mode before version 14"):
+        load([node("BatchNormalization", ["x", *"abcd"], ["y"])], [info("x", [2, 3]), *(info(n, [3]) for n in "abcd")], ["y"], opset=6)
+
+
+def test_squeeze_of_sizes_that_only_the_run_knows() -> None:
+    nodes = [node("Squeeze", ["x"], ["s"]), node("Neg", ["s"], ["y"])]
+    graph = load(nodes, [info("x", ["n", 1, 3])], ["y"])
+    np.testing.assert_array_equal(run(graph, array(2, 1, 3)), -array(2, 3))
+    with pytest.raises(GraphError, match="Squeeze: without axes: axis 0, whose size only the run knows, has 1 element"):
+        run(graph, array(1, 1, 3))
+    # What leaves the graph may have any rank.
+    graph = load([node("Squeeze", ["x"], ["y"])], [info("x", ["n", 1, 3])], ["y"])
+    assert run(graph, array(1, 1, 3)).shape == (3,) and run(graph, array(2, 1, 3)).shape == (2, 3)
 
 
 # -- symbols and shapes -----------------------------------------------------------------------------------------------

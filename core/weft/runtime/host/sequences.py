@@ -62,6 +62,20 @@ def sizes(value: Any) -> Array:
     return np.array(tensor(value, "Sizes").shape, np.int64)
 
 
+@host_function("Squeezed")
+def squeezed(value: Any) -> Array:
+    return np.squeeze(tensor(value, "Squeeze"))
+
+
+@host_function("OneElement", rank="int")
+def one_element(value: Any, *, rank: int) -> Array:
+    x = tensor(value, "an elementwise operator")
+    if x.size != 1 or x.ndim > rank:
+        why = f"next to a tensor of {rank} dimension(s) it would have to be one element of at most as many"
+        raise ExecutionError(f"a tensor whose rank only the run knows is {x.dtype}{list(x.shape)}", why=why)
+    return x.reshape(1)
+
+
 @host_function("OptionalEmpty")
 def optional_empty() -> Any:
     return None

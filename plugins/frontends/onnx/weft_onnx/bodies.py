@@ -50,7 +50,7 @@ class Level:
     builder: GraphBuilder
     outer: Level | None = None
     captured: list[Value] = field(default_factory=list)
-    inside: dict[int, Value] = field(default_factory=dict)
+    inside: dict[int, tuple[Value, Value]] = field(default_factory=dict)  # id of a value around → it, and what stands for it
 
     def capture(self, importer: Importer, operand: Any) -> Any:
         """What stands here for an operand of the graph around."""
@@ -65,9 +65,9 @@ class Level:
             else:
                 new = self.builder.input(operand.name, operand.type)
                 self.captured.append(operand)
-            self.inside[id(operand)] = new
+            self.inside[id(operand)] = operand, new
             importer.remember(new, importer.known(operand))
-        return self.inside[id(operand)]
+        return self.inside[id(operand)][1]
 
     def carrier(self, importer: Importer, symbol: str) -> Value:
         """A value of this graph that binds a symbol of it, or of one around it."""
@@ -127,7 +127,7 @@ def _prune(level: Level, own: int) -> None:
     graph = level.builder.graph
     used = {id(v) for n in graph.nodes for v in n.inputs} | {id(v) for v in graph.outputs} | {id(s.value) for s in graph.symbols.values()}
     kept = [k for k, v in enumerate(graph.inputs[own:]) if id(v) in used]
-    level.inside = {key: v for key, v in level.inside.items() if id(v) in used}
+    level.inside = {key: pair for key, pair in level.inside.items() if id(pair[1]) in used}
     graph.inputs = [*graph.inputs[:own], *(graph.inputs[own + k] for k in kept)]
     level.captured = [level.captured[k] for k in kept]
 

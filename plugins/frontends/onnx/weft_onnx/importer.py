@@ -32,6 +32,7 @@ from weft.ops import (
     Less,
     Maximum,
     Negative,
+    OneElement,
     OptionalEmpty,
     Reshape,
     SequenceConstruct,
@@ -44,10 +45,10 @@ from weft.ops.composing import Composer
 from weft.ops.shapes import dim_select, equals, same, static
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
-from weft_onnx.bodies import Level, Poison, Poisoned, poisoned
+from weft_onnx.bodies import Level, Poison, Poisoned, poisoned, shaped
 from weft_onnx.contents import LIMIT, Content
 from weft_onnx.model_file import Model
-from weft_onnx.registry import find, find_formula
+from weft_onnx.registry import find, find_formula, reaches
 from weft_onnx.tensors import dtype_of, to_array
 
 Array = np.ndarray[Any, Any]
@@ -110,11 +111,11 @@ class Importer:
         self.versions = self._opsets(self.proto.opset_import)
         self.level = Level(GraphBuilder(_identifier(self.proto.graph.name) or "graph"))
         self._outer_tensors: list[dict[int, tuple[Content, Value]]] = []
-        self._left: list[Level] = []  # what is known of values is kept by their ids, so none may go
         self.functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in self.proto.functions}
         self.unsupported: dict[str, list[str]] = {}
         self.declared: dict[str, TypeProto] = {}
-        self._contents: dict[int, Content | None] = {}
+        # By the ids of values, which are kept: an id is another's when its value has gone.
+        self._contents: dict[int, tuple[Value, Content | None]] = {}
         self._tensors: dict[int, tuple[Content, Value]] = {}
         self._symbols: dict[str, str] = {}
         self._open: dict[str, set[str]] = {}
@@ -132,7 +133,6 @@ class Importer:
         return self.level
 
     def leave(self) -> None:
-        self._left.append(self.level)
         assert self.level.outer is not None
         self.level = self.level.outer
         self._tensors = self._outer_tensors.pop()
@@ -143,7 +143,7 @@ class Importer:
 
     def remember(self, value: Value, content: Content | None) -> None:
         """What a value holds, as far as it is known."""
-        self._contents[id(value)] = content
+        self._contents[id(value)] = value, content
 
     @staticmethod
     def _opsets(imports: Sequence[Any], where: str = "the model") -> dict[str, int]:
@@ -170,7 +170,8 @@ class Importer:
             operand = scope.find(info.name)
             if operand is None:
                 raise FrontendError(f"output '{info.name}' is computed by no node", where=f"graph '{graph.name}'")
-            value = self.run_time(operand, info.type, info.name)
+            tensor = info.type.tensor_type
+            value = shaped(self.builder, self.run_time(operand, info.type, info.name), len(tensor.shape.dim) if tensor.HasField("shape") else None)
             declared = info.type.tensor_type.elem_type if isinstance(value.type, TensorType) else 0
             # Sizes are often wrong in models that run everywhere; an element type is a promise to the caller.
             if declared and dtype_of(declared, f"output '{info.name}'") != value.dtype:
@@ -442,7 +443,7 @@ class Importer:
         kept = self._tensors.get(id(operand))
         if kept is None:
             kept = self._tensors[id(operand)] = (operand, self._tensor(operand, name))
-            self._contents[id(kept[1])] = operand
+            self.remember(kept[1], operand)
         return kept[1]
 
     def run_time(self, operand: Any, declared: TypeProto, name: str) -> Value:
@@ -478,8 +479,8 @@ class Importer:
         if not isinstance(operand, Value):
             return None
         if id(operand) not in self._contents:
-            self._contents[id(operand)] = None if operand.constant is None else ct.of_array(operand.constant)
-        return self._contents[id(operand)]
+            self.remember(operand, None if operand.constant is None else ct.of_array(operand.constant))
+        return self._contents[id(operand)][1]
 
     def demanded(self, operand: Any) -> Content | None:
         """The content of an operand, read at run time if need be; None if that is not possible."""
@@ -533,6 +534,9 @@ class Context(Composer):
     def aligned(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Operands of an elementwise operator, so that they certainly broadcast: where it shows only at run time whether a dimension is 1 or
         that of the others, it is broadcast explicitly."""
+        rank = max((v.type.rank for v in inputs if isinstance(v, Value) and isinstance(v.type, TensorType)), default=0)
+        if rank:
+            inputs = [self.builder.add(OneElement(rank), v) if isinstance(v, Value) and isinstance(v.type, OpenType) else v for v in inputs]
         values = [v for v in inputs if isinstance(v, Value)]
         if all(v.tensor.is_static for v in values) or all(v.shape == values[0].shape for v in values):
             return inputs
@@ -594,8 +598,10 @@ class Context(Composer):
                 raise self.error(f"attribute '{key}' is missing")
 
     def check_old(self) -> None:
-        """Operator sets before the oldest are read as far as an operator has not changed since."""
+        """Operator sets before the oldest are read as far as an operator has not changed since, or has a converter of its own (`converters/old.py`)."""
         assert self.schema is not None
+        if 0 < reaches(self.domain, self.op_type, self.version) < OLDEST:
+            return
         try:
             later = onnx.defs.get_schema(self.op_type, OLDEST).since_version
         except Exception:  # noqa: BLE001 - onnx's own class of error, which is not public
@@ -718,8 +724,8 @@ class Context(Composer):
         return operand.shape if isinstance(operand, (Content, Value)) else self.value(k).shape
 
     def operand_dtype(self, k: int) -> DType:
-        operand = self.operands[k]
-        return operand.dtype if isinstance(operand, (Content, Value)) else self.value(k).dtype
+        operand = self.operands[k] if isinstance(self.operands[k], Content) else self.value(k)
+        return operand.type.dtype if isinstance(operand, Value) and isinstance(operand.type, OpenType) else operand.dtype  # type: ignore[no-any-return]
 
     def all_contents(self) -> bool:
         return all(isinstance(o, Absent) or self.importer.known(o) is not None for o in self.operands)

@@ -59,11 +59,20 @@ def onnx_formula(*names: str, domain: str = "") -> Callable[[Converter], Convert
 
 
 def find(domain: str, name: str, version: int) -> Converter | None:
-    """The converter of an operator at an operator-set version."""
-    for entry in _all().get((domain, name), ()):
-        if entry.first <= version <= entry.last:
-            return entry.function
-    return None
+    """The converter of an operator at an operator-set version; of several, that for the fewest versions."""
+    entry = _entry(domain, name, version)
+    return None if entry is None else entry.function
+
+
+def reaches(domain: str, name: str, version: int) -> int:
+    """The newest operator set that the converter for a version is for; 0 if there is none."""
+    entry = _entry(domain, name, version)
+    return 0 if entry is None else entry.last
+
+
+def _entry(domain: str, name: str, version: int) -> Registered | None:
+    fitting = [entry for entry in _all().get((domain, name), ()) if entry.first <= version <= entry.last]
+    return min(fitting, key=lambda entry: entry.last - entry.first, default=None)
 
 
 def find_formula(domain: str, name: str) -> Converter | None:

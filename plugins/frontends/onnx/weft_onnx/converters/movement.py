@@ -14,7 +14,7 @@ from weft.expr.nodes import Expr
 from weft.graph.nodes import Value
 from weft.ops.checking import Require
 from weft.ops.movement import slice_range
-from weft.ops.shapes import axis_of, dim_expr, product, quotient, simplified, static
+from weft.ops.shapes import axis_of, dim_expr, dim_select, equals, product, quotient, simplified, static
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
 from weft_onnx.contents import Content
@@ -103,14 +103,22 @@ def squeeze(c: Context) -> Value:
         declared = c.declared_shape()
         # The axes to go have one element each: summing over them is reshaping.
         return c.reshape(x, declared if declared is not None else ops.ReduceSum(c.runtime_axes(1, len(x.shape)), False).out_shape(x.shape))
+    if _axes(c, 12, 1, len(x.shape)) is None and any(isinstance(d, Expr) for d in x.shape):
+        if not c.scope.prefix and c.node.output[0] in {o.name for o in c.importer.proto.graph.output}:
+            return c.builder.add(ops.Squeezed(), x)  # type: ignore[no-any-return]
+        # What follows needs to know how many dimensions there are: those of sizes that only the run knows stay, and may not turn out to be 1.
+        for axis, d in enumerate(x.shape):
+            if isinstance(d, Expr) and c.importer.certain:
+                more = dim_select(equals(d, 1), 0, 1)
+                what = "without axes: axis {0}, whose size only the run knows, has 1 element, and would have to go"
+                x = c.required(x, Require(more, 1, None, what, (axis,), "Squeeze"))
+        return c.reshape(x, tuple(d for d in x.shape if d != 1))
     return c.reshape(x, _squeezed(c, x.shape))
 
 
 def _squeezed(c: Context, dims: Sequence[Dim]) -> tuple[Dim, ...]:
     axes = _axes(c, 12, 1, len(dims))
     if axes is None:
-        if any(isinstance(d, Expr) for d in dims):
-            raise c.unsupported("no axes, over dimensions known only at run time")
         return tuple(d for d in dims if d != 1)
     for a in axes:
         if isinstance(dims[a], int) and dims[a] != 1:
