@@ -725,7 +725,7 @@ class Context(Composer):
 
     def operand_dtype(self, k: int) -> DType:
         operand = self.operands[k] if isinstance(self.operands[k], Content) else self.value(k)
-        return operand.type.dtype if isinstance(operand, Value) and isinstance(operand.type, OpenType) else operand.dtype  # type: ignore[no-any-return]
+        return operand.type.dtype if isinstance(operand, Value) and isinstance(operand.type, OpenType) else operand.dtype
 
     def all_contents(self) -> bool:
         return all(isinstance(o, Absent) or self.importer.known(o) is not None for o in self.operands)

@@ -108,7 +108,7 @@ def squeeze(c: Context) -> Value:
             return c.builder.add(ops.Squeezed(), x)  # type: ignore[no-any-return]
         # What follows needs to know how many dimensions there are: those of sizes that only the run knows stay, and may not turn out to be 1.
         for axis, d in enumerate(x.shape):
-            if isinstance(d, Expr) and c.importer.certain:
+            if isinstance(d, Expr):
                 more = dim_select(equals(d, 1), 0, 1)
                 what = "without axes: axis {0}, whose size only the run knows, has 1 element, and would have to go"
                 x = c.required(x, Require(more, 1, None, what, (axis,), "Squeeze"))
