@@ -86,9 +86,9 @@ def test_passes_stand_where_they_run() -> None:
     found = rows("board")
     assert [(c.chosen, c.why) for c in found["graph passes"]] == [
         ("start", "first"),
-        ("fold_constants … decompose", "3 in the core's order"),
+        ("fold_constants … decompose", "4 in the core's order"),
         ("drop", "after decompose"),
-        ("simplify_algebra … fuse", f"{len(stage_names()) - 3} in the core's order"),
+        ("simplify_algebra … fuse", f"{len(stage_names()) - 4} in the core's order"),
     ]
     assert [c.chosen for c in found["loop passes"]] == ["start_empty_reductions … expand_math", "end"]
 
