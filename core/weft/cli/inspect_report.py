@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MOST_TEXT = 200_000
 """Characters of one text in the page; of longer ones the beginning is there, and the command that prints all."""
-PAGE = Path(__file__).parent / "templates" / "inspect.html"
+PAGE = Path(__file__).with_suffix(".html")
 
 
 def page(report: Mapping[str, Any]) -> str:
