@@ -89,6 +89,10 @@ def any_attention(data: st.DataObject) -> None:
         term=draw(st.sampled_from(["", "added", "bias", "allowed"])), side_by_side=draw(st.booleans()), blank=draw(st.sampled_from(["nan", "zero", "empty"])),
     )  # fmt: skip
     machine = MACHINES[draw(st.sampled_from(list(MACHINES)))]
+    answer = AttentionRule().offer(program, machine)
+    if isinstance(answer, Decline):
+        assert answer.code == "not_tiled" and answer.reason
+        return
     trial = Schedule(program, machine)
     AttentionRule().apply(trial)
     names = next(list(x.args[1]) for x in trial.trace.steps if x.do == "choose")

@@ -122,10 +122,17 @@ class Plan:
         self.by_rows: list[str] = []
         """Blocks of one element for each row."""
 
-    def inner(self, name: str) -> list[str]:
-        """The loops around a block inside the group, or inside a step of it."""
+    def inner(self, name: str, least: int = 1) -> list[str]:
+        """The loops around a block inside the group, or inside a step of it.
+
+        Raises:
+            ScheduleError: there are fewer than `least`: an attention so small that the block does not go through what the tiles are cut from.
+        """
         loops = self.s.loops(name)
-        return loops[loops.index(self.step if self.step in loops else self.group) + 1 :]
+        found = loops[loops.index(self.step if self.step in loops else self.group) + 1 :]
+        if len(found) < least:
+            raise ScheduleError("attention: too few loops in a tile", why=f"'{name}' has {len(found)} loops there, {least} are cut into tiles")
+        return found
 
     def cut(self, loop: str, threads: int, each: int, spatial: bool = True) -> Axis:
         """A loop as pieces of one thread, threads, and neighbouring elements of one thread; whole tiles."""
@@ -180,7 +187,7 @@ class Plan:
         self.sum_copy = s.stage_result(summed, step_l, "register")
         self.mine[summed] = axes
 
-        *rows, column, key = self.inner(product)
+        *rows, column, key = self.inner(product, 2)
         step_o, part = self.steps(key)
         n = int_const(s.loop(column).extent)
         assert n is not None
@@ -202,7 +209,7 @@ class Plan:
         s = self.s
         for b in (self.top, *logits, parts.scores):
             s.compute_at(b, self.step)
-        *rows, key, term = self.inner(parts.scores)
+        *rows, key, term = self.inner(parts.scores, 2)
         axes = self.cut_rows(rows), self.cut_keys(key)
         steps, self.terms = cut_sum(s, (term,), self.tile.depth, 1)
         self.scores = parts.scores
@@ -258,7 +265,7 @@ class Plan:
             in_register(s, b, reduce, None)
         for b in (starts[self.greatest], self.before, self.greatest, self.factor, *self.by_rows):
             if self.rows:
-                share(s, b, self.inner(b)[:1], self.tile.threads, 1)
+                share(s, b, self.inner(b, 0)[:1], self.tile.threads, 1)
         loops = s.loops(self.product)
         outer = loops[: loops.index(self.group) + 1]
         for x in outer:
@@ -274,7 +281,7 @@ class Plan:
 
     def alike(self, name: str, rows: Axis, columns: Axis, order: list[str], lane: bool = False) -> None:
         """As `own`, of a block whose loops are copies of those of another, in this order."""
-        place = dict(zip(order, self.inner(name), strict=True))
+        place = dict(zip(order, self.inner(name, 0), strict=True))
         turned = [Axis(None, *(place[x] if x else None for x in (a.own, a.thread, a.lane))) for a in (rows, columns)]
         s, last = self.s, turned[1].lane
         s.reorder(*threads_of(*turned), *turned[0].mine, *turned[1].mine)
