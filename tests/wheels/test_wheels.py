@@ -16,8 +16,8 @@ from packaging.utils import canonicalize_name
 from tests.wheels.conftest import FOLDERS, OURS, ROOT, Wheel
 
 NAMES = [p.name for p in FOLDERS]
-PEERS = {"onnxruntime", "openvino", "metal"}
-"""What a wheel imports if it is there; Metal is a module of pyobjc-framework-Metal, which is asked for on macOS."""
+PEERS = {"onnxruntime", "openvino", "metal", "pillow"}
+"""What a wheel imports if it is there; Metal is a module of pyobjc-framework-Metal, which is asked for on macOS, and Pillow by an extra."""
 
 
 @pytest.fixture(params=FOLDERS, ids=NAMES)
