@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from weft.errors import ScheduleError
 from weft.expr.nodes import Var
 from weft.loop.nodes import Block, Load, Program, int_const
+from weft.machine import Machine
 from weft.scheduling import access
-from weft.scheduling.rule import Decline
+from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 
 COMPOSITE = "ScaledDotProductAttention"
@@ -23,6 +25,47 @@ class Parts:
     exps: str
     total: str
     product: str
+
+
+class TiledAttention(Rule):
+    """A rule for groups that hold one attention, which a target schedules in tiles of its own.
+
+    What the primitives make of operands stored by formulas shows when they are tried: `offer` tries, and what was done is kept for `apply`.
+    """
+
+    name = "attention"
+    priority = 12
+
+    def __init__(self) -> None:
+        self._trial: tuple[Program, Schedule] | None = None
+
+    @abstractmethod
+    def schedule(self, s: Schedule, machine: Machine) -> None:
+        """Schedules the group, whose parts `find_parts` finds.
+
+        Raises:
+            ScheduleError: it does not go into tiles; says why, which is the reason of the decline.
+        """
+
+    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
+        parts = find_parts(program)
+        if isinstance(parts, Decline):
+            return parts
+        trial = Schedule(program, machine)
+        try:
+            self.schedule(trial, machine)
+        except ScheduleError as error:
+            return Decline("not_tiled", error.why or error.what)
+        self._trial = program, trial
+        return Offer(float(sum(access.block_work(b) for b in access.blocks_of(program))))
+
+    def apply(self, s: Schedule) -> None:
+        assert s.machine is not None
+        program, trial = self._trial or (None, None)
+        if trial is not None and s.program is program and s.machine == trial.machine and not s.overrides and not s.checked:
+            s.program, s.trace = trial.program, trial.trace
+        else:
+            self.schedule(s, s.machine)
 
 
 def find_parts(program: Program) -> Parts | Decline:

@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weft.dtypes import DType
-from weft.errors import ScheduleError
 from weft.expr.nodes import FloorDiv, FloorMod, free_vars
-from weft.loop.nodes import Program, int_const
+from weft.loop.nodes import int_const
 from weft.machine import Machine
 from weft.scheduling import access
-from weft.scheduling.attention import Parts, find_parts, inline_formulas, move_results, tail_loops
-from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.attention import Parts, TiledAttention, find_parts, inline_formulas, move_results, tail_loops
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.contraction import PANEL_VECTORS, UNROLLED_STEPS, find_roles, split_panels
 from weft_llvm.schedules.elementwise import PARALLEL_WORK, parallelise, schedule_elementwise
@@ -36,35 +34,11 @@ STREAM_ROWS, STREAM_SUMS = 8, 4
 """Of a product of few rows: rows of the right operand that pass together, and vectors of sums in registers meanwhile."""
 
 
-class AttentionRule(Rule):
+class AttentionRule(TiledAttention):
     """See the module."""
 
-    name = "attention"
-    priority = 12
-
-    def __init__(self) -> None:
-        self._trial: tuple[Program, Schedule] | None = None
-
-    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        parts = find_parts(program)
-        if isinstance(parts, Decline):
-            return parts
-        # What the primitives make of operands stored by formulas shows when they are tried; what they did is kept for `apply`.
-        trial = Schedule(program, machine)
-        try:
-            schedule_attention(trial, machine)
-        except ScheduleError as error:
-            return Decline("not_tiled", error.why or error.what)
-        self._trial = program, trial
-        return Offer(float(sum(access.block_work(b) for b in access.blocks_of(program))))
-
-    def apply(self, s: Schedule) -> None:
-        assert s.machine is not None
-        program, trial = self._trial or (None, None)
-        if trial is not None and s.program is program and s.machine == trial.machine and not s.overrides and not s.checked:
-            s.program, s.trace = trial.program, trial.trace
-        else:
-            schedule_attention(s, s.machine)
+    def schedule(self, s: Schedule, machine: Machine) -> None:
+        schedule_attention(s, machine)
 
 
 def schedule_attention(s: Schedule, machine: Machine) -> None:

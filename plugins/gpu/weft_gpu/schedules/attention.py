@@ -14,8 +14,8 @@ from weft.errors import ScheduleError
 from weft.loop.nodes import For, Program, int_const, walk_stmts
 from weft.machine import Machine
 from weft.scheduling import access
-from weft.scheduling.attention import Parts, find_parts, inline_formulas, move_results, tail_loops
-from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.attention import Parts, TiledAttention, find_parts, inline_formulas, move_results, tail_loops
+from weft.scheduling.rule import Decline, Offer
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.attention_tiles import Attention, AttentionTile, candidates, choose_tile, values_of
 from weft_gpu.schedules.contraction import Axis, cut_sum, threads_of, vectorizes
@@ -24,40 +24,14 @@ from weft_gpu.schedules.products import contiguous_loop, factors, narrow
 from weft_gpu.schedules.reduction import in_register
 
 
-class AttentionRule(Rule):
+class AttentionRule(TiledAttention):
     """See the module."""
 
-    name = "attention"
-    priority = 12
-
-    def __init__(self) -> None:
-        self._trial: tuple[Program, Schedule] | None = None
-
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        if machine.grid is None:
-            return Decline("no_grid", "the machine runs no grids")
-        parts = find_parts(program)
-        if isinstance(parts, Decline):
-            return parts
-        # What the primitives make of operands stored by formulas shows when they are tried; what they did is kept for `apply`.
-        trial = Schedule(program, machine)
-        try:
-            schedule_attention(trial, machine)
-        except ScheduleError as error:
-            return Decline("not_tiled", error.why or error.what)
-        left = [x.var.name for x in walk_stmts(trial.program.body) if isinstance(x, For) and x.kind == "parallel"]
-        if left:
-            return Decline("not_tiled", f"no thread takes the loops {', '.join(left)}")
-        self._trial = program, trial
-        return Offer(float(sum(access.block_work(b) for b in access.blocks_of(program))))
+        return Decline("no_grid", "the machine runs no grids") if machine.grid is None else super().offer(program, machine)
 
-    def apply(self, s: Schedule) -> None:
-        assert s.machine is not None
-        program, trial = self._trial or (None, None)
-        if trial is not None and s.program is program and s.machine == trial.machine and not s.overrides and not s.checked:
-            s.program, s.trace = trial.program, trial.trace
-        else:
-            schedule_attention(s, s.machine)
+    def schedule(self, s: Schedule, machine: Machine) -> None:
+        schedule_attention(s, machine)
 
 
 def schedule_attention(s: Schedule, machine: Machine) -> None:
@@ -90,6 +64,9 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
     plan.join_scores(parts, logits)
     plan.place()
     plan.bind()
+    left = [x.var.name for x in walk_stmts(s.program.body) if isinstance(x, For) and x.kind == "parallel"]
+    if left:
+        raise ScheduleError("attention: loops are left over", why=f"no thread takes the loops {', '.join(left)}")
 
 
 def choose(s: Schedule, parts: Parts, rows: str | None, machine: Machine) -> AttentionTile:
