@@ -144,22 +144,26 @@ class Growing:
         runs = [evaluate(node, [v.runs[k] for v in given]) for k in range(len(self.assignments))]
         noisy = [evaluate(node, [v.noisy[k] for v in given]) for k in range(len(self.assignments))]
         same = exact and all(v.exact for v in given)
+        sums = op.startswith(("Reduce", "Cum")) or sum(v.runs[0].dtype.kind == "f" for v in given) > 1
         for q, name in enumerate(names):
             arrays, others = [r[q] for r in runs], [r[q] for r in noisy]
             if any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(arrays, others)):
                 raise Refused
             if not same:
-                others = [self.disturbed(a) for a in others]
+                others = [self.disturbed(a, sums) for a in others]
             if not all(_tame(a) for a in (*arrays, *others)):
                 raise Refused
             self.values.append(Value(name, arrays, others, same))
         self.nodes.append(node)
 
-    def disturbed(self, a: Array) -> Array:
-        if a.dtype.kind != "f":
+    def disturbed(self, a: Array, sums: bool) -> Array:
+        """`a` with noise in its last digits: those of the largest element where elements are sums, since terms that cancel leave their roundings."""
+        if a.dtype.kind != "f" or not a.size:
             return a
         rng = np.random.default_rng(self.chance.getrandbits(32))
-        return np.asarray(a * (1 + NOISE[str(a.dtype)] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+        size = np.abs(a).max() if sums and np.isfinite(a).all() else a
+        with np.errstate(all="ignore"):  # what is not finite is left out
+            return np.asarray(a + size * (NOISE[str(a.dtype)] * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
 
 
 def _broadcast(a: Value, b: Value) -> bool:
