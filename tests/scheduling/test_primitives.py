@@ -81,6 +81,22 @@ def test_fuse_with_loops_that_have_no_step() -> None:
     assert "for i_j in 0 {" in str(sched(p, ("fuse", "i", "j")).program)
 
 
+@pytest.mark.parametrize("most", [128, 129])
+def test_a_loop_of_one_step_or_none_that_was_fused_leaves_iterations_independent(most: int) -> None:
+    """Its part of the index is zero and gone; of one with two steps that part is missed."""
+    steps = f"(max(min(k, {most}), 0) + 127)//128"
+    text = f"""
+    program f(x: int8[2, 2, k]) -> (y: int8[2, 2]) dims(k) {{
+      for i in ({steps})*4 {{ block A(a: 2 = i//(({steps})*2), b: 2 = i//({steps})%2) {{ y[a, b] = x[a, b, 0] }} }}
+    }}"""
+    p = parse_program(text)
+    if most == 128:
+        same(p, sched(p, ("parallel", "i")).program)
+    else:
+        with pytest.raises(ScheduleError, match="are not independent"):
+            sched(p, ("parallel", "i"))
+
+
 def test_reorder_keeps_loops_that_are_not_named_in_place() -> None:
     s = sched(matmul(), ("reorder", "k0", "i"))
     assert s.loops("matmul") == ["k0", "j", "i"]

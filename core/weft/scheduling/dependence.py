@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weft.expr.nodes import Expr, FloorDiv, FloorMod, Var, free_vars, walk
+from weft.expr.ranges import range_of
 from weft.loop.nodes import Allocate, Block, Buffer, For, Stmt, int_const, walk_stmts
 from weft.scheduling.region import Access, Interval, Poly, accesses, at_least_zero, block_accesses, interval, loops_under, number, poly, union_box
 from weft.scheduling.tree import Tree, blocks_in
@@ -170,8 +171,8 @@ def _complete(digits: set[Expr], loop: For) -> bool:
         if e != loop.var:
             continue
         parts.append((divisor, modulus))
-    reach = number(1)
     extent = poly(loop.extent)
+    reach = next((d for d, _ in parts if _one_or_no_iterations(d, extent)), number(1))
     for _ in range(len(parts) + 1):
         if at_least_zero(reach - extent):
             return True
@@ -182,6 +183,14 @@ def _complete(digits: set[Expr], loop: For) -> bool:
             return True
         reach = reach * next(m for m in step if m is not None)
     return at_least_zero(reach - extent)
+
+
+def _one_or_no_iterations(divisor: Poly, extent: Poly) -> bool:
+    """Whether a divisor is 1, or 0 where the extent is too: what it leaves over of a division tells nothing."""
+    if len(divisor.terms) != 1 or any(not set(m) <= set(other) for m in divisor.terms for other in extent.terms):
+        return False
+    values = range_of(divisor.expr(), {})
+    return values.lo is not None and values.lo >= 0 and values.hi is not None and values.hi <= 1
 
 
 # -- order of blocks --------------------------------------------------------------------------------------------------
