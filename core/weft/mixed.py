@@ -35,7 +35,7 @@ from weft.passes.place import STEP, TYPICAL, Offers, Placement, Refuse, Take, by
 from weft.plugins import host
 from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.formulas import formula
-from weft.runtime.plan import HOST, Branch, Condition, Copy, DataSymbol, DeviceCall, HostCall, Launch, Place, Plan, Repeat, Step
+from weft.runtime.plan import HOST, SEQUENCE, Branch, Condition, Copy, DataSymbol, DeviceCall, HostCall, Launch, Place, Plan, Repeat, Step
 
 if TYPE_CHECKING:
     from weft.machine import Machine
@@ -313,11 +313,22 @@ class _Plan:
         elif isinstance(op, Loop):
             course = (op.carried, op.tests, op.item_axes, op.item_backward, op.result_axes, op.result_backward)
             self.steps.append(Repeat(self.plan(op.body), inputs, outputs, *course))
+            if SEQUENCE not in (*op.item_axes, *op.result_axes) and [s.kind for s in self.plans[-1].steps] == ["native"]:
+                self.loops()
         elif isinstance(op, HostOperator):
             self.steps.append(HostCall(type(op).__name__, inputs, outputs, op.plain()))
         else:
             names = f"{node}" + (f"  # {', '.join(sorted(node.names))}" if node.names else "")
             raise UnsupportedError(f"{type(op).__name__} works on tensors of numbers, not on strings, sequences and optionals", where=names)
+
+    def loops(self) -> None:
+        """What runs the trips of loops becomes a section, if the host's target has it."""
+        host_ = self.compilation.targets[-1]
+        if "loops" not in self.code:
+            with host_.blame("to make what runs loops"):
+                code = host_.kind.loops(host_.target)
+            if code is not None:
+                self.code["loops"] = code
 
     def _operand(self, value: Value | None) -> str:
         """What a step calls a value: its name, or that of a constant."""
@@ -450,6 +461,7 @@ class _Plan:
             steps=self.steps,
             constants=self.constants,
             pool="pool" if "pool" in self.code else None,
+            loops="loops" if "loops" in self.code else None,
             arena=" + ".join(self.arenas) or "0",
             threads=targets[-1].threads,
             weft=host().api_version,

@@ -73,6 +73,13 @@ class TargetKind(ABC):
         """
         raise TargetError(f"target '{self.name}' has no native segments", where=str(target))
 
+    def loops(self, target: Target) -> NativeCode | None:
+        """A code section with the entry "repeat", which runs the trips of a loop whose body is a native segment; `weft.runtime.abi.Trips` says what it gets.
+
+        None: there is none, and every trip is started by the runtime, which is right and some 20 µs slower.
+        """
+        return None
+
     def image(self, target: Target, kernels: Mapping[str, KernelCode]) -> NativeCode:
         """One code section of all kernels, each an entry by its name, as the device's `load` takes it.
 

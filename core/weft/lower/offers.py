@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weft.errors import PluginError, ScheduleError, WeftError
 from weft.graph.nodes import Graph, Node, Value
 from weft.lower.lower import lower_group
+from weft.passes.decompose import decomposition
 from weft.passes.place import Refuse, Take
 from weft.scheduling.rule import Rule, select_rule
 
@@ -33,7 +34,7 @@ def offer_by_rules(
         claims: composites that it computes itself (`Capabilities.claims`), by name of the operator's class.
         cost: seconds, of the Take.
     """
-    if node.op.kind == "composite" and type(node.op).__name__ not in claims:
+    if node.op.kind == "composite" and type(node.op).__name__ not in claims and decomposition(node) is not None:
         return Refuse(node, "not_claimed", "the target does not claim this composite")
     try:
         select_rule(rules, lower_group(alone(node), "kernel"), machine, intrinsics)

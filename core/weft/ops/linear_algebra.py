@@ -23,6 +23,7 @@ from weft.ops.contraction import MatMul, reduction_tolerance
 from weft.ops.examples import floats, integers
 from weft.ops.indexing import nest
 from weft.ops.precision import compute_dtype, rounded, widen
+from weft.ops.reduction import ReduceSum
 from weft.ops.shapes import expect_kind, is_one, one_dtype, operands, product, show, unify
 from weft.tensor.language import Dim, Tensor, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
@@ -33,7 +34,7 @@ class Einsum(Operator):
     """Sums of products by an equation as numpy's: "bij,bjk->bik", with "..." for axes that broadcast; letters may repeat in a term (a diagonal)."""
 
     equation: str
-    kind = "contraction"
+    kind = "composite"
 
     @cached_property
     def parsed(self) -> tuple[list[str], str | None]:
@@ -88,37 +89,90 @@ class Einsum(Operator):
         return rounded(np.einsum(self.equation, *wide), dt.dtype(arrays[0].dtype))
 
     def applies(self, algorithm: str, *types: Type | None) -> str | None:
-        if algorithm != "by_matmul":
+        if algorithm == "direct":
             return None
         given = operands(types)
         terms, right = self.terms([t.rank for t in given])
-        if len(terms) != 2:
-            return "it has not two operands"
         if any(len(set(t)) != len(t) for t in terms):
             return "a term repeats a letter"
-        if any(c not in right and c not in other for t, other in (terms, terms[::-1]) for c in t):
-            return "a letter is summed in one operand alone"
+        if algorithm == "by_pairs":
+            return None if len(terms) > 2 else "it has not more than two operands"
+        if algorithm == "by_sum":
+            return None if len(terms) == 1 else "it has more than one operand"
+        if len(terms) != 2:
+            return "it has not two operands"
         sizes = self.sizes(terms, [t.shape for t in given])
         if any(is_one(d) and not is_one(sizes[c]) for t, x in zip(terms, given) for c, d in zip(t, x.shape)):
             return "an axis broadcasts"
-        return None if any(c not in right for c in terms[0]) else "nothing is summed"
+        alone = self._alone(terms, right)
+        if algorithm == "by_sums_first":
+            return None if alone else "no letter is summed in one operand alone"
+        if alone:
+            return "a letter is summed in one operand alone"
+        return None if any(c not in right for c in terms[0]) else "no product is summed"
+
+    def _alone(self, terms: Sequence[str], right: str) -> str:
+        """Letters of one operand alone that are summed."""
+        return "".join(c for c in dict.fromkeys("".join(terms)) if c not in right and sum(c in t for t in terms) == 1)
+
+    @algorithm("decompose")
+    def by_pairs(self, builder: GraphBuilder, *xs: Value) -> Value:
+        """The first two operands' product, summed over what nobody else needs, by the third, and so on."""
+        c = Composer(builder)
+        terms, right = self.terms([len(x.shape) for x in xs])
+        total, term = c.wide(xs[0]), terms[0]
+        for k, x in enumerate(xs[1:], 1):
+            rest = "".join((*terms[k + 1 :], right))
+            kept = right if k == len(xs) - 1 else "".join(letter for letter in dict.fromkeys(term + terms[k]) if letter in rest)
+            total = c(Einsum(f"{term},{terms[k]}->{kept}"), total, c.wide(x))
+            term = kept
+        return c.cast(total, xs[0].dtype)
+
+    @algorithm("decompose")
+    def by_sum(self, builder: GraphBuilder, x: Value) -> Value:
+        c = Composer(builder)
+        (term,), right = self.terms([len(x.shape)])
+        gone = [k for k, letter in enumerate(term) if letter not in right]
+        kept = [letter for letter in term if letter in right]
+        summed = c(ReduceSum(tuple(gone), keepdims=False), x) if gone else x
+        return c.transpose(summed, [kept.index(letter) for letter in right])
+
+    @algorithm("decompose")
+    def by_sums_first(self, builder: GraphBuilder, *xs: Value) -> Value:
+        """Sums over letters of one operand alone, then the product."""
+        c = Composer(builder)
+        terms, right = self.terms([len(x.shape) for x in xs])
+        kept = ["".join(letter for letter in term if letter not in self._alone(terms, right)) for term in terms]
+        summed = [x if t == k else c(Einsum(f"{t}->{k}"), c.wide(x)) for x, t, k in zip(xs, terms, kept)]
+        return c.cast(c(Einsum(f"{','.join(kept)}->{right}"), *map(c.wide, summed)), xs[0].dtype)
 
     @algorithm("decompose")
     def by_matmul(self, builder: GraphBuilder, a: Value, b: Value) -> Value:
+        """A product of matrices whose rows and columns are the last axes of the result, where it has such; the letters before them are a batch
+        that an operand may lack. Where either is short, or the result is of another order, all that is one operand's makes its side of the matrix."""
         c = Composer(builder)
-        (left, right_term), right = self.terms([len(a.shape), len(b.shape)])
-        sizes = self.sizes((left, right_term), (a.shape, b.shape))
-        batch = [x for x in right if x in left and x in right_term]
-        rows = [x for x in right if x in left and x not in right_term]
-        columns = [x for x in right if x in right_term and x not in left]
-        summed = [x for x in left if x not in right]
-        of: Callable[..., Any] = lambda letters: product([sizes[x] for x in letters])
-        lead = tuple(sizes[x] for x in batch)
-        left_matrix = c.reshape(c.transpose(a, [left.index(x) for x in (*batch, *rows, *summed)]), (*lead, of(rows), of(summed)))
-        right_matrix = c.reshape(c.transpose(b, [right_term.index(x) for x in (*batch, *summed, *columns)]), (*lead, of(summed), of(columns)))
-        result = c.reshape(c(MatMul(), left_matrix, right_matrix), [sizes[x] for x in (*batch, *rows, *columns)])
-        order = [*batch, *rows, *columns]
-        return c.transpose(result, [order.index(x) for x in right])
+        (left, other), right = self.terms([len(a.shape), len(b.shape)])
+        sizes = self.sizes((left, other), (a.shape, b.shape))
+        if right and right[-1] in left and right[-1] not in other:
+            a, b, left, other = b, a, other, left
+        rows, columns = _last(right[: len(right) - len(_last(right, other, left))], left, other), _last(right, other, left)
+        batch = right[: len(right) - len(rows) - len(columns)]
+        of: Callable[[str], Dim] = lambda letters: product([sizes[x] for x in letters])
+        if not batch or not (_short(of(rows)) or _short(of(columns))):
+            shared = batch
+        else:
+            shared = "".join(x for x in right if x in left and x in other)
+            rows, columns = ("".join(x for x in right if x in mine and x not in shared) for mine in (left, other))
+        summed = "".join(x for x in left if x not in right)
+
+        def matrix(x: Value, term: str, *sides: str) -> Value:
+            lead = shared[next((k for k, letter in enumerate(shared) if letter in term), len(shared)) :]
+            order = [term.index(letter) for letter in (*lead, *"".join(sides)) if letter in term]
+            return c.reshape(c.transpose(x, order), (*(sizes[letter] if letter in term else 1 for letter in lead), *map(of, sides)))
+
+        result = c(MatMul(), matrix(a, left, rows, summed), matrix(b, other, summed, columns))
+        order = (*shared, *rows, *columns)
+        return c.transpose(c.reshape(result, [sizes[x] for x in order]), [order.index(x) for x in right])
 
     @algorithm("tensors")
     def direct(self, *xs: Tensor) -> Tensor:
@@ -157,8 +211,26 @@ class Einsum(Operator):
         yield Sample(cls("...ij,jk"), (f((2, 3, 4)), f((4, 2), seed=1)), "implicit")
         yield Sample(cls("ai,bi,ci->abc"), (f((2, 3)), f((2, 3), seed=1), f((2, 3), seed=2)), "three")
         yield Sample(cls("bhwc,hkc->bkhw"), (f((2, 3, 2, 4), "float16"), f((3, 5, 4), "float16", seed=1)), "float16")
+        yield Sample(cls("bnd,dhk->bnhk"), (f((2, 3, 4)), f((4, 2, 3), seed=1)), "heads")
+        yield Sample(cls("bchw,cd->bdhw"), (f((2, 3, 4, 5)), f((3, 6), seed=1)), "channels")
+        yield Sample(cls("bij,jk->k"), (f((2, 3, 4)), f((4, 5), seed=1)), "alone")
         yield Sample(cls("ij,kj->ik"), (integers((3, 1), "int32"), integers((2, 4), "int32", seed=1)), "broadcast")
         yield Sample(cls("->"), (f(()),), "scalar")
+
+
+def _last(letters: str, mine: str, other: str) -> str:
+    """The letters at the end of the result that are one operand's alone."""
+    found = ""
+    for x in reversed(letters):
+        if x not in mine or x in other:
+            break
+        found = x + found
+    return found
+
+
+def _short(size: Dim) -> bool:
+    """A side of a matrix that makes no matrix of it."""
+    return isinstance(size, int) and size < 4
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,26 @@ class DLTensor(ctypes.Structure):
 
 TENSOR_OFFSETS: dict[str, int] = {name: getattr(DLTensor, name).offset for name, *_ in DLTensor._fields_}
 
+
+
+class Trips(ctypes.Structure):
+    """What `repeat` (`weft_llvm.repeat`) gets of a loop, beside the context, the segment and its tensors."""
+
+    _fields_ = [
+        ("trips", ctypes.c_int64),  # at most
+        ("done", ctypes.c_int64),  # afterwards: those that ended well
+        ("going", ctypes.c_int64),  # afterwards: 0 if a test ended it
+        ("number", ctypes.c_void_p),  # int64*: the number of the trip, counted on
+        ("test", ctypes.c_void_p),  # where a trip says whether there is another, a byte; NULL: it does not say
+        ("moving", ctypes.c_int64),  # so many of
+        ("moves", ctypes.c_void_p),  # {DLTensor*, int64 bytes}: tensors whose data move on by so much
+        ("carried", ctypes.c_int64),  # so many of
+        ("swaps", ctypes.c_void_p),  # {DLTensor* in, DLTensor* out}: tensors that exchange their data
+    ]
+
+
+TRIPS_OFFSETS: dict[str, int] = {name: getattr(Trips, name).offset for name, *_ in Trips._fields_}
+
 DEVICE_CPU = 1
 DEVICE_CUDA_HOST = 3
 

@@ -322,6 +322,9 @@ def load(path: Path, expect: str | None = None) -> Content:
     pool = manifest.sections.get(manifest.pool) if manifest.pool is not None else None
     if manifest.pool is not None and (pool is None or not {"parallel_for", "start", "ticks"} <= set(pool.entries)):
         raise ArchiveError(f"{path} has a malformed manifest", why=f"its worker pool '{manifest.pool}' is no section with a pool's entries")
+    loops = manifest.sections.get(manifest.loops) if manifest.loops is not None else None
+    if manifest.loops is not None and (loops is None or "repeat" not in loops.entries):
+        raise ArchiveError(f"{path} has a malformed manifest", why=f"'{manifest.loops}', which runs loops, is no section with the entry 'repeat'")
     if manifest.constants and manifest.weights is None:
         raise ArchiveError(f"{path} has a malformed manifest", why="it lists constants and no weights")
     known = {CODE + name for name in manifest.sections} | {MANIFEST} | ({WEIGHTS} if manifest.weights else set())

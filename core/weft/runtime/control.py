@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from weft.errors import ExecutionError
+from weft.errors import ExecutionError, WeftError
 from weft.runtime.arrays import Array
-
-SEQUENCE = -1
-"""In the place of an axis: what a loop takes items from, or collects, is a sequence."""
+from weft.runtime.plan import SEQUENCE
 
 Run = Callable[[Sequence[Any]], "list[Any]"]
 
@@ -48,22 +47,31 @@ def item_of(x: Any, axis: int, k: int, backward: bool) -> Any:
     return np.asarray(found)
 
 
-def stacked(parts: Sequence[Any], axis: int, backward: bool, empty: tuple[Any, tuple[int, ...]]) -> Any:
-    """What trips gave, along a new axis; `empty` is the dtype and shape of an element where there was none.
+@dataclass
+class Collected:
+    """What trips gave as one of a loop's results, in their order: rows of a tensor that is nobody else's, then what later trips gave, one by one."""
 
-    Raises:
-        ExecutionError: the trips gave results of different sizes.
-    """
-    parts = list(reversed(parts)) if backward else list(parts)
-    if axis == SEQUENCE:
-        return parts
-    if not parts:
+    rows: Array | None = None
+    parts: list[Any] = field(default_factory=list)
+
+    def result(self, axis: int, backward: bool, empty: tuple[Any, tuple[int, ...]]) -> Any:
+        """All of it, along a new axis; `empty` is the dtype and shape of an element where there was none.
+
+        Raises:
+            ExecutionError: the trips gave results of different sizes.
+        """
+        if axis == SEQUENCE:
+            return self.parts[::-1] if backward else self.parts
         dtype, shape = empty
-        return np.empty((*shape[:axis], 0, *shape[axis:]), dtype)
-    shapes = {p.shape for p in parts}
-    if len(shapes) > 1:
-        raise ExecutionError("a loop collects results of different sizes", why=f"{', '.join(str(list(s)) for s in sorted(shapes)[:4])}")
-    return np.stack(parts, axis)
+        shapes = {p.shape for p in self.parts} | ({self.rows.shape[1:]} if self.rows is not None else set())
+        if len(shapes) > 1:
+            raise ExecutionError("a loop collects results of different sizes", why=f"{', '.join(str(list(s)) for s in sorted(shapes)[:4])}")
+        rows = self.rows
+        if self.parts:
+            rows = np.concatenate([*([] if rows is None else [rows]), *(p[None] for p in self.parts)])
+        if rows is None:
+            return np.empty((*shape[:axis], 0, *shape[axis:]), dtype)
+        return np.ascontiguousarray(np.moveaxis(rows[::-1] if backward else rows, 0, axis))
 
 
 def branch(values: Sequence[Any], then: Run, orelse: Run, first: int) -> list[Any]:
@@ -89,24 +97,57 @@ class Course(Protocol):
     def result_backward(self) -> tuple[bool, ...]: ...
 
 
-def repeat(step: Course, values: Sequence[Any], body: Run, empty: Sequence[tuple[Any, tuple[int, ...]]]) -> list[Any]:
-    """The carried values at last, then what was collected. `empty`: of each collected, the dtype and shape of an element where there was none."""
+class Trips(Protocol):
+    """Many trips of a loop at once, after one that left the sizes of what is carried as they were.
+
+    Args:
+        k: the number of the next trip.
+        trips: how many there are at most; None: as the body wants.
+        last: what the trip before gave: whether to go on, if the body tests, what is carried, what is collected. Nobody else has it.
+        items, captured: what the body takes besides.
+        collected: what trips gave so far; what these give is added.
+
+    Returns:
+        The number of the next trip, what is carried then, whether the last wanted another. If it did and there could be one, that is none of the many:
+        it fails, or changes sizes.
+    """
+
+    def __call__(
+        self, k: int, trips: int | None, last: Sequence[Array], items: Sequence[Array], captured: Sequence[Array], collected: Sequence[Collected]
+    ) -> tuple[int, list[Array], bool]: ...
+
+
+def repeat(step: Course, values: Sequence[Any], body: Run, empty: Sequence[tuple[Any, tuple[int, ...]]], many: Trips | None = None) -> list[Any]:
+    """The carried values at last, then what was collected.
+
+    Args:
+        body: runs a trip.
+        empty: of each collected, the dtype and shape of an element where there was none.
+        many: runs what it can of the trips that follow the first.
+    """
     count = len(step.item_axes)
     carried, rest = list(values[2 : 2 + step.carried]), values[2 + step.carried :]
     items, captured = rest[:count], rest[count:]
     trips = trip_count(values[0], items, step.item_axes)
     going = values[1] is None or truth(values[1], "a loop")
-    found: list[list[Any]] = [[] for _ in step.result_axes]
+    found = [Collected() for _ in step.result_axes]
     k = 0
     while going and (trips is None or k < trips):
         at = [item_of(x, axis, k, back) for x, axis, back in zip(items, step.item_axes, step.item_backward)]
         number: Array = np.array(k, np.int64)
-        results = body([number, *carried, *at, *captured])
+        try:
+            given = body([number, *carried, *at, *captured])
+        except WeftError as error:
+            error.where = "\n".join([*([error.where] if error.where else []), f"in trip {k} of a loop, counted from 0"])
+            raise
         if step.tests:
-            going = truth(results[0], "a loop")
-            results = results[1:]
-        carried = results[: step.carried]
+            going = truth(given[0], "a loop")
+        results = given[step.tests :]
+        before, carried = carried, results[: step.carried]
         for collected, value in zip(found, results[step.carried :]):
-            collected.append(value)
+            collected.parts.append(value)
         k += 1
-    return [*carried, *(stacked(c, axis, back, e) for c, axis, back, e in zip(found, step.result_axes, step.result_backward, empty))]
+        if many is not None and going and (trips is None or k + 1 < trips) and all(a.shape == b.shape for a, b in zip(before, carried)):
+            k, carried, going = many(k, trips, given, items, captured, found)
+            many = None
+    return [*carried, *(c.result(axis, back, e) for c, axis, back, e in zip(found, step.result_axes, step.result_backward, empty))]

@@ -13,10 +13,11 @@ from weft.dtypes import dtype
 from weft.errors import ArchiveError, ExecutionError, InputError, nearest
 from weft.runtime import cpu_features, threads
 from weft.runtime.arrays import Array, aligned
-from weft.runtime.control import Run
+from weft.runtime.control import Trips
 from weft.runtime.loader import Code
+from weft.runtime.loops import NativeTrips
 from weft.runtime.native import NativeSegment
-from weft.runtime.plan import ANY, ConstantInfo, DataSymbol, Manifest, Native, Plan, SectionInfo, Step, TensorInfo
+from weft.runtime.plan import ANY, ConstantInfo, DataSymbol, Manifest, Native, Plan, Repeat, SectionInfo, Step, TensorInfo
 from weft.runtime.steps import Steps
 
 
@@ -52,18 +53,20 @@ class Executable:
         # 0 tells kernels that there is no pool: parallel loops run inline.
         self.threads = (threads_ or manifest.threads or threads.default_threads()) if self._pool else 0
         self._mapped: dict[str, Code] = {}
+        self._loops: Code | None = None
+        if manifest.loops is not None and not self.foreign:
+            self._loops = Code(self._code[manifest.loops], manifest.sections[manifest.loops].entries)
         self._segments: dict[int, NativeSegment] = {}
         self._output_names = tuple(o.name for o in self.outputs)
         # What is called must be quick to reach: a small model answers in a few microseconds.
-        self._execute: Callable[[Sequence[Any], Mapping[str, Any] | None], list[Array]] = self._refuse if self.foreign else self._runner(manifest)
+        self._execute: Callable[[Sequence[Any], Mapping[str, Any] | None], list[Array]] = self._refuse if self.foreign else self._runner(manifest).execute
 
-    def _runner(self, manifest: Manifest, plans: Sequence[Run] | None = None) -> Callable[[Sequence[Any], Mapping[str, Any] | None], list[Array]]:
+    def _runner(self, manifest: Manifest, plans: Sequence[NativeSegment | Steps] | None = None) -> NativeSegment | Steps:
         """What runs a manifest's plan; `plans` run its own."""
         if plans is None:
-            made: list[Run] = []
+            made: list[NativeSegment | Steps] = []
             for number in range(len(manifest.plans)):
-                run = self._runner(manifest.of_plan(number), made[:])
-                made.append(lambda values, run=run: run(values, None))  # type: ignore[misc]
+                made.append(self._runner(manifest.of_plan(number), made[:]))
             plans = made
         infos = {i.name: i for i in (*manifest.inputs, *manifest.values, *manifest.outputs)}
         mapped = self._mapped
@@ -78,8 +81,15 @@ class Executable:
                 constants = [self._constants[n] for n in step.constants]
                 segments[number] = NativeSegment(manifest.name, step, inputs, outputs, mapped[step.section], constants, self._pool, self.threads)
         if manifest.single:
-            return segments[0].execute
-        return Steps(manifest, segments, self._code, self._constants, plans, owns=manifest is self.manifest).execute
+            return segments[0]
+        trips: dict[int, Trips] = {}
+        for number, step in enumerate(manifest.steps):
+            if isinstance(step, Repeat) and self._loops is not None and manifest.runs_natively(step):
+                body = plans[step.body]
+                assert isinstance(body, NativeSegment)
+                trips[number] = NativeTrips(step, body, self._loops.address("repeat"))
+        runs = [p.execute for p in plans]
+        return Steps(manifest, segments, self._code, self._constants, runs, trips, owns=manifest is self.manifest)
 
     def _refuse(self, values: Sequence[Any], out: Mapping[str, Any] | None) -> list[Array]:
         here = cpu_features.machine()
@@ -105,6 +115,7 @@ class Executable:
         plans: Sequence[Plan] = (),
         constants: Mapping[str, Array] | None = None,
         pool: str | None = None,
+        loops: str | None = None,
         arena: str = "0",
         threads: int | None = None,
         machine: str | None = None,
@@ -113,7 +124,7 @@ class Executable:
         """An executable of what the compiler made.
 
         Args:
-            code: section name → image; steps and `pool` name sections.
+            code: section name → image; steps, `pool` and `loops` name sections.
             steps: the plan.
             values, symbols: what steps hand on to one another, and the sizes that data say.
             plans: what branches and loops run.
@@ -135,6 +146,7 @@ class Executable:
             sections={k: SectionInfo(hashlib.sha256(c.image).hexdigest(), len(c.image), dict(c.entries), c.plugin, c.version) for k, c in code.items()},
             constants=tuple(ConstantInfo(k, dtype(v.dtype).name, v.shape) for k, v in held.items()),
             pool=pool,
+            loops=loops,
             arena=arena,
             threads=threads,
             weft=weft,

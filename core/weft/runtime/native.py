@@ -7,7 +7,7 @@ import ctypes
 import mmap
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,7 +149,8 @@ class NativeSegment:
         table = (ctypes.c_void_p * max(1, len(self._constants)))(*(array_address(c) for c in self._constants))
         self._table = table
         self._constant_table = ctypes.addressof(table)
-        self._run = _RUN(code.address(step.entry))
+        self.address = code.address(step.entry)
+        self._run = _RUN(self.address)
         self._input_dtypes = tuple(dtype(i.dtype).numpy for i in self.inputs)
         self._output_dtypes = tuple(dtype(o.dtype).numpy for o in self.outputs)
         self._slots = tuple((i, info.name, of, len(info.shape)) for i, (info, of) in enumerate(zip(self.inputs, self._input_dtypes)))
@@ -158,6 +159,20 @@ class NativeSegment:
         self._output_names = tuple(o.name for o in self.outputs)
         self._free: list[_Call] = []
         self._most_free = max(4, os.cpu_count() or 1)
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[_Call]:
+        """What a caller of `address` needs, for as long as it calls."""
+        try:
+            call = self._free.pop()
+        except IndexError:
+            call = _Call(self)
+        try:
+            yield call
+        finally:
+            call.failure = None
+            if len(self._free) < self._most_free:
+                self._free.append(call)
 
     def execute(self, values: Sequence[Any], out: Mapping[str, Any] | None = None) -> list[Array]:
         """Inputs in order → outputs in order; `out` is storage by name for some of them."""

@@ -13,7 +13,9 @@ from weft.errors import ArchiveError, ExecutionError, WeftError
 
 FORMAT_VERSION = 4
 """2: the weights' hash is that of their pieces' hashes, and tasks know their thread. Code of 1 cannot share a pool with it, and is not read.
-3: plans have several steps, on several devices. 4: steps that are host functions, branches and loops; values that are no tensors."""
+3: plans have several steps, on several devices. 4: steps that are host functions, branches and loops; values that are no tensors.
+
+`loops` came later; what does not know it, or lacks it, runs the same plan without."""
 _MAX_INT = (1 << 63) - 1
 
 
@@ -200,6 +202,8 @@ class DataSymbol:
 
 HOST = "host"
 ANY = "any"
+SEQUENCE = -1
+"""In the place of an axis: what a loop takes items from, or collects, is a sequence."""
 Step: TypeAlias = Native | Copy | DeviceCall | HostCall | Branch | Repeat
 STEPS: dict[str, type[Step]] = {s.kind: s for s in (Native, Copy, DeviceCall, HostCall, Branch, Repeat)}
 
@@ -238,6 +242,7 @@ class Manifest:
         symbols: sizes of the plan that data say.
         plans: what branches and loops run.
         pool: the code section of the worker pool, if any.
+        loops: the code section that runs trips of loops, if any; without it the runtime starts each trip.
         arena: the size of the native arenas as text, for people.
         threads: threads that the target string asked for; None: as many as the process may use.
         weights: sha256 and size of the weights section, if there are constants; set when it is written.
@@ -256,6 +261,7 @@ class Manifest:
     symbols: tuple[DataSymbol, ...] = ()
     plans: tuple[Plan, ...] = ()
     pool: str | None = None
+    loops: str | None = None
     arena: str = "0"
     threads: int | None = None
     weights: SectionInfo | None = None
@@ -278,6 +284,12 @@ class Manifest:
             return False
         step = self.steps[0]
         return step.inputs == tuple(i.name for i in self.inputs) and step.outputs == tuple(o.name for o in self.outputs)
+
+    def runs_natively(self, step: Repeat) -> bool:
+        """Whether native code runs the trips of a loop, from the second on, as long as sizes stay what they are: its body is one native step."""
+        if self.loops is None or SEQUENCE in (*step.item_axes, *step.result_axes):
+            return False
+        return step.body < len(self.plans) and self.of_plan(step.body).single
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -391,11 +403,15 @@ class Manifest:
         narrow = Counter(c.dtype for c in self.constants if dtype(c.dtype).is_float and dtype(c.dtype).bits < 32)
         stored = f" ({', '.join(f'{n} of {name}' for name, n in sorted(narrow.items()))})" if narrow else ""
         facts = f"target {self.target!r}, {len(self.constants)} constants{stored}, arena {self.arena} bytes"
-        lines = [head, facts, *(f"step {i}: {step}" for i, step in enumerate(self.steps))]
+        lines = [head, facts, *self._shown(self.steps)]
         for number, plan in enumerate(self.plans):
             lines.append(f"plan {number}({', '.join(map(str, plan.inputs))}) -> ({', '.join(map(str, plan.outputs))})")
-            lines += [f"step {i}: {step}" for i, step in enumerate(plan.steps)]
+            lines += self._shown(plan.steps)
         return "\n".join(lines)
+
+    def _shown(self, steps: Sequence[Step]) -> list[str]:
+        natively = [isinstance(s, Repeat) and self.runs_natively(s) for s in steps]
+        return [f"step {i}: {step}{', its trips in native code' if native else ''}" for i, (step, native) in enumerate(zip(steps, natively))]
 
     # -- JSON
     def to_json(self) -> bytes:
@@ -415,6 +431,7 @@ class Manifest:
             "sections": {name: _section(s) for name, s in self.sections.items()},
             "constants": [{"name": c.name, "dtype": c.dtype, "shape": c.shape} for c in self.constants],
             "pool": self.pool,
+            "loops": self.loops,
             "arena": self.arena,
             "threads": self.threads,
             "weights": _section(self.weights) if self.weights else None,
@@ -455,6 +472,7 @@ class Manifest:
             sections={name: reader.section(s, f"sections[{name}]") for name, s in reader.mapping(root.get("sections"), "sections").items()},
             constants=tuple(reader.constant(c, f"constants[{i}]") for i, c in enumerate(reader.sequence(root.get("constants"), "constants"))),
             pool=None if root.get("pool") is None else reader.text(root["pool"], "pool"),
+            loops=None if root.get("loops") is None else reader.text(root["loops"], "loops"),
             arena=reader.text(root.get("arena"), "arena"),
             threads=None if root.get("threads") is None else reader.integer(root["threads"], "threads", 1, 4096),
             weights=None if root.get("weights") is None else reader.section(root["weights"], "weights"),

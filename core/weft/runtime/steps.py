@@ -17,7 +17,7 @@ from weft.dtypes import dtype
 from weft.errors import ExecutionError, InputError, WeftError
 from weft.runtime import host
 from weft.runtime.arrays import Array, aligned_empty
-from weft.runtime.control import Run, branch, repeat
+from weft.runtime.control import Run, Trips, branch, repeat
 from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed, open_device
 from weft.runtime.dlpack import as_array, on_another_device
 from weft.runtime.formulas import Formula, formula, symbol_of
@@ -92,6 +92,7 @@ class Steps:
         segments: step number → what calls it, for native steps.
         code, constants: sections and constants by name.
         plans: what runs each of the manifest's plans.
+        trips: step number → what runs many trips at once, for loops that have it.
         owns: no result may lie in memory of the caller's, or of a constant.
 
     Raises:
@@ -105,9 +106,11 @@ class Steps:
         code: Mapping[str, bytes],
         constants: Mapping[str, Array],
         plans: Sequence[Run] = (),
+        trips: Mapping[int, Trips] | None = None,
         owns: bool = True,
     ) -> None:
         self._manifest, self._segments, self._code, self._constants, self._plans = manifest, segments, code, constants, plans
+        self._trips = trips or {}
         infos = (*manifest.inputs, *manifest.values, *manifest.outputs)
         self._shapes = {i.name: _Shape(i, dtype(i.dtype).numpy, tuple(formula(d) for d in i.shape)) for i in infos}
         self._elements = {k: _elements(manifest, s) for k, s in enumerate(manifest.steps) if isinstance(s, Repeat)}
@@ -343,7 +346,7 @@ class Steps:
             results = branch(values, plans[step.then], plans[step.orelse], len(self._manifest.plans[step.then].inputs))
         else:
             empty = [(of, tuple(_known(d, call.symbols) for d in dims)) for of, dims in self._elements[number]]
-            results = repeat(step, values, self._plans[step.body], empty)
+            results = repeat(step, values, self._plans[step.body], empty, self._trips.get(number))
         if len(results) != len(step.outputs):
             raise ExecutionError(f"a step of '{self._manifest.name}' gives {len(results)} values, {len(step.outputs)} are expected", where=str(step))
         for name, result in zip(step.outputs, results):

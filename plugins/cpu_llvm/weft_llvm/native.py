@@ -1,4 +1,4 @@
-"""A native segment: its entry compiled, its kernels linked with it into one image; and the worker pool's image."""
+"""A native segment: its entry compiled, its kernels linked with it into one image; the images of the worker pool and of what runs loops."""
 
 from __future__ import annotations
 
@@ -32,6 +32,15 @@ def pool_code(cpu: Cpu) -> NativeCode:
     from weft_llvm.pool import emit_pool
 
     image = link({"pool": compile_object(emit_pool(architecture(cpu.triple)), cpu)})
+    return _native(image.bytes, image.entries, (), architecture(cpu.triple))
+
+
+@cache
+def loops_code(cpu: Cpu) -> NativeCode:
+    """What runs the trips of loops, for a CPU."""
+    from weft_llvm.repeat import emit_repeat
+
+    image = link({"loops": compile_object(emit_repeat(), cpu)})
     return _native(image.bytes, image.entries, (), architecture(cpu.triple))
 
 

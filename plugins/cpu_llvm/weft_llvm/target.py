@@ -199,6 +199,13 @@ class LlvmTarget(TargetKind):
         i = self.isa(target)
         return link_segment(segment, kernels, Cpu(i.triple, i.cpu, i.features, i.opt), required_features(i))
 
+    def loops(self, target: Target) -> NativeCode:
+        from weft_llvm.native import loops_code
+        from weft_llvm.toolchain import Cpu
+
+        i = self.isa(target)
+        return loops_code(Cpu(i.triple, i.cpu, i.features, i.opt))
+
     def device(self, target: Target) -> str:
         return "cpu"
 
