@@ -49,7 +49,7 @@ def test_it_says_what_it_is(wheel: Wheel) -> None:
     assert said["Description-Content-Type"] == "text/markdown" and said.get_payload() == (wheel.folder / "README.md").read_text()
     if wheel.folder not in OURS:
         return  # licence and classifiers are their authors' to choose
-    assert said["License-Expression"] == "Apache-2.0"
+    assert said["License-Expression"] == "Apache-2.0" and wheel.text(".dist-info/licenses/LICENSE") == (ROOT / "LICENSE").read_text()
     told = set(said.get_all("Classifier") or ())
     assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)} | {"Typing :: Typed"} <= told
 
