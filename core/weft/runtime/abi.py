@@ -58,7 +58,6 @@ class DLTensor(ctypes.Structure):
 TENSOR_OFFSETS: dict[str, int] = {name: getattr(DLTensor, name).offset for name, *_ in DLTensor._fields_}
 
 
-
 class Trips(ctypes.Structure):
     """What `repeat` (`weft_llvm.repeat`) gets of a loop, beside the context, the segment and its tensors."""
 
