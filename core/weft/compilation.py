@@ -16,7 +16,7 @@ from weft.assemble import Assembly, KernelUse, assemble
 from weft.codegen.base import Codegen, KernelCode, require
 from weft.codegen.profile import profiled
 from weft.dtypes import DType
-from weft.errors import LoweringError, ScheduleError, ScheduleWarning
+from weft.errors import LoweringError, ScheduleError, ScheduleWarning, SettingError
 from weft.expr.nodes import Expr
 from weft.graph.assumptions import assumptions
 from weft.graph.group import Group, kernel_text
@@ -31,6 +31,7 @@ from weft.passes.pipeline import GraphPass, run_passes
 from weft.passes.plan_memory import MemoryPlan, plan_memory
 from weft.plugins import host
 from weft.runtime.executable import Executable, NativeCode
+from weft.runtime.files import obstacle_of_folder
 from weft.runtime.plan import Native, ObjectInfo, TensorInfo
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
@@ -98,10 +99,14 @@ class Compilation:
         if result is None or not wanted or (stage not in wanted and "all" not in wanted):
             return
         folder = settings.DUMP_DIR.get()
-        folder.mkdir(parents=True, exist_ok=True)
         self.dumped += 1
         words = "".join(c if c.isalnum() or c in "-_." else "_" for c in f"{self.dumped:04}-{stage}-{subject}")
-        (folder / f"{words[:120]}.txt").write_text(f"{result}\n", encoding="utf-8")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{words[:120]}.txt").write_text(f"{result}\n", encoding="utf-8")
+        except OSError as error:
+            why = obstacle_of_folder(folder) or error.strerror or str(error)
+            raise SettingError(f"{settings.DUMP_DIR.name} is '{folder}', where stages cannot be written", why=why, hint="name another folder") from None
 
     def run(self, graph: Graph) -> Executable:
         """A verified graph through every stage."""

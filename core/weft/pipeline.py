@@ -304,7 +304,8 @@ def _frontend(model: Any, name: str | None) -> Contribution:
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         if not path.is_file():
-            raise FrontendError(f"no file '{path}'", hint="give the path of a model file")
+            why = "it is a folder" if path.is_dir() else None
+            raise FrontendError(f"no file '{path}'", why=why, hint="give the path of a model file")
         by_suffix = [c for c in offered if path.suffix.lower() in c.value.suffixes]
         if len(by_suffix) == 1:
             return by_suffix[0]

@@ -7,11 +7,20 @@ from typing import Annotated
 
 import typer
 
-from weft.errors import InputError
+from weft.errors import InputError, TargetError
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or an archive that `weft compile` wrote.")]
+
+
+def _named(target: str | None) -> str | None:
+    """An empty text is most often a variable that is not set: no target, and not the default one."""
+    if target is not None and not target.strip(" ,"):
+        raise TargetError("--target names no target", hint="leave it out for this machine, or see `weft targets`")
+    return target
+
+
 TargetOption = Annotated[
-    str | None, typer.Option("--target", "-t", help='What to compile for, e.g. "llvm -mcpu=znver4 -threads=2"; or several, best first [default: llvm].')
+    str | None, typer.Option("--target", "-t", callback=_named, help='What to compile for, e.g. "llvm -mcpu=znver4 -threads=2"; or several, best first [default: llvm].')
 ]
 ShapeOption = Annotated[list[str] | None, typer.Option("--input-shape", metavar="NAME=1,3,224,224", help="The sizes of an input; may be repeated.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Of several targets, fail where the first does not take everything.")]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, shapes
+from weft.cli.writing import require_writable, write
 from weft.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def bench(
     All run in one process on the same inputs, in turns, so that a machine's moods hit all alike; medians and ratios are printed.
     With --profile, --roofline or --trace Weft runs alone, with clocks around its kernels.
     """
+    for option, file in (("--json", json_file), ("--html", html_file), ("--trace", trace_file)):
+        require_writable(option, file)
     if profile or roofline or html_file or trace_file:
         examine(model, target, threads, time_limit, rounds, json_file, html_file, trace_file, roofline, input_shape, frontend, seed, profile)
         return
@@ -205,13 +208,6 @@ def print_profile(data: Mapping[str, Any]) -> None:
     if data["whole"] is not None:
         line += f", of a whole run {shown(data['whole'])}: the rest is copies, the host's own work, and waiting"
     typer.echo(line)
-
-
-def write(file: str, text: str) -> None:
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write '{file}'", why=str(error)) from None
 
 
 def choose_engines(known: Sequence[EngineKind], against: str) -> list[EngineKind]:

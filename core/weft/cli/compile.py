@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, ShapeOption, StrictOption, TargetOption, shapes
+from weft.cli.writing import require_writable
 
 
 def compile_model(
@@ -28,7 +29,8 @@ def compile_model(
     from weft.cli.terminal import seconds as shown
     from weft.errors import InputError
 
-    if Path(model).is_file() and is_archive(model):
+    require_writable("--output", output)
+    if is_archive(model):
         raise InputError(f"{model} is compiled already", hint="give the model that it was compiled from")
     started = time.perf_counter()
     executable, stages = open_executable(model, target, frontend=frontend, input_shapes=shapes(input_shape) or None, strict=strict)

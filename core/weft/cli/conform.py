@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.writing import require_writable, write
+
 if TYPE_CHECKING:
     from weft.testing.conform.report import Report, Result
 
@@ -30,17 +32,19 @@ def conform(
     """
     from weft.testing.conform import run
 
+    require_writable("--json", json_file)
+    require_writable("--html", html_file)
     before = _baseline(baseline) if baseline is not None else None
     traceback = bool((context.find_root().obj or {}).get("traceback"))
     with _Progress(target) as progress:
         report = run(target, levels=_levels(level), keyword=keyword, quick=quick, on_result=progress.hear, baseline=before, traceback=traceback)
     _print(report)
     if json_file is not None:
-        json_file.write_text(json.dumps(report.as_data(), indent=1) + "\n", encoding="utf-8")
+        write(json_file, json.dumps(report.as_data(), indent=1) + "\n")
     if html_file is not None:
         from weft.testing.conform.page import page
 
-        html_file.write_text(page(report), encoding="utf-8")
+        write(html_file, page(report))
     if not report.passed:
         raise typer.Exit(1)
 

@@ -107,6 +107,11 @@ def random_array(random: np.random.Generator, dtype_name: str, shape: tuple[int,
     return random.standard_normal(shape).astype(of.numpy)
 
 
+def is_npy(file: str) -> bool:
+    with Path(file).open("rb") as opened:
+        return opened.read(6) == b"\x93NUMPY"
+
+
 def read_array(name: str, file: str) -> Array:
     """The array of an .npy file.
 
@@ -118,7 +123,10 @@ def read_array(name: str, file: str) -> Array:
     try:
         array = np.load(Path(file), allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"cannot read input '{name}' from '{file}'", why=str(error), hint="write it with numpy.save") from None
+        why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        if isinstance(error, (ValueError, EOFError)) and not is_npy(file):
+            why = "it is no .npy file"  # which numpy takes for a pickle
+        raise InputError(f"cannot read input '{name}' from '{file}'", why=why, hint="write it with numpy.save") from None
     if not isinstance(array, np.ndarray):
         raise InputError(f"'{file}' holds several arrays, input '{name}' is one", hint="write it with numpy.save, not numpy.savez")
     return array

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, ShapeOption, TargetOption, shapes
+from weft.cli.writing import require_writable, write
 from weft.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -39,13 +40,15 @@ def inspect(
     Without --stage: the stages, and the kernels with their schedule rules and why other rules declined; where nodes are placed, also where each
     goes and why not elsewhere; of an archive what it holds. With --html the model is also run, for about a second, and its kernels are timed.
     """
-    from weft.cli.opening import is_archive
+    from weft.cli.opening import is_archive, not_of_archives
 
     if html_file is not None and (stage, kernel, region) != (None, None, None):
         raise InputError("--html shows every stage, kernel and region", hint="leave out --stage, --kernel and --region")
+    require_writable("--html", html_file)
     if is_archive(model):
         if html_file is not None:
             raise InputError(f"{model} is compiled already, without what led there", hint="give the model that it was compiled from")
+        not_of_archives(model, **{"--target": target, "--frontend": frontend, "--input-shape": input_shape, "--kernel": kernel, "--region": region})
         _inspect_archive(model, stage)
         return
     from weft.cli.terminal import Progress
@@ -68,7 +71,6 @@ def inspect(
             inspection = inspect_graph(graph, resolved[0], stage, kernel, progress.on_stage)
             require_kernel([inspection], kernel)
     if html_file is not None:
-        from weft.cli.bench import write
         from weft.cli.inspect_report import collect, measure, page
 
         regions = placed.regions if mixed(resolved) else {"": inspection}

@@ -15,15 +15,22 @@ SUFFIX = ".weft"
 
 
 def is_archive(path: str) -> bool:
-    """Whether a file is a saved executable, by its name or its first bytes. Several model formats are zips too: theirs hold no manifest at the front."""
+    """Whether a file is there and a saved executable, by its name or its first bytes. Several model formats are zips: theirs hold no manifest at the front."""
     if path.endswith(SUFFIX):
-        return True
+        return Path(path).is_file()
     try:
         with Path(path).open("rb") as file:
             head = file.read(64)
     except OSError:
         return False
     return head[:4] == b"PK\3\4" and head[30:43] == b"manifest.json"
+
+
+def not_of_archives(model: str, **options: object) -> None:
+    """Raises InputError if one of the options, by name, is given: None is one that is not."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise InputError(f"{model} is compiled already, {given[0]} does not apply", hint="give the model that it was compiled from")
 
 
 def open_executable(
@@ -42,9 +49,7 @@ def open_executable(
     from weft.cli.terminal import Progress
 
     if is_archive(model):
-        given = [name for name, value in (("--target", target), ("--frontend", frontend), ("--input-shape", input_shapes), ("--strict", strict)) if value]
-        if given:
-            raise InputError(f"{model} is compiled already, {given[0]} does not apply", hint="give the model that it was compiled from")
+        not_of_archives(model, **{"--target": target, "--frontend": frontend, "--input-shape": input_shapes, "--strict": strict or None})
         from weft.runtime.executable import Executable
 
         return Executable.load(model), {}

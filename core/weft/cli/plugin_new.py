@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from weft.errors import PluginError, nearest
+from weft.runtime.files import obstacle_of_folder
 
 KINDS = ("target", "frontend", "operator")
 Kind = Literal["target", "frontend", "operator"]
@@ -127,4 +129,5 @@ def write(root: Path, files: dict[str, str]) -> None:
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise PluginError(f"'{root}' cannot be written", why=str(error)) from error
+        shutil.rmtree(root, ignore_errors=True)  # nothing was there before
+        raise PluginError(f"'{root}' cannot be written", why=obstacle_of_folder(root) or error.strerror or str(error), hint="give another --into") from error

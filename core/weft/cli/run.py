@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, StrictOption, TargetOption, named, shapes
+from weft.cli.writing import require_folder
 from weft.errors import InputError
+from weft.runtime.files import obstacle_of_folder, replacing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +36,7 @@ def run(
     from weft.cli.terminal import seconds as shown
 
     files, sizes = named("--input", inputs, "x=x.npy"), shapes(input_shape)
+    require_folder("--output-dir", output_dir)
     started = time.perf_counter()
     executable, stages = open_executable(model, target, frontend=frontend, strict=strict)
     opened = time.perf_counter() - started
@@ -76,8 +79,9 @@ def write_arrays(arrays: Mapping[str, np.ndarray[Any, Any]], folder: Path) -> di
             base = re.sub(r"[^\w.\-]", "_", name).lstrip(".") or "output"
             taken = {p.name for p in written.values()}
             file = next(f for f in (f"{base}{'' if k == 0 else f'_{k}'}.npy" for k in range(len(arrays) + 1)) if f not in taken)
-            np.save(folder / file, array)
+            with replacing(folder / file) as sink:
+                np.save(sink, array)
             written[name] = folder / file
     except OSError as error:
-        raise InputError(f"cannot write outputs to '{folder}'", why=str(error), hint="give another --output-dir") from None
+        raise InputError(f"cannot write outputs to '{folder}'", why=obstacle_of_folder(folder) or error.strerror or str(error), hint="give another --output-dir") from None
     return written

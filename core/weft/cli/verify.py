@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, TargetOption, named, shapes
+from weft.cli.writing import require_writable, write
 from weft.errors import InputError, TargetError, nearest
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ def verify(
     Runs the model on a target and beside it, and compares every output. Where they differ: is it how the model was read, which graph pass, which node, and
     of its kernel which stage? Each is judged on the inputs that it got, so an error that is handed on is blamed where it begins. Ends with 1 on a mismatch.
     """
-    from weft.cli.bench import write
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import is_archive, open_executable
     from weft.cli.terminal import Progress
@@ -48,6 +48,7 @@ def verify(
     from weft.testing.verify.verify import Compiled, Verifier
 
     files, sizes = named("--input", inputs, "x=x.npy"), shapes(input_shape)
+    require_writable("--json", json_file)
     if is_archive(model):
         raise InputError(f"{model} is compiled already, nothing says what it should compute", hint="give the model that it was compiled from")
     text = target or "llvm"

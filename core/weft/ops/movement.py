@@ -420,6 +420,16 @@ class Pad(Movement):
             out = np.pad(x, grow, mode=self.mode)
         return out[tuple(slice(max(-lo, 0), n - max(-hi, 0)) for n, (lo, hi) in zip(out.shape, pads))]
 
+    def repeated(self, k: Expr, n: Dim) -> Expr:
+        """Which of `n` elements stands at `k` of an axis that goes on in both directions."""
+        if self.mode == "edge":
+            return e.minimum(e.maximum(k, 0), as_dim(n - 1))
+        if self.mode == "wrap":
+            return k % n
+        period = dim_max(as_dim(n * 2 - 2), 1)
+        k = k % period
+        return select(k < n, k, e.wrap(period, dt.int64) - k)
+
     @algorithm("tensors")
     def direct(self, x: Tensor, value: Tensor | None = None) -> Tensor:
         pairs = self.pairs(x.rank)
@@ -438,15 +448,10 @@ class Pad(Movement):
             at: list[Expr] = []
             for i, n, (lo, hi) in zip(index, x.shape, pairs):
                 k = i - lo
-                if not (isinstance(lo, int) and isinstance(hi, int) and lo <= 0 and hi <= 0):
-                    if self.mode == "edge":
-                        k = e.minimum(e.maximum(k, 0), as_dim(n - 1))
-                    elif self.mode == "wrap":
-                        k = k % n
-                    else:
-                        period = dim_max(as_dim(n * 2 - 2), 1)
-                        k = k % period
-                        k = select(k < n, k, e.wrap(period, dt.int64) - k)
+                tests = [] if isinstance(lo, int) and lo <= 0 else [k >= 0]
+                tests += [] if isinstance(hi, int) and hi <= 0 else [k < n]
+                if tests:  # loops are cut there: what is copied as it lies needs no more than that
+                    k = select(all_of(tests), k, self.repeated(k, n))
                 at.append(k)
             return x[tuple(at)]
 

@@ -11,13 +11,11 @@ once (0.15 s for 400 MB on two threads), and the hash in the manifest is that of
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
 import mmap
 import os
-import secrets
 import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,6 +29,7 @@ import numpy as np
 from weft import settings
 from weft.dtypes import dtype
 from weft.errors import ArchiveError, ExecutionError
+from weft.runtime.files import obstacle, replacing
 from weft.runtime.plan import ConstantInfo, Manifest, SectionInfo
 from weft.runtime.threads import available_threads
 
@@ -164,30 +163,17 @@ def _read_weights(data: memoryview, infos: tuple[ConstantInfo, ...], where: str)
 
 
 def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: Mapping[str, np.ndarray[Any, Any]], durable: bool = True) -> None:
-    """Writes the archive to a temporary file beside `path`, then puts it in place; `durable`: not before it is on the disk."""
+    """Writes the archive, whole or not at all; `durable`: it is on the disk then."""
     manifest = manifest.with_(weights=SectionInfo(*hash_pieces(_weights(constants))) if constants else None)
-    temporary = None
     try:
-        candidate = path.parent / f".{path.name[:100]}.{secrets.token_hex(8)}.tmp"
-        with open(candidate, "x+b") as file:  # with the permissions of any new file; tempfile's would be the owner's alone
-            temporary = candidate
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-                _add(archive, file, MANIFEST, iter([manifest.to_json()]))
-                for name in manifest.sections:
-                    _add(archive, file, CODE + name, iter([code[name]]))
-                if constants:
-                    _add(archive, file, WEIGHTS, _weights(constants))
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.replace(candidate, path)
-        temporary = None
+        with replacing(path, durable) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            _add(archive, file, MANIFEST, iter([manifest.to_json()]))
+            for name in manifest.sections:
+                _add(archive, file, CODE + name, iter([code[name]]))
+            if constants:
+                _add(archive, file, WEIGHTS, _weights(constants))
     except OSError as error:
-        raise ExecutionError(f"cannot write {path}", why=error.strerror or str(error)) from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        raise ExecutionError(f"cannot write {path}", why=obstacle(path) or error.strerror or str(error)) from error
 
 
 def _add(archive: zipfile.ZipFile, file: BinaryIO, name: str, pieces: Iterator[memoryview | bytes]) -> None:

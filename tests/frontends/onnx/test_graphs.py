@@ -91,7 +91,7 @@ def test_everything_unsupported_at_once() -> None:
     ]
     with pytest.raises(UnsupportedError) as caught:
         load(nodes, [info("x", [2]), info("z", ["n", 1])], ["c", "s"], domains=[helper.make_opsetid("com.example", 1)])
-    assert "3 thing(s)" in caught.value.what
+    assert "uses 3 things" in caught.value.what and "(FunctionProto) can define an operator" in str(caught.value.hint)
     assert caught.value.where == (
         "operator com.example.Enigma of operator set 1: 'all'\n"
         "operator com.example.Mystery of operator set 1: 'own'\n"

@@ -262,7 +262,9 @@ class Importer:
         for what, names in sorted(self.unsupported.items()):
             shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
             lines.append(f"{what}: {shown}")
-        return UnsupportedError(f"the model uses {len(lines)} thing(s) that the ONNX frontend does not support", where="\n".join(lines))
+        what = "one thing" if len(lines) == 1 else f"{len(lines)} things"
+        hint = "export it without; a function of the model (FunctionProto) can define an operator by others"
+        return UnsupportedError(f"the model uses {what} that the ONNX frontend does not support", where="\n".join(lines), hint=hint)
 
     # -- nodes
     def nodes(

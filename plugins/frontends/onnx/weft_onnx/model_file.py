@@ -54,6 +54,8 @@ def read_model(source: Any) -> Model:
 
 
 def _parsed(data: memoryview, what: str, folder: Path | None) -> Model:
+    if not data.nbytes:
+        raise FrontendError(f"{what} is not an ONNX model", why="it is empty", hint="was it cut short? save or copy it again")
     mapped: dict[str, memoryview] = {}
     try:
         proto = onnx.ModelProto.FromString(_without_weights(data, mapped))

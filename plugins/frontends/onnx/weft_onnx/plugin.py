@@ -55,6 +55,8 @@ def load(source: Any, options: OnnxOptions) -> Graph:
 
 def files(path: Path, options: OnnxOptions) -> list[Path]:
     """The files that hold a model's external data, as far as the model can be read."""
+    if not path.stat().st_size:
+        return []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data.find(b"location") < 0:
             return []
