@@ -597,6 +597,15 @@ class Arithmetic:
         if self.x86 and signed and to.bits >= 32:
             raw = self.op(f"fptosi {s} {v.text} to {t}", to, v)
             return self.op(f"freeze {t} {raw.text}", to, raw)
+        if self.x86 and to.bits < 32 and v.dtype.scalar == dt.float32 and v.dtype.lanes > 1:
+            # The intrinsic goes element by element; clamped, by way of int32, it does not.
+            low, high = (-(1 << to.bits - 1), (1 << to.bits - 1) - 1) if signed else (0, (1 << to.bits) - 1)
+            least, most = self.const(float(low), v.dtype), self.const(float(high), v.dtype)
+            if not v.never_nan:
+                v = self.select(self.compare("==", v, v), v, self.zero(v.dtype))
+            v = self.select(self.compare("<", v, least), least, v)
+            v = self.select(self.compare("<", most, v), most, v)
+            return self.cast(self._to_integer(v, dt.int32.with_lanes(v.dtype.lanes)), to)
         name = f"llvm.fpto{'s' if signed else 'u'}i.sat.{self.llvm_suffix(to)}.{self.llvm_suffix(v.dtype)}"
         return Value(self.intrinsic(t, name, (s, v.text)), to, v.impure)
 
