@@ -12,6 +12,9 @@ from weft.errors import ExecutionError, WeftError
 from weft.runtime.arrays import Array
 from weft.runtime.plan import SEQUENCE
 
+FEW = 3
+"""From so many trips on it pays to get ready for many (measured: 15 µs a trip, 50 µs once)."""
+
 Run = Callable[[Sequence[Any]], "list[Any]"]
 
 
@@ -147,7 +150,7 @@ def repeat(step: Course, values: Sequence[Any], body: Run, empty: Sequence[tuple
         for collected, value in zip(found, results[step.carried :]):
             collected.parts.append(value)
         k += 1
-        if many is not None and going and (trips is None or k + 1 < trips) and all(a.shape == b.shape for a, b in zip(before, carried)):
+        if many is not None and going and (trips is None or trips - k >= FEW) and all(a.shape == b.shape for a, b in zip(before, carried)):
             k, carried, going = many(k, trips, given, items, captured, found)
             many = None
     return [*carried, *(c.result(axis, back, e) for c, axis, back, e in zip(found, step.result_axes, step.result_backward, empty))]

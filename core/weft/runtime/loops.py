@@ -21,7 +21,7 @@ from weft.runtime.native import NativeSegment
 
 _EXACT_BYTES = 1 << 20
 _FIRST_ROWS = 64
-_SLICE_TRIPS = 256
+_SLICE_TRIPS = 16
 _SLICE_SECONDS = 0.02
 _REPEAT = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 5)
 
