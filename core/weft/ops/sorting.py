@@ -22,6 +22,8 @@ from weft.ops.shapes import axis_of, dim_min, expect_kind, expect_rank, operands
 from weft.tensor.language import Dim
 
 ZERO, ONE = const(0, dt.int64), const(1, dt.int64)
+RUN = 8
+"""Elements that are sorted by insertion before runs are merged."""
 
 
 def local(name: str, count: int = 1, dtype: dt.DType = dt.int64) -> Buffer:
@@ -38,30 +40,97 @@ def before(a: Expr, b: Expr, descending: bool) -> Expr:
 
 
 def merge_sort(key: Callable[[Expr], Expr], n: Expr, order: Buffer, spare: Buffer, line: Sequence[Expr], descending: bool) -> Stmt:
-    """Sorts the indices in order[*line, 0 … n - 1] by `key`, stably, bottom-up; `spare` is of the same shape."""
-    width, at = local("width"), local("at", 2)
+    """Sorts the indices in order[*line, 0 … n - 1] by `key`, stably: short runs by insertion, then merged, bottom-up; `spare` is of the same shape."""
+    width, at, hole = local("width"), local("at", 4), local("hole")
     w, m, k, lo, mid, hi = (Var(f"sort_{name}", dt.int64) for name in ("width", "run", "step", "low", "middle", "high"))
-    i, j, left, right = (Var(f"sort_{name}", dt.int64) for name in ("i", "j", "left", "right"))
 
     def slot(b: Buffer, index: Expr) -> Expr:
         return b[(*line, index)]
 
-    take_left = e.and_(i < mid, e.or_(hi <= j, e.not_(before(key(right), key(left), descending))))
-    chosen = Var("sort_take", dt.bool_)
-    one = Let(
-        i, at[0], Let(j, at[1], Let(left, slot(order, e.minimum(i, n - 1)), Let(right, slot(order, e.minimum(j, n - 1)), Let(chosen, take_left, seq(
-            Store(spare, (*line, lo + k), select(chosen, left, right)),
-            If(chosen, Store(at, (ZERO,), i + 1), Store(at, (ONE,), j + 1)),
-        ))))),
-    )  # fmt: skip
+    def step_from(end: str, base: int, to: Expr, by: int) -> Stmt:
+        """One element from the two runs' ends at[base] and at[base + 1] to spare[to]."""
+        i, j, left, right = (Var(f"sort_{end}_{name}", dt.int64) for name in ("i", "j", "left", "right"))
+        last = e.not_(before(key(right), key(left), descending))  # the right one comes last, also of equals
+        here, there = (i < mid, hi <= j) if by > 0 else (j < mid, lo <= i)
+        chosen = Var(f"sort_{end}_take", dt.bool_)
+        take_left = e.and_(here, e.or_(there, last)) if by > 0 else e.and_(there, e.or_(here, e.not_(last)))
+        moved = cast_to(chosen, dt.int64) * by
+        inside: Callable[[Expr], Expr] = lambda x: e.maximum(e.minimum(x, n - 1), 0)
+        store = seq(
+            Store(spare, (*line, to), select(chosen, left, right)),
+            Store(at, (const(base, dt.int64),), i + moved), Store(at, (const(base + 1, dt.int64),), j + by - moved),
+        )  # fmt: skip
+        return Let(i, at[base], Let(j, at[base + 1], Let(left, slot(order, inside(i)), Let(right, slot(order, inside(j)), Let(chosen, take_left, store)))))
+
+    # From both ends at once: two chains of dependent loads.
+    both = seq(step_from("front", 0, lo + k, 1), step_from("back", 2, hi - 1 - k, -1))
+    starts = [Store(at, (const(q, dt.int64),), start) for q, start in enumerate((lo, mid, mid - 1, hi - 1))]
     run = Let(lo, m * w * 2, Let(mid, e.minimum(lo + w, n), Let(hi, e.minimum(lo + w * 2, n), seq(
-        Store(at, (ZERO,), lo), Store(at, (ONE,), mid), For(k, hi - lo, one)
+        *starts, For(k, (hi - lo + 1) // 2, both)
     ))))  # fmt: skip
     back = Var("sort_back", dt.int64)
+    r, q, first, moved = (Var(f"sort_{name}", dt.int64) for name in ("short", "next", "first", "moved"))
+    above = slot(order, e.maximum(hole[0] - 1, 0))
+    shift = seq(Store(order, (*line, hole[0]), above), Store(hole, (ZERO,), hole[0] - 1))
+    insert = Let(moved, slot(order, first + q + 1), seq(
+        Store(hole, (ZERO,), first + q + 1),
+        While(e.and_(first < hole[0], before(key(moved), key(above), descending)), shift),
+        Store(order, (*line, hole[0]), moved),
+    ))  # fmt: skip
+    short = For(r, (n + RUN - 1) // RUN, Let(first, r * RUN, For(q, e.minimum(n - first, RUN) - 1, insert)))
     step = Let(w, width[0], seq(
         For(m, (n + w * 2 - 1) // (w * 2), run), For(back, n, Store(order, (*line, back), slot(spare, back))), Store(width, (ZERO,), w * 2)
     ))  # fmt: skip
-    return Allocate(width, Allocate(at, seq(Store(width, (ZERO,), ONE), While(width[0] < n, step))))
+    merges = Allocate(width, Allocate(at, seq(Store(width, (ZERO,), const(RUN, dt.int64)), While(width[0] < n, step))))
+    return seq(Allocate(hole, short), merges)
+
+
+@dataclass(frozen=True)
+class Heap:
+    """A binary heap of pairs (value, id) in the first places of two buffers: values[at(i)], ids[at(i)].
+
+    A pair comes before another as its value does, of equal values the lesser id; on top is the first of all, or the last if `last_on_top`.
+    """
+
+    values: Buffer
+    ids: Buffer
+    at: Callable[[Expr], tuple[Expr, ...]]
+    descending: bool
+    last_on_top: bool
+
+    def above(self, a: tuple[Expr, Expr], b: tuple[Expr, Expr]) -> Expr:
+        """Whether pair a stands above pair b."""
+        first, second = (b, a) if self.last_on_top else (a, b)
+        tied = e.not_(before(second[0], first[0], self.descending))
+        return e.or_(before(first[0], second[0], self.descending), e.and_(tied, first[1] < second[1]))
+
+    def pair(self, place: Expr) -> tuple[Expr, Expr]:
+        return self.values[self.at(place)], self.ids[self.at(place)]
+
+    def put(self, place: Expr, pair: tuple[Expr, Expr]) -> Stmt:
+        return seq(Store(self.values, self.at(place), pair[0]), Store(self.ids, self.at(place), pair[1]))
+
+    def sift(self, place: Expr, count: Expr, pair: tuple[Expr, Expr], name: str) -> Stmt:
+        """Puts a pair into `place`, or below it and what stood there above: the heap of `count` pairs holds if it held below `place`."""
+        hole, child = local(f"{name}_hole"), local(f"{name}_child")
+        value, key = Var(f"{name}_value", pair[0].dtype), Var(f"{name}_id", dt.int64)
+        left, right, upper = (Var(f"{name}_{part}", dt.int64) for part in ("left", "right", "upper"))
+        upward = seq(self.put(hole[0], self.pair(upper)), Store(hole, (ZERO,), upper), Store(child, (ZERO,), upper * 2 + 1))
+        step = Let(left, child[0], Let(right, e.minimum(left + 1, count - 1), Let(
+            upper, select(self.above(self.pair(right), self.pair(left)), right, left),
+            If(self.above(self.pair(upper), (value, key)), upward, Store(child, (ZERO,), count)),
+        )))  # fmt: skip
+        walk = seq(Store(hole, (ZERO,), place), Store(child, (ZERO,), place * 2 + 1), While(child[0] < count, step), self.put(hole[0], (value, key)))
+        return Let(value, pair[0], Let(key, pair[1], Allocate(hole, Allocate(child, walk))))
+
+    def build(self, count: Expr, name: str) -> Stmt:
+        """Makes a heap of the first `count` pairs."""
+        k, place = Var(f"{name}_k", dt.int64), Var(f"{name}_place", dt.int64)
+        return For(k, count // 2, Let(place, count // 2 - 1 - k, self.sift(place, count, self.pair(place), name)))
+
+    def pop(self, last: Expr, name: str) -> Stmt:
+        """Takes the top away from a heap of last + 1 pairs: `last` pairs are left."""
+        return self.sift(ZERO, last, self.pair(last), name)
 
 
 def sort_program(x: Buffer, axis: int, descending: bool, then: Callable[[Buffer, tuple[Expr, ...]], Stmt]) -> Stmt:
@@ -121,6 +190,7 @@ class Argsort(Operator):
         for descending in (False, True):
             yield Sample(cls(-1, descending), (integers((2, 7), "int32", 0, 4),), f"ties_{descending}")
             yield Sample(cls(0, descending), (floats((5, 2)),), f"float32_{descending}")
+            yield Sample(cls(-1, descending), (integers((2, 43), "int32", 0, 20),), f"runs_{descending}")
             yield Sample(cls(0, descending), (np.array([1, np.nan, -1, np.inf, np.nan], np.float32),), f"nan_{descending}")
 
 
@@ -151,21 +221,37 @@ class TopK(Operator):
         return np.take_along_axis(x, order, self.axis), order.astype(np.int64)
 
     @algorithm("program")
-    def merge(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
+    def heap(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
+        """The best so far are a heap with the worst of them on top: few elements pass it, the others cost a comparison."""
         (x,), (values, indices) = inputs, outputs
         axis = axis_of(self.axis, len(x.shape))
-        r, place = Var("r", dt.int64), Var("place", dt.int64)
+        n, k = x.shape[axis], wrap(self.k, dt.int64)
+        f, i, r, last, place = (Var(name, dt.int64) for name in ("first", "i", "r", "last", "place"))
+        value, worst = Var("value", x.dtype), Var("worst", x.dtype)
 
-        def then(order: Buffer, line: tuple[Expr, ...]) -> Stmt:
-            at: Callable[..., Any] = lambda i: (*line[:axis], i, *line[axis:])
-            return For(r, wrap(self.k, dt.int64), Let(place, order[(*line, r)], seq(Store(values, at(r), x[at(place)]), Store(indices, at(r), place))))
+        def body(line: tuple[Var, ...]) -> Stmt:
+            at: Callable[[Expr], tuple[Expr, ...]] = lambda index: (*line[:axis], index, *line[axis:])
+            best = Heap(values, indices, at, self.largest, last_on_top=True)
+            fill = For(f, k, best.put(f, (x[at(f)], f)))
+            # One comparison, which a NaN fails, keeps most elements out.
+            out = (value <= worst) if self.largest else (worst <= value)
+            enter = If(before(value, worst, self.largest), best.sift(ZERO, k, (value, place), "enter"))
+            scan = For(i, n - k, Let(place, k + i, Let(value, x[at(place)], Let(worst, values[at(ZERO)], If(e.not_(out), enter)))))
+            top = tuple(Var(name, d) for name, d in (("top_value", x.dtype), ("top_id", dt.int64)))
+            unload = Let(top[0], values[at(ZERO)], Let(top[1], indices[at(ZERO)], seq(best.pop(last, "pop"), best.put(last, (top[0], top[1])))))
+            order = For(r, k - 1, Let(last, k - 1 - r, unload))
+            return If(k > 0, seq(fill, best.build(k, "build"), scan, order))
 
-        return sort_program(x, axis, self.largest, then)
+        outer = [d for q, d in enumerate(x.shape) if q != axis]
+        return nest("line", outer, body, parallel=1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         yield Sample(cls(3), (integers((2, 7), "int64", 0, 4),), "ties")
         yield Sample(cls(2, 0, False), (floats((5, 3)),), "least")
+        for largest in (True, False):
+            yield Sample(cls(7, largest=largest), (integers((2, 40), "float32", 0, 9),), f"heap_{largest}")
+            yield Sample(cls(4, largest=largest), (np.array([1, np.nan, -1, np.inf, np.nan, np.nan, -2], np.float32),), f"nan_{largest}")
         yield Sample(cls(1, 1), (floats((2, 4, 2), "float16"),), "middle")
         yield Sample(cls(0), (integers((3,), "uint8", 0, 9),), "none")
 
@@ -313,39 +399,53 @@ class NonMaxSuppression(Operator):
 
     @algorithm("program")
     def greedy(self, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Stmt:
+        """The boxes whose score counts are a heap; its top is taken, or overlaps one taken before, until there are enough."""
         boxes, scores, overlap, threshold = (*inputs, None)[:4]
         assert boxes is not None and scores is not None and overlap is not None
         chosen, number = outputs
-        n = boxes.shape[1]
-        order, spare = buffer("order", (n,), dt.int64), buffer("spare", (n,), dt.int64)
-        kept, clash = local("kept"), buffer("clash", (1,), dt.bool_, "local")
-        b, c, s, z, r, k, box, other, t = (Var(name, dt.int64) for name in ("b", "c", "s", "z", "r", "q", "box", "other", "t"))
+        n, f = boxes.shape[1], dt.float32
+        heap = Heap(buffer("best", (n,), scores.dtype), buffer("order", (n,), dt.int64), lambda i: (i,), descending=True, last_on_top=False)
+        # Low x, low y, high x, high y and area of every box, and of those taken.
+        shapes, taken = buffer("shapes", (n, 5), f), buffer("taken", (n, 5), f)
+        kept, left, k, clash = local("kept"), local("left"), local("k"), buffer("clash", (1,), dt.bool_, "local")
+        b, c, s, z, m, box, t, row = (Var(name, dt.int64) for name in ("b", "c", "s", "z", "m", "box", "t", "row"))
         one: Callable[..., Any] = lambda x: x[tuple(ZERO for _ in x.shape)]
-        f = dt.float32
-        p, q = (self.corners(lambda d, index=index: cast_to(boxes[b, index, d], f), e.minimum, e.maximum) for index in (box, other))  # type: ignore[misc]
+        parts = self.corners(lambda d: cast_to(boxes[b, m, d], f), e.minimum, e.maximum)
+        measure = For(m, n, seq(
+            *(Store(shapes, (m, const(q, dt.int64)), part) for q, part in enumerate(parts)),
+            Store(shapes, (m, const(4, dt.int64)), (shapes[m, 2] - shapes[m, 0]) * (shapes[m, 3] - shapes[m, 1])),
+        ))  # fmt: skip
+        p, q = ([rows[index, d] for d in range(5)] for rows, index in ((shapes, box), (taken, k[0])))
         width, height = e.minimum(p[2], q[2]) - e.maximum(p[0], q[0]), e.minimum(p[3], q[3]) - e.maximum(p[1], q[1])
-        areas = [(x[2] - x[0]) * (x[3] - x[1]) for x in (p, q)]
-        union = areas[0] + areas[1] - width * height
-        clashes = e.all_of([width > 0, height > 0, areas[0] > 0, areas[1] > 0, union > 0, width * height / union > cast_to(one(overlap), f)])
-        check = For(k, kept[0], Let(other, chosen[number[0] - kept[0] + k, 2], If(clashes, Store(clash, (ZERO,), const(True)))))
-        row = number[0]
-        take = seq(Store(chosen, (row, ZERO), b), Store(chosen, (row, ONE), c), Store(chosen, (row, const(2, dt.int64)), box),
-                   Store(number, (ZERO,), row + 1), Store(kept, (ZERO,), kept[0] + 1))  # fmt: skip
-        wanted = kept[0] < wrap(self.limit, dt.int64)
-        if threshold is not None:
-            wanted = e.and_(wanted, scores[b, c, box] > one(threshold))
-        each = For(r, n, Let(box, order[r], If(wanted, seq(Store(clash, (ZERO,), const(False)), check, If(e.not_(clash[0]), take)))))
-        sort = seq(For(s, n, Store(order, (s,), s)), merge_sort(lambda i: scores[b, c, i], n, order, spare, (), True))
-        per_class = seq(sort, Allocate(kept, Allocate(clash, seq(Store(kept, (ZERO,), ZERO), each))))
+        union = p[4] + q[4] - width * height
+        large = e.all_of([p[4] > 0, q[4] > 0, union > 0, width * height / union > cast_to(one(overlap), f)])
+        meets = If(width > 0, If(height > 0, If(large, Store(clash, (ZERO,), const(True)))))
+        check = seq(meets, Store(k, (ZERO,), k[0] + 1))
+        copy = [Store(taken, (kept[0], const(d, dt.int64)), part) for d, part in enumerate(p)]
+        add = Let(row, number[0], seq(*copy, Store(chosen, (row, ZERO), b), Store(chosen, (row, ONE), c), Store(chosen, (row, const(2, dt.int64)), box),
+                   Store(number, (ZERO,), row + 1), Store(kept, (ZERO,), kept[0] + 1)))  # fmt: skip
+        compare = seq(Store(clash, (ZERO,), const(False)), Store(k, (ZERO,), ZERO), While(e.and_(k[0] < kept[0], e.not_(clash[0])), check))
+        take = seq(compare, If(e.not_(clash[0]), add), Store(left, (ZERO,), left[0] - 1), heap.pop(left[0], "pop"))
+        more = e.and_(left[0] > 0, kept[0] < wrap(self.limit, dt.int64))
+        # Put there anyway, and counted if it counts: no branch to guess.
+        counts = const(True) if threshold is None else scores[b, c, s] > one(threshold)
+        enter = seq(heap.put(left[0], (scores[b, c, s], s)), Store(left, (ZERO,), left[0] + cast_to(counts, dt.int64)))
+        per_class = seq(
+            Store(left, (ZERO,), ZERO), Store(kept, (ZERO,), ZERO), For(s, n, enter), heap.build(left[0], "build"), While(more, Let(box, heap.ids[0], take))
+        )
         clear = For(z, chosen.shape[0], For(t, const(3, dt.int64), Store(chosen, (z, t), ZERO)))
-        loops = For(b, scores.shape[0], For(c, scores.shape[1], per_class))
-        return seq(clear, Store(number, (ZERO,), ZERO), Allocate(order, Allocate(spare, loops)))
+        loops: Stmt = For(b, scores.shape[0], seq(measure, For(c, scores.shape[1], per_class)))
+        for own in (heap.values, heap.ids, shapes, taken, kept, left, k, clash):
+            loops = Allocate(own, loops)
+        return seq(clear, Store(number, (ZERO,), ZERO), loops)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         corner = floats((2, 6, 4), lo=0, hi=1)
         scores = floats((2, 2, 6), lo=0, hi=1)
         yield Sample(cls(3), (corner, scores, np.array([0.3], np.float32), np.array([0.2], np.float32)), "corners")
+        many = floats((1, 25, 4), lo=0, hi=1)
+        yield Sample(cls(8), (many, integers((1, 2, 25), "float32", 0, 9), np.array([0.2], np.float32), np.array([1], np.float32)), "ties")
         yield Sample(cls(9, True), (corner, scores, np.array([0.1], np.float32)), "centres")
         yield Sample(cls(0), (corner, scores, np.array([0.1], np.float32), None), "none")
 
