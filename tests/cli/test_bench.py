@@ -58,8 +58,8 @@ def test_engines_that_are_not_there(weft: Weft, recipe: Path, against: str, mess
 
 def test_a_report_that_cannot_be_written(weft: Weft, archive: Path, tmp_path: Path) -> None:
     result = weft("bench", archive, "--rounds", 1, "--json", tmp_path / "no" / "b.json")
-    assert result.code == 1
-    assert result.err.startswith(f"InputError: cannot write '{tmp_path / 'no' / 'b.json'}'\n  why: ")
+    wanted = f"InputError: cannot write '{tmp_path / 'no' / 'b.json'}'\n  why: there is no folder '{tmp_path / 'no'}'\n  hint: give another --json\n"
+    assert (result.code, result.out, result.err) == (1, "", wanted), "said before anything is measured"
 
 
 def test_turns_go_round_and_every_round_starts_with_another() -> None:

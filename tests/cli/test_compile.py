@@ -50,7 +50,7 @@ def test_an_archive_is_not_compiled_again(weft: Weft, archive: Path) -> None:
 def test_a_place_that_cannot_be_written(weft: Weft, recipe: Path) -> None:
     result = weft("compile", recipe, "-o", recipe / "out.weft")
     assert result.code == 1
-    assert result.err.startswith(f"ExecutionError: cannot write {recipe / 'out.weft'}\n  why: ")
+    assert result.err == f"InputError: cannot write '{recipe / 'out.weft'}'\n  why: '{recipe}' is no folder\n  hint: give another --output\n"
 
 
 def test_the_output_is_asked_for(weft: Weft, recipe: Path) -> None:

@@ -59,7 +59,7 @@ def test_no_file(weft: Weft) -> None:
 
 
 def test_a_missing_archive(weft: Weft) -> None:
-    assert error(weft, "run", "nowhere.weft").startswith("ArchiveError: cannot open nowhere.weft\n  why: No such file")
+    assert error(weft, "run", "nowhere.weft").startswith("FrontendError: no file 'nowhere.weft'\n  hint: ")
 
 
 def test_a_broken_archive(weft: Weft, archive: Path) -> None:
@@ -122,7 +122,9 @@ def test_shapes_that_do_not_parse_or_fit(weft: Weft, archive: Path) -> None:
 
 def test_outputs_that_cannot_be_written(weft: Weft, archive: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert error(weft, "run", archive, "-d", tmp_path / "file").startswith(f"InputError: cannot write outputs to '{tmp_path / 'file'}'\n  why: ")
+    wanted = f"InputError: cannot write '{tmp_path / 'file'}'\n  why: '{tmp_path / 'file'}' is no folder\n  hint: give another --output-dir\n"
+    result = weft("run", archive, "-d", tmp_path / "file")
+    assert (result.code, result.out, result.err) == (1, "", wanted), "said before the model runs"
 
 
 def test_an_unknown_frontend(weft: Weft, recipe: Path) -> None:

@@ -309,8 +309,10 @@ def test_weights_are_hashed_in_pieces(tmp_path: Path) -> None:
 
 
 def test_saving_is_atomic(saved: Path, tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError, match=r"cannot write .*missing.*\n  why: "):
+    with pytest.raises(ExecutionError, match=r"cannot write .*missing.*\n  why: there is no folder '.*missing'$"):
         affine().save(tmp_path / "missing" / "x.weft")
+    with pytest.raises(ExecutionError, match="cannot write /dev/null\n  why: '/dev/null' is no file"):
+        affine().save("/dev/null")
     exe = Executable.load(saved)
     target = tmp_path / "model.weft"
     exe.save(target)

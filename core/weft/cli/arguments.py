@@ -20,7 +20,8 @@ def _named(target: str | None) -> str | None:
 
 
 TargetOption = Annotated[
-    str | None, typer.Option("--target", "-t", callback=_named, help='What to compile for, e.g. "llvm -mcpu=znver4 -threads=2"; or several, best first [default: llvm].')
+    str | None,
+    typer.Option("--target", "-t", callback=_named, help='What to compile for, e.g. "llvm -mcpu=znver4 -threads=2"; or several, best first [default: llvm].'),
 ]
 ShapeOption = Annotated[list[str] | None, typer.Option("--input-shape", metavar="NAME=1,3,224,224", help="The sizes of an input; may be repeated.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Of several targets, fail where the first does not take everything.")]

@@ -83,5 +83,7 @@ def write_arrays(arrays: Mapping[str, np.ndarray[Any, Any]], folder: Path) -> di
                 np.save(sink, array)
             written[name] = folder / file
     except OSError as error:
-        raise InputError(f"cannot write outputs to '{folder}'", why=obstacle_of_folder(folder) or error.strerror or str(error), hint="give another --output-dir") from None
+        raise InputError(
+            f"cannot write outputs to '{folder}'", why=obstacle_of_folder(folder) or error.strerror or str(error), hint="give another --output-dir"
+        ) from None
     return written

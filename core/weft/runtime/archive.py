@@ -164,6 +164,9 @@ def _read_weights(data: memoryview, infos: tuple[ConstantInfo, ...], where: str)
 
 def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: Mapping[str, np.ndarray[Any, Any]], durable: bool = True) -> None:
     """Writes the archive, whole or not at all; `durable`: it is on the disk then."""
+    why = obstacle(path) or (f"'{path}' is no file, and an archive is written with leaps" if path.exists() and not path.is_file() else None)
+    if why is not None:
+        raise ExecutionError(f"cannot write {path}", why=why)
     manifest = manifest.with_(weights=SectionInfo(*hash_pieces(_weights(constants))) if constants else None)
     try:
         with replacing(path, durable) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
@@ -173,7 +176,7 @@ def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: M
             if constants:
                 _add(archive, file, WEIGHTS, _weights(constants))
     except OSError as error:
-        raise ExecutionError(f"cannot write {path}", why=obstacle(path) or error.strerror or str(error)) from error
+        raise ExecutionError(f"cannot write {path}", why=error.strerror or str(error)) from error
 
 
 def _add(archive: zipfile.ZipFile, file: BinaryIO, name: str, pieces: Iterator[memoryview | bytes]) -> None:
