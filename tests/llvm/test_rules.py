@@ -15,8 +15,9 @@ from weft.errors import LoweringError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
 from weft.lower.lower import lower_group
-from weft.ops.arithmetic import Absolute, Cast
-from weft.ops.movement import Gather
+from weft.ops.activation import Gelu, Tanh
+from weft.ops.arithmetic import Absolute, Add, Cast
+from weft.ops.movement import Gather, Transpose
 from weft.ops.reduction import ReduceSum
 from weft.ops.window import MaxUnpool
 from weft.pipeline import resolve_target
@@ -55,6 +56,20 @@ def test_one_block_left_by_inlining_reduces_its_rows(length: Any) -> None:
     data = np.random.default_rng(0).normal(size=(3, length if isinstance(length, int) else 33)).astype(np.float32)
     (y,) = executable.run({"x": data}).values()
     np.testing.assert_allclose(y, np.abs(data).sum(1), rtol=1e-6)
+
+
+def test_a_long_formula_is_computed_by_vectors_though_its_operands_are_gathered() -> None:
+    """Its operand is read twice, and is one all the same; a second one costs less than the formula."""
+    builder = GraphBuilder()
+    turned = [builder.add(Transpose((1, 0)), builder.input(n, tensor_type("float32", (40, 48)))) for n in "xyz"]
+    builder.output(builder.add(Gelu(), turned[0]), "gelu")
+    builder.output(builder.add(Tanh(), builder.add(Add(), *turned[1:])), "tanh")
+    compilation, executable = compiled(builder.build())
+    steps = [step for k in compilation.kernels.values() for step in k.trace if step.do == "vectorize"]
+    assert len(steps) == len(compilation.kernels)
+    a, b = (np.random.default_rng(k).normal(size=(40, 48)).astype(np.float32) for k in range(2))
+    results = executable.run({"x": a, "y": a, "z": b})
+    np.testing.assert_allclose(results["tanh"], np.tanh(a + b).T, rtol=1e-5, atol=1e-6)
 
 
 def test_a_gathered_reduction_without_rows() -> None:

@@ -135,7 +135,7 @@ def parallelise(s: Schedule, loops: list[str], machine: Machine) -> None:
 
 
 def contiguous_loop(s: Schedule, name: str, loop: str) -> bool:
-    """Whether the block stores contiguously along `loop` and its loads are contiguous, constant, or few enough to gather."""
+    """Whether the block stores contiguously along `loop` and its loads are contiguous, constant, or gathered where that pays: one, or before a long formula."""
     block = s.block(name)
     bound = [k for k, b in enumerate(block.bindings) if loop in free_vars(b)]
     if not bound:
@@ -143,6 +143,6 @@ def contiguous_loop(s: Schedule, name: str, loop: str) -> bool:
     var = block.iters[bound[-1]].var.name
     store = access.target(block)
     if len(bound) == 1 and access.stride_of(store, var) == 1:
-        moves = [access.stride_of(x, var) for x in access.loads(block)]
-        return sum(m not in (0, 1) for m in moves) <= 1 or all(m in (0, 1) for m in moves)
+        gathered = [x for x in dict.fromkeys(access.loads(block)) if access.stride_of(x, var) not in (0, 1)]
+        return len(gathered) <= 1 or access.calls_formula(block)
     return False
