@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -67,11 +67,53 @@ class MixedCompilation:
             UnsupportedError: a node that no target takes, or that `strict` wants elsewhere; lists each with the reasons.
         """
         with without_collector():
-            plan = _Plan(self)
-            placed = self.place(graph)
-            for number, node in enumerate(placed.nodes):
-                plan.add(number, node)
-            return plan.build(placed)
+            outline = self.outline(graph)
+            plan = _Plan(outline)
+            plan.add_all()
+            return plan.build(outline.graph)
+
+    # -- what a plan is made of
+    def outline(self, graph: Graph) -> Outline:
+        """A verified graph as regions in order, and so all that its branches and loops run.
+
+        Raises:
+            UnsupportedError: a node that no target takes, or that is neither numeric nor a step.
+        """
+        return self._outline(self.place(graph), "", [])
+
+    def _outline(self, graph: Graph, prefix: str, plans: list[Outline]) -> Outline:
+        """`plans`: those of other branches and loops, by number; the new ones are added."""
+        bodies = {}
+        for number, node in enumerate(graph.nodes):
+            assert isinstance(node.op, Region)
+            if node.op.target == STEP:
+                bodies[number] = tuple(self._inside(body, f"{prefix}{len(plans)}.", plans) for body in _bodies(node.op.body.nodes[0]))
+        return Outline(self, graph, len(plans), prefix, bodies)
+
+    def _inside(self, body: Graph, prefix: str, plans: list[Outline]) -> Outline:
+        """What a branch or a loop runs, on the host. A body that is wholly numeric is one region, which has been through no pass yet.
+
+        Raises:
+            UnsupportedError: there is no target for the host.
+        """
+        host_ = self.targets[-1]
+        if not host_.native:
+            kinds = ", ".join(t.target.kind for t in self.targets)
+            raise UnsupportedError("control flow is done by the host, for which there is no target", hint=f'name one: "{kinds}, llvm"')
+        inner = MixedCompilation([host_], self.extra, self.on_stage, self.cache)
+        graph = copy_graph(body)
+        taken = {v.name for v in graph.values()}
+        graph.output_names = [unique_name(f"{v.name}_out", taken) for v in graph.outputs]
+        _own_results(graph)
+        if any(is_step(n) for n in graph.nodes):
+            regions = inner.place(graph)
+        else:
+            regions = Graph(graph.name, output_names=list(graph.output_names))
+            regions.inputs, regions.outputs = ([Value(v.name, v.type) for v in vs] for vs in (graph.inputs, graph.outputs))
+            names = frozenset[str]().union(*(n.names for n in graph.nodes))
+            regions.nodes.append(Node(Region(graph, target=host_.target.kind), regions.inputs, regions.outputs, names))
+        plans.append(inner._outline(regions, prefix, plans))
+        return plans[-1]
 
     # -- placement
     def place(self, graph: Graph) -> Graph:
@@ -157,6 +199,47 @@ class MixedCompilation:
         record = Compilation(self.targets[-1], on_stage=self.on_stage)
         with record.stage(name, subject):
             yield
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a plan is made of: regions in order, and by the number of one that is a branch or a loop what that runs.
+
+    `number` is the plan's, the model's own the last; `prefix` begins the names of its sections. `compilation.placement` is None if it is one numeric region.
+    """
+
+    compilation: MixedCompilation
+    graph: Graph
+    number: int
+    prefix: str
+    bodies: Mapping[int, tuple[Outline, ...]]
+
+    def section(self, number: int) -> str:
+        """The name of a region, which is that of its code."""
+        region = self.graph.nodes[number].op
+        assert isinstance(region, Region)
+        return f"{self.prefix}{region.target}{number}"
+
+    def all(self) -> list[Outline]:
+        """This one, then what it runs, in order."""
+        return [self, *(o for inside in self.bodies.values() for body in inside for o in body.all())]
+
+
+def _bodies(node: Node) -> tuple[Graph, ...]:
+    """What a step runs.
+
+    Raises:
+        UnsupportedError: it is none, and yet works on what no kernel works on.
+    """
+    op = node.op
+    if isinstance(op, If):
+        return op.then, op.orelse
+    if isinstance(op, Loop):
+        return (op.body,)
+    if isinstance(op, HostOperator):
+        return ()
+    names = f"{node}" + (f"  # {', '.join(sorted(node.names))}" if node.names else "")
+    raise UnsupportedError(f"{type(op).__name__} works on tensors of numbers, not on strings, sequences and optionals", where=names)
 
 
 def _wrong_offer(graph: Graph, offers: Offers) -> str | None:
@@ -249,9 +332,10 @@ def unique_name(stem: str, taken: set[str]) -> str:
 class _Plan:
     """The steps so far, and where values are."""
 
-    def __init__(self, compilation: MixedCompilation, around: _Plan | None = None) -> None:
-        self.compilation = compilation
-        self.by_kind = {t.target.kind: t for t in compilation.targets}
+    def __init__(self, outline: Outline, around: _Plan | None = None) -> None:
+        self.outline = outline
+        self.compilation = outline.compilation
+        self.by_kind = {t.target.kind: t for t in self.compilation.targets}
         self.steps: list[Step] = []
         self.there: dict[str, list[str]] = {}  # value → places, the first is where it was made
         # What plans of one executable share.
@@ -261,27 +345,32 @@ class _Plan:
         self.stored: dict[tuple[int, str], tuple[str, Any]] = around.stored if around else {}
         self.arenas: list[str] = around.arenas if around else []
         self.plans: list[Plan] = around.plans if around else []
-        self.prefix: str = f"{around.prefix}{len(around.plans)}." if around else ""  # of the names of sections, of each plan its own
 
-    def add(self, number: int, node: Node, whole: bool = False) -> None:
-        """The steps of a region; `whole`: it has been through no pass yet."""
+    def add_all(self) -> None:
+        """The steps of every region."""
+        for number, node in enumerate(self.outline.graph.nodes):
+            self.add(number, node)
+
+    def add(self, number: int, node: Node) -> None:
+        """The steps of a region."""
         region = node.op
         assert isinstance(region, Region)
         if region.target == STEP:
             for v in node.inputs:
                 if v is not None:
                     self.bring(v.name, HOST)
-            self.alone(region.body)
+            self.alone(region.body, self.outline.bodies[number])
             self.there.update({v.name: [HOST] for v in node.outputs})
             return
         target = self.by_kind[region.target]
+        whole = self.compilation.placement is None  # it has been through no pass yet
         extra = [p for p in self.compilation.extra if whole or (p.after and p.after not in SHARED)]
         one = Compilation(target, extra, self.compilation.on_stage, self.compilation.cache)
         one.dumped = self.compilation.regions[-1].dumped if self.compilation.regions else 0  # files are numbered through
         self.compilation.regions.append(one)
         place = HOST if target.native else target.device
         inputs, outputs = [v.name for v in node.inputs if v is not None], [v.name for v in node.outputs]
-        section = f"{self.prefix}{region.target}{number}"
+        section = self.outline.section(number)
         if target.native:
             for name in inputs:
                 self.bring(name, HOST)
@@ -299,27 +388,22 @@ class _Plan:
             self.steps.append(call)
         self.there.update({name: [place] for name in outputs})
 
-    def alone(self, body: Graph) -> None:
-        """A region of one node, which is a step by itself.
-
-        Raises:
-            UnsupportedError: it is none, and yet works on what no kernel works on.
-        """
+    def alone(self, body: Graph, runs: Sequence[Outline]) -> None:
+        """A region of one node, which is a step by itself."""
         (node,) = body.nodes
         op, used = node.op, {v.name for v in body.outputs}
         inputs, outputs = tuple(self._operand(v) for v in node.inputs), tuple(v.name if v.name in used else "" for v in node.outputs)
         if isinstance(op, If):
-            self.steps.append(Branch(self.plan(op.then), self.plan(op.orelse), inputs, outputs))
+            then, orelse = (self.plan(o) for o in runs)
+            self.steps.append(Branch(then, orelse, inputs, outputs))
         elif isinstance(op, Loop):
             course = (op.carried, op.tests, op.item_axes, op.item_backward, op.result_axes, op.result_backward)
-            self.steps.append(Repeat(self.plan(op.body), inputs, outputs, *course))
+            self.steps.append(Repeat(self.plan(runs[0]), inputs, outputs, *course))
             if SEQUENCE not in (*op.item_axes, *op.result_axes) and [s.kind for s in self.plans[-1].steps] == ["native"]:
                 self.loops()
-        elif isinstance(op, HostOperator):
-            self.steps.append(HostCall(type(op).__name__, inputs, outputs, op.plain()))
         else:
-            names = f"{node}" + (f"  # {', '.join(sorted(node.names))}" if node.names else "")
-            raise UnsupportedError(f"{type(op).__name__} works on tensors of numbers, not on strings, sequences and optionals", where=names)
+            assert isinstance(op, HostOperator)
+            self.steps.append(HostCall(type(op).__name__, inputs, outputs, op.plain()))
 
     def loops(self) -> None:
         """What runs the trips of loops becomes a section, if the host's target has it."""
@@ -334,43 +418,16 @@ class _Plan:
         """What a step calls a value: its name, or that of a constant."""
         if value is None or value.constant is None:
             return "" if value is None else value.name
-        name, _ = self.stored.setdefault((id(value.constant), "None"), (f"{self.prefix}{len(self.steps)}.{value.name}", value.constant))
+        name, _ = self.stored.setdefault((id(value.constant), "None"), (f"{self.outline.prefix}{len(self.steps)}.{value.name}", value.constant))
         self.constants.setdefault(name, value.constant)
         return name
 
-    def plan(self, body: Graph) -> int:
-        """The number of a plan that runs a sub-graph, on the host.
-
-        Raises:
-            UnsupportedError: there is no target for the host.
-        """
-        host_ = self.compilation.targets[-1]
-        if not host_.native:
-            kinds = ", ".join(t.target.kind for t in self.compilation.targets)
-            raise UnsupportedError("control flow is done by the host, for which there is no target", hint=f'name one: "{kinds}, llvm"')
-        c = self.compilation
-        inner = _Plan(MixedCompilation([host_], c.extra, c.on_stage, c.cache), self)
-        body = copy_graph(body)
-        inner.add_all(body)
-        plan = inner.finished(body)
-        self.plans.append(plan)
-        return len(self.plans) - 1
-
-    def add_all(self, graph: Graph) -> None:
-        """Every node of a sub-graph; changes it. One that is wholly numeric is one native step."""
-        taken = {v.name for v in graph.values()}
-        graph.output_names = [unique_name(f"{v.name}_out", taken) for v in graph.outputs]
-        _own_results(graph)
-        if any(is_step(n) for n in graph.nodes):
-            placed = self.compilation.place(graph)
-            for number, node in enumerate(placed.nodes):
-                self.add(number, node)
-            graph.nodes, graph.symbols, graph.inputs, graph.outputs = placed.nodes, placed.symbols, placed.inputs, placed.outputs
-            return
-        region = Region(graph, target=self.compilation.targets[-1].target.kind)
-        outputs = [Value(v.name, v.type) for v in graph.outputs]
-        inputs = [Value(v.name, v.type) for v in graph.inputs]
-        self.add(0, Node(region, inputs, outputs), whole=True)
+    def plan(self, outline: Outline) -> int:
+        """The number of the plan of what a branch or a loop runs."""
+        inner = _Plan(outline, self)
+        inner.add_all()
+        self.plans.append(inner.finished(outline.graph))
+        return outline.number
 
     def finished(self, graph: Graph) -> Plan:
         """The steps as a plan of its own."""
