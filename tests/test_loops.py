@@ -144,9 +144,20 @@ def loop(course: Course) -> Graph:
     return graph(INDEX, BOOL, *types[: len(c.carried)], *wide, INDEX, *captured, build=build)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(courses().filter(lambda c: c.carried or c.results), st.data())
 def test_random_loops(course: Course, data: st.DataObject) -> None:
+    check_random(course, data)
+
+
+@pytest.mark.full
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(courses().filter(lambda c: c.carried or c.results), st.data())
+def test_many_random_loops(course: Course, data: st.DataObject) -> None:
+    check_random(course, data)
+
+
+def check_random(course: Course, data: st.DataObject) -> None:
     def array(of: str, shape: tuple[Any, ...]) -> Any:
         seed = np.random.default_rng(data.draw(st.integers(0, 99)))
         return seed.integers(0, 2 if of == "bool" else 9, shape).astype(dt.dtype(of).numpy)
