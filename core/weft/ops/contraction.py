@@ -11,13 +11,16 @@ import numpy as np
 from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr.nodes import Const, Expr, all_of, cast_to, const, eq, select
-from weft.graph.nodes import TensorType, Type
+from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.ops.examples import floats, integers
 from weft.ops.precision import compute_dtype, rounded, widen
 from weft.ops.shapes import broadcast, broadcast_indices, dim_floordiv, expect_kind, one_dtype, operands, show, unify, widened
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
+
+MOST_ZEROS = 1.5
+"""Products with zero weights, over those with taps, from which on a transposed convolution is several."""
 
 
 def reduction_tolerance(length: Dim) -> float:
@@ -274,7 +277,9 @@ class ConvTranspose(Operator):
 
     Negative pads add zeros. w may be of a narrower float than x.
 
-    The tensors algorithm is a convolution of x spread by its strides ("pad": zeros between and around) with the kernel flipped.
+    Every stride-th output sums a part of the taps over neighbours in x: those of one residue are a convolution without stride, of x with these taps
+    flipped. The decomposition computes them so, as channels, which it then puts beside one another. The tensors algorithm is a convolution of x spread by
+    its strides ("pad": zeros between and around) with the kernel flipped.
     """
 
     strides: tuple[int, ...] = ()
@@ -282,7 +287,7 @@ class ConvTranspose(Operator):
     dilations: tuple[int, ...] = ()
     output_padding: tuple[int, ...] = ()
     groups: int = 1
-    kind = "contraction"
+    kind = "composite"
 
     def spatial(self, n: int) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], tuple[int, ...], tuple[int, ...]]:
         return filled(self.strides, n, 1), pad_pairs(self.pads, n), filled(self.dilations, n, 1), filled(self.output_padding, n, 0)
@@ -319,6 +324,62 @@ class ConvTranspose(Operator):
         out = np.pad(out.reshape(x.shape[0], -1, *full), [(0, 0), (0, 0), *grow])
         out = out[(slice(None), slice(None), *(slice(max(lo, 0), m - max(hi, 0)) for m, (lo, hi) in zip(out.shape[2:], pads)))]
         return rounded(out, _dtype(x))
+
+    def applies(self, algorithm: str, *types: Type | None) -> str | None:
+        if algorithm != "phases" or types[1] is None:
+            return None
+        (w,) = operands([types[1]], 1)
+        if not all(isinstance(k, int) for k in w.shape):
+            return "the size of the kernel is not known"
+        strides, _, dilations, _ = self.spatial(w.rank - 2)
+        if any(s > 1 and d > 1 for s, d in zip(strides, dilations)):
+            return "taps of a dilated kernel do not go by residues of the stride"
+        return None
+
+    @algorithm("decompose")
+    def phases(self, builder: GraphBuilder, x: Value, w: Value) -> Value:
+        from weft.ops.composing import Composer
+
+        c, n, g = Composer(builder), len(x.shape) - 2, self.groups
+        strides, pads, dilations, extra = self.spatial(n)
+        kernel = [k for k in w.shape[2:] if isinstance(k, int)]
+        taps = [-(-k // s) for k, s in zip(kernel, strides)]
+        # Residues with as many taps as any, and those with one less, which would compute with zeros otherwise.
+        parts = [[(0, s, t)] for s, t in zip(strides, taps)]
+        if math.prod(t * s for t, s in zip(taps, strides)) >= MOST_ZEROS * math.prod(kernel):
+            parts = [[(0, k % s, t), (k % s, s, t - 1)] if k % s and t > 1 else p for k, s, t, p in zip(kernel, strides, taps, parts)]
+        first = [min(lo // s, p[-1][2] - 1 if s > 1 else (k - 1) * d) for (lo, _), k, s, d, p in zip(pads, kernel, strides, dilations, parts)]
+        after = [max(0, ((k - 1) * d + e - hi) // s) for (_, hi), k, s, d, e in zip(pads, kernel, strides, dilations, extra)]
+        # Weights [g, ic, oc, t0, s0, t1, s1, …], taps in reverse.
+        per_in, per_out = as_dim(dim_floordiv(w.shape[0], g)), w.shape[1]
+        full = c.pad(w, [0] * (n + 2) + [0, 0] + [t * s - k for k, s, t in zip(kernel, strides, taps)])
+        full = c.reshape(full, (g, per_in, per_out, *(d for t, s in zip(taps, strides) for d in (t, s))))
+
+        def part(chosen: Sequence[tuple[int, int, int]]) -> Value:
+            """The outputs of some residues per axis: [n, g, s0, s1, …, oc, q0, q1, …]."""
+            v = full
+            for k, (low, high, t) in enumerate(chosen):
+                v = c.slice(v, 3 + 2 * k, t - 1, t, -1)
+                v = c.slice(v, 4 + 2 * k, low, high - low)
+            v = c.transpose(v, (0, *(4 + 2 * k for k in range(n)), 2, 1, *(3 + 2 * k for k in range(n))))
+            counts = [high - low for low, high, _ in chosen]
+            v = c.reshape(v, (as_dim(per_out * (g * math.prod(counts))), per_in, *(t for _, _, t in chosen)))
+            before = [(t - 1) * d - q for (_, _, t), d, q in zip(chosen, dilations, first)]
+            y = c(Conv((), (*before, *after), dilations, g), x, v)
+            return c.reshape(y, (y.shape[0], g, *counts, per_out, *y.shape[2:]))
+
+        def joined(chosen: Sequence[tuple[int, int, int]]) -> Value:
+            k = len(chosen)
+            return part(chosen) if k == n else c.concat([joined([*chosen, p]) for p in parts[k]], 2 + k)
+
+        y = joined([])
+        size = y.shape[3 + n :]
+        y = c.transpose(y, (0, 1, 2 + n, *(d for k in range(n) for d in (3 + n + k, 2 + k))))
+        y = c.reshape(y, (y.shape[0], as_dim(per_out * g), *(as_dim(q * s) for q, s in zip(size, strides))))
+        for k, (count, q, s, (lo, _)) in enumerate(zip(self.out_dims(x.shape[2:], w.shape[2:]), first, strides, pads)):
+            if y.shape[2 + k] != count:
+                y = c.slice(y, 2 + k, lo - q * s, count)
+        return y
 
     @algorithm("tensors")
     def direct(self, x: Tensor, w: Tensor) -> Tensor:
@@ -367,6 +428,8 @@ class ConvTranspose(Operator):
         yield Sample(cls((2,)), (f((1, 2, 5)), f((2, 2, 3), seed=1)), "one_axis")
         yield Sample(cls((3, 2), (0, -1, -1, 1)), (f((1, 1, 3, 3)), f((1, 2, 3, 3), seed=1)), "negative_pads")
         yield Sample(cls(), (f((1, 1, 2, 3, 2)), f((1, 2, 2, 2, 2), seed=1)), "three_axes")
+        yield Sample(cls((2, 2), (1, 1, 1, 1), (), (1, 1)), (f((1, 4, 4, 3)), f((4, 3, 3, 3), seed=1)), "residues")
+        yield Sample(cls((2, 3), (5, 0, 4, 1)), (f((1, 2, 7, 4)), f((2, 3, 3, 5), seed=1)), "cropped")
         yield Sample(cls((2, 2)), (f((1, 2, 3, 3), "float16"), f((2, 1, 2, 2), "float16", seed=1)), "float16")
 
 
