@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,8 +62,8 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
-def agree(g: Graph, *runs: list[Any]) -> weft.Executable:
-    executable = weft.compile(g, "llvm -threads=2")
+def agree(g: Graph, *runs: list[Any], target: str = "llvm -threads=2") -> weft.Executable:
+    executable = weft.compile(g, target)
     slow = trip_by_trip(executable)
     for inputs in runs:
         before = [np.array(x) for x in inputs]
@@ -182,6 +184,17 @@ def test_trips_after_the_first_are_native(ran: list[tuple[int, int]]) -> None:
     inputs = [np.array(0), np.array(True), np.ones((2, 3), F), np.arange(60).reshape(2, 3, 10).astype(np.float16), np.array(0), np.ones((2, 3), bool)]
     agree(g, inputs)
     assert ran == [(1, 10)]
+
+
+@pytest.mark.parametrize("tests", [False, True])
+def test_the_target_c_has_native_trips(ran: list[tuple[int, int]], tests: bool) -> None:
+    if not (shutil.which("cc") or importlib.util.find_spec("ziglang")):
+        pytest.skip("no C compiler")
+    pytest.importorskip("weft_c")
+    g = loop(Course((2, "n"), ("float32", "int64"), (("float32", 2, True), ("bool", 0, False)), ("bool",), ((0, 1, True), (3, 0, False)), tests, False))
+    inputs = [np.array(0), np.array(True), np.ones((2, 3), F), np.zeros((2, 3), np.int64), np.arange(60, dtype=F).reshape(2, 3, 10)]
+    agree(g, [*inputs, np.arange(60).reshape(10, 2, 3) % 3 > 0, np.array(6), np.ones((2, 3), bool)], target="c")
+    assert ran == [(1, 7 if tests else 10)]
 
 
 def test_results_of_a_loop_without_a_number_of_trips_grow(ran: list[tuple[int, int]]) -> None:

@@ -59,7 +59,7 @@ TENSOR_OFFSETS: dict[str, int] = {name: getattr(DLTensor, name).offset for name,
 
 
 class Trips(ctypes.Structure):
-    """What `repeat` (`weft_llvm.repeat`) gets of a loop, beside the context, the segment and its tensors."""
+    """What the entry `repeat` of a target's section `loops` gets of a loop, beside the context, the segment and its tensors."""
 
     _fields_ = [
         ("trips", ctypes.c_int64),  # at most

@@ -74,7 +74,8 @@ class Collected:
             rows = np.concatenate([*([] if rows is None else [rows]), *(p[None] for p in self.parts)])
         if rows is None:
             return np.empty((*shape[:axis], 0, *shape[axis:]), dtype)
-        return np.ascontiguousarray(np.moveaxis(rows[::-1] if backward else rows, 0, axis))
+        rows = rows[::-1] if backward else rows
+        return np.ascontiguousarray(np.moveaxis(rows, 0, axis) if axis else rows)
 
 
 def branch(values: Sequence[Any], then: Run, orelse: Run, first: int) -> list[Any]:

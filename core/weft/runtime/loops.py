@@ -179,7 +179,7 @@ def _room(k: int, trips: int | None, certain: bool, row: int) -> int:
 
 def _rows_of(x: Array, axis: int, backward: bool) -> Array:
     """An item with what trips take along the first axis, in their order, each contiguous."""
-    rows = np.moveaxis(x, axis, 0)
+    rows = np.moveaxis(x, axis, 0) if axis else x
     if not (rows[0].flags.c_contiguous and rows.flags.aligned):
         rows = np.array(rows, order="C")
     return rows[::-1] if backward else rows

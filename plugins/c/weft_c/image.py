@@ -27,6 +27,14 @@ def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], compiler:
 
 
 @cache
+def loops_code(compiler: Compiler) -> NativeCode:
+    """What runs the trips of loops: the entry "repeat"."""
+    text = resources.files("weft_c").joinpath("repeat.c").read_text()
+    image, entries, machine = flatten(compiler.shared(text, {"library.o": _library(compiler)}, "loops"))
+    return NativeCode(image, {"repeat": entries["repeat"]}, "weft-c", _version(), _features(compiler, machine), machine)
+
+
+@cache
 def _library(compiler: Compiler) -> bytes:
     """What compilers call without being asked (memcpy), and functions of <math.h> that a processor may lack."""
     text = resources.files("weft_c").joinpath("library.c").read_text()

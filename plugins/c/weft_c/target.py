@@ -70,6 +70,11 @@ class CTarget(TargetKind):
 
         return {"main": link_segment(segment, kernels, self.compiler(target))}
 
+    def loops(self, target: Target) -> NativeCode:
+        from weft_c.image import loops_code
+
+        return loops_code(self.compiler(target))
+
     def fingerprint(self, target: Target) -> str:
         from weft.codegen.c_family import VERSION
 
