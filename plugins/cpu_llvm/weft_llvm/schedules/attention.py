@@ -19,7 +19,8 @@ from weft.scheduling.attention import Parts, TiledAttention, find_parts, inline_
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.contraction import PANEL_VECTORS, UNROLLED_STEPS, find_roles, split_panels
 from weft_llvm.schedules.elementwise import PARALLEL_WORK, parallelise, schedule_elementwise
-from weft_llvm.schedules.rowwise import fold_halves, schedule_row
+from weft_llvm.schedules.reduction import fold_halves
+from weft_llvm.schedules.rowwise import schedule_row
 from weft_llvm.schedules.tiles import STEP_OVERHEAD, Tile, fits, step_cycles
 
 LEAST_ROWS, MOST_ROWS, WHOLE_ROWS = 6, 64, 256

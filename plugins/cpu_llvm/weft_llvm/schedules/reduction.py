@@ -1,20 +1,31 @@
 """Reductions on their own: outputs in parallel, lanes along the output where it is contiguous, else along the reduction in partial results.
 
+A long sum is one of sums of pieces, which threads share, and which keeps its rounding errors small.
+
 What follows a reduction element by element (the division of a mean, an activation) is computed before the result leaves the registers.
 """
 
 from __future__ import annotations
 
+import math
+
+from weft.expr.nodes import free_vars
 from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.patterns import follows, inline_producers, offer_for, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules.elementwise import parallelise, schedule_elementwise
+from weft_llvm.schedules.elementwise import TASKS_PER_CORE, parallelise, schedule_elementwise
 
 MOST_TAPS = 16
 """Steps of inner reduction loops that are unrolled, at most."""
+VECTORS = 4
+"""Vectors of partial results: a vector operation's latency in operations that begin meanwhile, one a load."""
+SHORTEST = 4
+"""Steps of a reduction from which on it is one of vectors, if of shorter ones than the machine has."""
+CHAIN = 256
+"""Steps of each partial result from which on a reduction is cut into pieces: a sum's error grows with them."""
 
 
 class ReductionRule(Rule):
@@ -58,10 +69,14 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool 
     dtype = access.target(block).buffer.dtype
     lanes = machine.lanes(dtype)
     split_blocks(s, name)
+    lane = lane_loop(s, name)
+    along = row_loop(s, name) if lane is None else None
+    if along is not None:
+        schedule_along(s, name, along, machine, parallel, tail)
+        return
     view = access.LoopView.of(s, name)
     spatial = [x for x in view.loops if view.kinds.get(x) == "spatial"]
     reduce = [x for x in view.loops if view.kinds.get(x) == "reduce"]
-    lane = lane_loop(s, name)
     if tail is None:
         copy = s.cache_write(name, "register")
     else:
@@ -115,6 +130,108 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool 
     _unroll_taps(s, name, reduce, outer)
     if parallel:
         _parallel(s, outer, name, machine)
+
+
+def row_loop(s: Schedule, name: str) -> str | None:
+    """The reduction loop to vectorise: the innermost, if it is not too short and every load is contiguous or constant along it."""
+    view = access.LoopView.of(s, name)
+    loop = view.loops[-1] if view.loops else None
+    n = view.extents[loop] if loop else 0
+    if loop is None or view.kinds.get(loop) != "reduce" or (n is not None and n < SHORTEST):
+        return None
+    moves = {view.stride(x, loop) for x in view.loads if x.buffer.name != view.store.buffer.name}
+    return loop if moves <= {0, 1} and 1 in moves else None
+
+
+def row_width(n: int | None, lanes: int) -> tuple[int, int]:
+    """Partial results, side by side, of a reduction of `n` steps, and how many of them are a vector."""
+    lanes = lanes if n is None else min(lanes, 1 << (n.bit_length() - 1))
+    return lanes * (VECTORS if n is None or n >= 2 * VECTORS * lanes else 1), lanes
+
+
+def schedule_along(s: Schedule, name: str, loop: str, machine: Machine, parallel: bool, tail: str | None, cut: bool = True) -> None:
+    """Schedules a reduction with lanes along its innermost loop, in pieces where that is better unless not `cut`."""
+    block = s.block(name)
+    view = access.LoopView.of(s, name)
+    spatial = [x for x in view.loops if view.kinds.get(x) == "spatial"]
+    s.reorder(*spatial, *(x for x in view.loops if x not in spatial))
+    pieces = _pieces(s, view, loop, machine) if cut else None
+    if pieces is not None:
+        count = int_const(s.loop(pieces).extent)
+        part = s.rfactor(name, pieces, True)
+        schedule_along(s, part, loop if loop in s.loops(part) else s.loops(part)[-1], machine, parallel, None)
+        schedule_along(s, name, s.loops(name)[-1], machine, parallel, tail, count is not None)
+        return
+    worth = parallel and access.block_work(block) * access.formula_cost(block) >= 1 << 15
+    if tail is not None:
+        s.compute_at(name, s.loops(tail)[-1])
+        s.compact_buffer(access.target(block).buffer.name)
+    partial_reduction(s, name, s.loops(name)[-1], machine.lanes(view.store.buffer.dtype))
+    if worth and spatial:
+        parallelise(s, s.loops(tail or name)[: len(spatial)], machine)
+
+
+def _pieces(s: Schedule, view: access.LoopView, loop: str, machine: Machine) -> str | None:
+    """The reduction loop over pieces with results of their own, where a single chain would be long, or too few threads had work."""
+    n = view.extents[loop]
+    width, _ = row_width(n, machine.lanes(view.store.buffer.dtype))
+    reduce = [x for x in view.loops if view.kinds.get(x) == "reduce" and view.extents[x] != 1]
+    results = math.prod(view.extent(x) for x in view.loops if view.kinds.get(x) == "spatial")
+    chain = math.prod(view.extent(x) for x in reduce) // width
+    if n is None and results < TASKS_PER_CORE * machine.cores:
+        return str(s.split(loop, [None, CHAIN * width])[0])
+    if chain <= CHAIN:
+        return None
+    if reduce[0] == loop:
+        steps = -(-view.extent(loop) // (-(-chain // CHAIN) * width))  # pieces of one size, in whole vectors
+        return str(s.split(loop, [None, steps * width])[0])
+    steps = CHAIN * view.extent(reduce[0]) // chain
+    return str(s.split(reduce[0], [None, steps])[0]) if steps > 1 else reduce[0]
+
+
+def partial_reduction(s: Schedule, name: str, loop: str, lanes: int) -> None:
+    """Reduces along `loop` into partial results side by side, then those into one; a short one in shorter vectors."""
+    n = int_const(s.loop(loop).extent)
+    if n is not None and n < SHORTEST:
+        return
+    width, lanes = row_width(n, lanes)
+    _, inner = s.split(loop, [None, width])
+    partial = s.rfactor(name, inner)
+    buffer = access.target(s.block(partial)).buffer.name
+    loops, block = s.loops(partial), s.block(partial)
+    reduced = {v for i, b in zip(block.iters, block.bindings) if i.kind == "reduce" for v in free_vars(b)}
+    at = next((k for k, x in enumerate(loops) if x in reduced), loops.index(inner))
+    if at and loops[at - 1] not in s.loops(name):
+        # The partial results of one element at a time, or they would not fit into registers.
+        s.reverse_compute_at(name, loops[at - 1])
+    init = s.decompose_reduction(partial, loops[at])
+    s.set_scope(partial, "register")
+    s.compact_buffer(buffer)
+    for b in (partial, init):
+        lane = s.loops(b)[-1]
+        if width > lanes:
+            column, lane = s.split(lane, [width // lanes, lanes])
+            s.unroll(column)
+        s.vectorize(lane)
+    fold_halves(s, name, width, lanes)
+
+
+def fold_halves(s: Schedule, name: str, width: int, lanes: int) -> None:
+    """Combines `width` partial results, the innermost loop of `name`: vectors one with another first, then halves of a vector, so that the chain is as
+    long as the logarithm of the width."""
+    left = width
+    while left > 2:
+        half = lanes if left > lanes else left // 2
+        column, lane = s.split(s.loops(name)[-1], [left // half, half])
+        folded = s.rfactor(name, lane, True)
+        init = s.decompose_reduction(folded, column)
+        s.set_scope(folded, "register")
+        s.compact_buffer(access.target(s.block(folded)).buffer.name)
+        s.unroll(column)
+        for b in (folded, init):
+            s.vectorize(s.loops(b)[-1])
+        left = half
+    s.unroll(s.loops(name)[-1])
 
 
 def _unroll_taps(s: Schedule, name: str, reduce: list[str], outer: list[str]) -> None:

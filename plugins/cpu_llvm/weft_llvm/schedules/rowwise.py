@@ -11,7 +11,7 @@ from weft.scheduling.patterns import common_rows, inline_producers, row_iter, sp
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.elementwise import lanes_of
-from weft_llvm.schedules.reduction import lane_loop, schedule_apart
+from weft_llvm.schedules.reduction import lane_loop, partial_reduction, schedule_apart
 
 
 class RowwiseRule(Rule):
@@ -107,54 +107,13 @@ def schedule_row(s: Schedule, name: str, row: str, machine: Machine) -> None:
     var = next((block.iters[k].var.name for k, b in enumerate(block.bindings) if loop in free_vars(b)), None)
     if var is None or any(access.stride_of(x, var) not in (0, 1) for x in access.loads(block)):
         return
+    if access.is_reduction(block):
+        partial_reduction(s, name, loop, lanes)
+        return
     n = int_const(s.loop(loop).extent)
     if n is not None and n < lanes:
-        return
-    if access.is_reduction(block):
-        partial_reduction(s, name, loop, lanes * (4 if n is None or n >= 8 * lanes else 1), lanes)
         return
     if access.stride_of(access.target(block), var) != 1:
         return
     _, lane = lanes_of(s, name, loop, lanes)
     s.vectorize(lane)
-
-
-def partial_reduction(s: Schedule, name: str, loop: str, width: int, lanes: int) -> None:
-    """Reduces along `loop` into `width` partial results side by side, then those into one."""
-    _, inner = s.split(loop, [None, width])
-    partial = s.rfactor(name, inner)
-    buffer = access.target(s.block(partial)).buffer.name
-    loops, block = s.loops(partial), s.block(partial)
-    reduced = {v for i, b in zip(block.iters, block.bindings) if i.kind == "reduce" for v in free_vars(b)}
-    at = next((k for k, x in enumerate(loops) if x in reduced), loops.index(inner))
-    if at and loops[at - 1] not in s.loops(name):
-        # The partial results of one element at a time, or they would not fit into registers.
-        s.reverse_compute_at(name, loops[at - 1])
-    init = s.decompose_reduction(partial, loops[at])
-    s.set_scope(partial, "register")
-    s.compact_buffer(buffer)
-    for b in (partial, init):
-        lane = s.loops(b)[-1]
-        if width > lanes:
-            column, lane = s.split(lane, [width // lanes, lanes])
-            s.unroll(column)
-        s.vectorize(lane)
-    fold_halves(s, name, width, lanes)
-
-
-def fold_halves(s: Schedule, name: str, width: int, lanes: int) -> None:
-    """Combines `width` partial results, the innermost loop of `name`: vectors one with another first, then halves of a vector, so that the chain is as
-    long as the logarithm of the width."""
-    left = width
-    while left > 2:
-        half = lanes if left > lanes else left // 2
-        column, lane = s.split(s.loops(name)[-1], [left // half, half])
-        folded = s.rfactor(name, lane, True)
-        init = s.decompose_reduction(folded, column)
-        s.set_scope(folded, "register")
-        s.compact_buffer(access.target(s.block(folded)).buffer.name)
-        s.unroll(column)
-        for b in (folded, init):
-            s.vectorize(s.loops(b)[-1])
-        left = half
-    s.unroll(s.loops(name)[-1])
