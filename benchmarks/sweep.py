@@ -19,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -227,10 +227,9 @@ class Engine:
 
 
 @dataclass
-class Measured:
-    """A case on every engine, in seconds. `difference`: of Weft's answer from the first peer's, over the largest answer."""
+class Timed:
+    """A model on every engine, in seconds. `difference`: of Weft's answer from the first peer's, over the largest answer."""
 
-    case: Case
     threads: int
     times: dict[str, list[float]] = field(default_factory=dict)
     opened: dict[str, float] = field(default_factory=dict)
@@ -245,17 +244,29 @@ class Measured:
         return self.seconds(WEFT, by) / min(self.seconds(n, by) for n in self.times if n != WEFT)
 
 
+@dataclass
+class Measured(Timed):
+    case: Case = field(kw_only=True)
+
+
 def measure(case: Case, threads: int, engines: Mapping[str, Engine], folder: Path, repeat: int, calls: int, seconds: float) -> Measured:
+    result = Measured(threads, case=case)
+    time_model(result, *model_of(case), engines, folder, repeat, calls, seconds)
+    return result
+
+
+def time_model(
+    result: Timed, model: onnx.ModelProto, inputs: Mapping[str, Array], engines: Mapping[str, Engine], folder: Path, repeat: int, calls: int, seconds: float
+) -> None:
+    """Fills `result`: every engine opens the model, then they take turns."""
     import onnx
 
-    result = Measured(case, threads)
-    model, inputs = model_of(case)
     path = folder / "case.onnx"
     onnx.save(model, path)
     np.savez(path.with_suffix(".npz"), **inputs)  # type: ignore[arg-type]
     try:
         for name, engine in engines.items():
-            result.opened[name] = engine.ask(open=str(path), threads=threads, out=str(folder / f"{name}.npy"))["open"]
+            result.opened[name] = engine.ask(open=str(path), threads=result.threads, out=str(folder / f"{name}.npy"))["open"]
             result.times[name] = []
         order = list(engines)
         for number in range(repeat):
@@ -265,12 +276,31 @@ def measure(case: Case, threads: int, engines: Mapping[str, Engine], folder: Pat
                 result.times[name] += engines[name].ask(calls=calls, seconds=seconds)["times"]
     except RuntimeError as error:
         result.error = str(error)
-        return result
-    own, peer = (np.load(folder / f"{n}.npy") for n in (WEFT, next(n for n in engines if n != WEFT)))
-    result.difference = float(np.abs(own - peer).max() / np.abs(peer).max())
+        return
+    own, peer = (np.load(folder / f"{n}.npy").astype(np.float64) for n in (WEFT, next(n for n in engines if n != WEFT)))
+    result.difference = float(np.abs(own - peer).max(initial=0) / max(np.abs(peer).max(initial=0), 1e-30))
     if not result.difference <= LARGEST_ERROR:
         result.error = f"Weft's answer is off by {result.difference:.1e}"
-    return result
+
+
+@contextmanager
+def opened(names: Sequence[str], threads: int) -> Iterator[Callable[[], Mapping[str, Engine]]]:
+    """A process for each engine; what is given makes those anew that died of the shape before."""
+    engines: dict[str, Engine] = {}
+
+    def alive() -> Mapping[str, Engine]:
+        for name in names:
+            if name not in engines or engines[name].process.poll() is not None:
+                if name in engines:
+                    engines[name].close()
+                engines[name] = Engine(name, threads)
+        return engines
+
+    try:
+        yield alive
+    finally:
+        for engine in engines.values():
+            engine.close()
 
 
 # -- what people see --------------------------------------------------------------------------------------------------
@@ -334,23 +364,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.only:
         cases = [c for c in cases if options.only in f"{c.kind} {c.form} {c.shape}"]
     results: list[Measured] = []
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    with tempfile.TemporaryDirectory() as folder:
         for threads in (int(t) for t in options.threads.split(",")):
-            engines: dict[str, Engine] = {}
-            for name in (WEFT, *names):
-                engines[name] = Engine(name, threads)
-                stack.callback(engines[name].close)
-            for k, case in enumerate(cases):
-                if sys.stderr.isatty():
-                    print(f"\r{threads} threads, {k + 1}/{len(cases)}", end="", file=sys.stderr, flush=True)
-                for name, engine in engines.items():
-                    if engine.process.poll() is not None:  # it died of the shape before
-                        engines[name] = Engine(name, threads)
-                        stack.callback(engines[name].close)
-                results.append(measure(case, threads, engines, folder, options.repeat, options.calls, options.seconds))
-            for engine in engines.values():
-                engine.close()
+            with opened((WEFT, *names), threads) as engines:
+                for k, case in enumerate(cases):
+                    if sys.stderr.isatty():
+                        print(f"\r{threads} threads, {k + 1}/{len(cases)}", end="", file=sys.stderr, flush=True)
+                    results.append(measure(case, threads, engines(), Path(folder), options.repeat, options.calls, options.seconds))
     show(results, options.by)
     if options.json:
         rows = [{**asdict(r), "ratio": None if r.error else r.ratio(options.by)} for r in results]
