@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import weft
 from weft import dtypes as dt
 from weft import ops
-from weft.errors import ArchiveError, WeftError
+from weft.errors import ArchiveError, InputError, WeftError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value, tensor_type
 from weft.runtime.loops import NativeTrips
@@ -309,6 +309,28 @@ def test_an_archive_whose_loops_are_elsewhere(tmp_path: Path, name: str) -> None
     spoilt.save(tmp_path / "bad.weft")
     with pytest.raises(ArchiveError, match=f"'{name}', which runs loops, is no section with the entry 'repeat'"):
         weft.Executable.load(tmp_path / "bad.weft")
+
+
+def test_a_plan_that_carries_what_is_of_another_type_is_not_run_natively(ran: list[tuple[int, int]]) -> None:
+    """One that no compiler made: what is collected, float64, goes where int8 is taken."""
+
+    def body(b: GraphBuilder, i: Value, x: Value, y: Value) -> Any:
+        return b.add(ops.Negative(), x), b.add(ops.Cast(dt.float64), y)
+
+    inner = graph(INDEX, tensor_type("float32", (4,)), tensor_type("int8", (4,)), build=body, name="body")
+    g = graph(
+        INDEX, tensor_type("float32", (4,)), tensor_type("int8", (4,)),
+        build=lambda b, n, x, y: [b.add(ops.HostIdentity(), v) for v in b.add(ops.Loop(inner, 1, False, None, (), (), (0,), (False,)), n, None, x, y)],
+    )  # fmt: skip
+    executable = weft.compile(g, cache=False)
+    (loop_, *rest) = executable.manifest.steps
+    step = replace(loop_, carried=2, result_axes=(), result_backward=())  # type: ignore[arg-type, call-arg]
+    manifest = executable.manifest.with_(steps=(step, *rest))
+    assert manifest.trouble() is None
+    spoilt = weft.Executable(manifest, executable._code, executable._constants)
+    with pytest.raises(InputError, match="has dtype float64, expected int8") as caught:
+        spoilt(np.array(9), np.ones(4, F), np.ones(4, np.int8))
+    assert "in trip 1 of a loop" in str(caught.value) and ran == []
 
 
 def test_a_target_without_native_loops(monkeypatch: pytest.MonkeyPatch, ran: list[tuple[int, int]]) -> None:

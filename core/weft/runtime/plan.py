@@ -289,7 +289,13 @@ class Manifest:
         """Whether native code runs the trips of a loop, from the second on, as long as sizes stay what they are: its body is one native step."""
         if self.loops is None or SEQUENCE in (*step.item_axes, *step.result_axes):
             return False
-        return step.body < len(self.plans) and self.of_plan(step.body).single
+        if step.body >= len(self.plans) or not self.of_plan(step.body).single:
+            return False
+        body = self.plans[step.body]
+        # Native code reads what a trip gave as what the next one takes, without a look at its type.
+        pairs = zip(body.inputs[1 : 1 + step.carried], body.outputs[step.tests :])
+        told = not step.tests or body.outputs[0].dtype == "bool"
+        return told and all(taken.dtype == given.dtype and len(taken.shape) == len(given.shape) for taken, given in pairs)
 
     @property
     def devices(self) -> tuple[str, ...]:
