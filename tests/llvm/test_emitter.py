@@ -278,6 +278,17 @@ def test_vector_tails_and_gathers() -> None:
         agree(p, [rand(n), rand(40), np.random.default_rng(n).integers(0, 40, n)], {"n": n})
 
 
+@pytest.mark.parametrize("stride", [-4, -3, -2, -1, 2, 3, 4, 5])
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.int8, dt.bool_])
+def test_lanes_close_to_each_other(dtype: dt.DType, stride: int) -> None:
+    """All lanes, and those of a condition: nothing beyond the first and the last of them is read."""
+    first = 0 if stride > 0 else 28 * -stride
+    p = lowered(f"""program p(x: {dtype}[{28 * abs(stride) + 1}]) -> (y: {dtype}[29]) {{
+      for i in 4 {{ for j in 8 vectorized {{ if i*8 + j < 29 {{ y[i*8 + j] = x[i*{8 * stride} + j*{stride} + {first}] }} }} }}
+    }}""")
+    agree(p, [np.resize(data(dtype, 3), 28 * abs(stride) + 1)], threads=(0,))
+
+
 def test_vectors_of_every_stored_type() -> None:
     """Masked and strided accesses of types that are not one machine word."""
     for d in (dt.bool_, dt.int8, dt.int4, dt.uint16, dt.float16, dt.bfloat16, dt.float8_e4m3fn, dt.float64, dt.complex64):

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from weft import dtypes as dt
 from weft.codegen.base import TASKS_PER_THREAD, THREADS
@@ -32,6 +32,8 @@ from weft_llvm.arithmetic import Arithmetic, Function, Value, part_of
 if TYPE_CHECKING:
     from weft_llvm.target import Isa
 
+CLOSE = 4
+"""Elements from lane to lane up to which what lies between is loaded too: so many vectors and shuffles for one, instead of a load a lane."""
 STACK_BYTES = 16 << 10
 """Local buffers of constant size go on the stack up to this much per function; workers' stacks are small."""
 
@@ -540,6 +542,8 @@ class Emitter(Arithmetic):
             return self._from_memory(text, d)
         if mask is None and isinstance(index, ex.Broadcast):
             return self.splat(self._load_memory(where, index.value, one, None), d.lanes)
+        if self._is_strided(index, d, mask is not None):
+            return self._from_memory(self._load_strided(where, index, d, mask), d)
         if mask is None:
             return self.assemble([self._from_memory(self._op(f"load {element}, ptr {p}{align}"), one) for p in self._pointers(where, index, element)])
         pointers = f"<{d.lanes} x ptr>"
@@ -548,6 +552,41 @@ class Emitter(Arithmetic):
         self._declared.setdefault(name, f"declare {t} @{name}({pointers}, {m}, {t})")
         text = self._op(f"call {t} @{name}({pointers} align {memory_bytes(d)} {at}, {m} {mask.text}, {t} zeroinitializer){where.annotations}")
         return self._from_memory(text, d)
+
+    def _is_strided(self, index: Expr, d: DType, masked: bool) -> TypeGuard[ex.Ramp]:
+        """Whether lanes lie so close that what lies between them is loaded as well."""
+        if not isinstance(index, ex.Ramp) or not isinstance(index.stride, ex.Const) or d.lanes & (d.lanes - 1):
+            return False
+        cheap = not masked or "avx512" in self.isa.has or ("avx" in self.isa.has and memory_bytes(d.scalar) in (4, 8))
+        return abs(int(index.stride.value)) in range(1, min(CLOSE, d.lanes - 1) + 1) and cheap
+
+    def _load_strided(self, where: _Memory, index: ex.Ramp, d: DType, mask: Value | None) -> str:
+        """Lanes close to each other: vectors of all elements from the first lane's to the last one's, none beyond, and what is wanted of them."""
+        element, t, n, stride = self.memory_type(d.scalar), self.memory_type(d), d.lanes, int(index.stride.value)  # type: ignore[attr-defined]
+        align = f", align {memory_bytes(d)}{where.annotations}"
+        reach = abs(stride) * (n - 1) + 1
+        base = self._gep(element, where.pointer, self._index(index.base), inbounds=mask is None)
+        if stride < 0:
+            base = self._gep(element, base, str(1 - reach), inbounds=mask is None)
+        places = [k * stride if stride > 0 else reach - 1 + k * stride for k in range(n)]
+        result = ""
+        done: set[int] = set()
+        for start in (min(k * n, reach - n) for k in range(abs(stride))):
+            lanes = {k: p - start for k, p in enumerate(places) if start <= p < start + n and k not in done}
+            pointer = self._gep(element, base, str(start), inbounds=mask is None)
+            if mask is None:
+                part = self._op(f"load {t}, ptr {pointer}{align}")
+            else:
+                m, at = self.value_type(mask.dtype), {p: k for k, p in lanes.items()}
+                picks = ", ".join(f"i32 {at.get(j, n)}" for j in range(n))
+                wanted = self._op(f"shufflevector {m} {mask.text}, {m} zeroinitializer, <{n} x i32> <{picks}>")
+                name = f"llvm.masked.load.{_suffix(t)}.p0"
+                self._declared.setdefault(name, f"declare {t} @{name}(ptr, {m}, {t})")
+                part = self._op(f"call {t} @{name}(ptr align {memory_bytes(d)} {pointer}, {m} {wanted}, {t} zeroinitializer){where.annotations}")
+            picks = ", ".join(f"i32 {n + lanes[k]}" if k in lanes else f"i32 {k}" if k in done else "i32 poison" for k in range(n))
+            result = self._op(f"shufflevector {t} {result or 'poison'}, {t} {part}, <{n} x i32> <{picks}>")
+            done |= lanes.keys()
+        return result
 
     def _pointers(self, where: _Memory, index: Expr, element: str) -> list[str]:
         """The address of each lane: constant distances from one base where the stride is known, or element by element."""

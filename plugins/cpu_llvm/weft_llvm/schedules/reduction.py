@@ -16,6 +16,7 @@ from weft.scheduling import access
 from weft.scheduling.patterns import follows, inline_producers, offer_for, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
+from weft_llvm.emitter import CLOSE
 from weft_llvm.schedules.elementwise import TASKS_PER_CORE, parallelise, schedule_elementwise
 
 MOST_TAPS = 16
@@ -69,7 +70,7 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool 
     dtype = access.target(block).buffer.dtype
     lanes = machine.lanes(dtype)
     split_blocks(s, name)
-    lane = lane_loop(s, name)
+    lane = lane_loop(s, name, CLOSE)
     along = row_loop(s, name) if lane is None else None
     if along is not None:
         schedule_along(s, name, along, machine, parallel, tail)
@@ -250,13 +251,15 @@ def _unroll_taps(s: Schedule, name: str, reduce: list[str], outer: list[str]) ->
         budget //= n
 
 
-def lane_loop(s: Schedule, name: str) -> str | None:
-    """The output loop to vectorise: contiguous in the output, and constant or contiguous in every load."""
+def lane_loop(s: Schedule, name: str, close: int = 1) -> str | None:
+    """The output loop to vectorise: contiguous in the output, and constant or contiguous in every load, or with its lanes at most `close` apart."""
     view = access.LoopView.of(s, name)
     for x in reversed([x for x in view.loops if view.kinds.get(x) == "spatial"]):
         n = view.extents[x]
-        if view.stride(view.store, x) == 1 and (n is None or n > 1) and all(view.stride(load, x) in (0, 1) for load in view.loads):
-            return x
+        if view.stride(view.store, x) == 1 and (n is None or n > 1):
+            moves = [view.stride(load, x) for load in view.loads]
+            if all(m is not None and 0 <= m <= close for m in moves):
+                return x
     return None
 
 

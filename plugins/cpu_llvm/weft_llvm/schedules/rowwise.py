@@ -68,7 +68,10 @@ def _lanes_across(program: Program, name: str, machine: Machine) -> bool:
         return False
     view = access.LoopView.of(trial, name)
     operands = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
-    return not any(view.stride(x, loop) == 1 for x in operands for loop in view.loops if view.kinds.get(loop) == "reduce")
+    lanes = machine.lanes(view.store.buffer.dtype)
+    # A row shorter than a vector is a window that slides along the outputs.
+    rows = [x for x in view.loops if view.kinds.get(x) == "reduce" and (view.extents[x] or lanes) >= lanes]
+    return not any(view.stride(x, loop) == 1 for x in operands for loop in rows)
 
 
 def _moves(s: Schedule, name: str, row: str) -> bool:
