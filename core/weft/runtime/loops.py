@@ -20,9 +20,11 @@ from weft.runtime.control import Collected, Course
 from weft.runtime.native import NativeSegment
 
 _EXACT_BYTES = 1 << 20
+"""Up to so many there is room at once for the results of all trips that there may be, though a test may end them sooner."""
 _FIRST_ROWS = 64
-_SLICE_TRIPS = 16
-_SLICE_SECONDS = 0.02
+"""Trips that there is room for at first where nothing says how many there will be; it doubles."""
+_SLICE_TRIPS, _SLICE_SECONDS = 16, 0.02
+"""Trips without a look at signals, at first; twice as many as long as they take less than this."""
 _REPEAT = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 5)
 
 
@@ -108,7 +110,7 @@ class NativeTrips:
             room = _room(k, trips, certain, sum(r.bytes for r in rows)) if rows else None
             for r in rows:
                 r.reserve(room or 0)
-        except (MemoryError, ValueError, OverflowError):
+        except (MemoryError, ValueError, OverflowError):  # trip by trip it may go, or fail where it did before
             return k, carried, True
         number = np.array(k, np.int64)
         with self._body.lend() as call:
@@ -161,7 +163,6 @@ class NativeTrips:
                 if code:
                     call.context.error_code = 0
                     break
-                # Between slices Python sees to its signals: a loop that takes long can be interrupted.
                 if todo.trips == most and time.perf_counter() - began < _SLICE_SECONDS:
                     most *= 2
         for r in rows:
