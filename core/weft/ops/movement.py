@@ -420,7 +420,7 @@ class Pad(Movement):
             out = np.pad(x, grow, mode=self.mode)
         return out[tuple(slice(max(-lo, 0), n - max(-hi, 0)) for n, (lo, hi) in zip(out.shape, pads))]
 
-    def repeated(self, k: Expr, n: Dim) -> Expr:
+    def _repeated(self, k: Expr, n: Dim) -> Expr:
         """Which of `n` elements stands at `k` of an axis that goes on in both directions."""
         if self.mode == "edge":
             return e.minimum(e.maximum(k, 0), as_dim(n - 1))
@@ -451,7 +451,7 @@ class Pad(Movement):
                 tests = [] if isinstance(lo, int) and lo <= 0 else [k >= 0]
                 tests += [] if isinstance(hi, int) and hi <= 0 else [k < n]
                 if tests:  # loops are cut there: what is copied as it lies needs no more than that
-                    k = select(all_of(tests), k, self.repeated(k, n))
+                    k = select(all_of(tests), k, self._repeated(k, n))
                 at.append(k)
             return x[tuple(at)]
 
