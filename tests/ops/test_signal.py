@@ -1,4 +1,4 @@
-"""Twiddles of Fourier transforms: what should cancel does."""
+"""Fourier transforms: of turns, what should cancel does; by factors and as a convolution they are as exact as by the definition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import pytest
 from weft import dtypes as dt
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Var
-from weft.ops.signal import turn
+from weft.graph.evaluate import evaluate as evaluate_graph
+from weft.graph.nodes import GraphBuilder, TensorType
+from weft.ops import DFT
+from weft.ops.examples import floats
+from weft.ops.signal import factors, turn
+from weft.passes.decompose import decompose
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 10, 12, 100, 4096])
@@ -21,3 +26,24 @@ def test_turns_are_exact_and_symmetric(n: int) -> None:
     if n % 2 == 0:
         np.testing.assert_array_equal(cos[n // 2 :], -cos[: n // 2])
         np.testing.assert_array_equal(sin[n // 2 :], -sin[: n // 2])
+
+
+@pytest.mark.parametrize(("n", "convolved"), [(1, 0), (2, 0), (13, 0), (48, 0), (331, 1), (400, 0), (512, 0), (1018, 1), (4096, 0)])
+@pytest.mark.parametrize("op", [DFT(), DFT(inverse=True), DFT(onesided=True), DFT(inverse=True, onesided=True)], ids=["all", "inverse", "onesided", "half"])
+@pytest.mark.parametrize("given", [1, 2])
+def test_products_transform(n: int, convolved: bool, op: DFT, given: int) -> None:
+    points = n
+    while points > 1 and (first := factors(points, 2)[1]) > 1:
+        points //= first
+    assert (points > 1 and factors(points, 2)[1] == 0) == convolved
+    if op.inverse and op.onesided:
+        op = DFT(inverse=True, onesided=True, length=n)
+    x = floats((2, n // 2 + 1 if op.length else n, given))
+    b = GraphBuilder("g")
+    b.output(b.add(op, b.input("x", TensorType(dt.float32, x.shape))))
+    graph = decompose(b.build())
+    assert not any(isinstance(node.op, DFT) for node in graph.nodes)
+    (got,) = evaluate_graph(graph, [x])
+    want = op.reference(x.astype(np.float64))
+    assert got.shape == want.shape
+    assert np.abs(got - want).max() <= 1e-6 * np.abs(want).max()

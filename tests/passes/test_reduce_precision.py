@@ -19,8 +19,10 @@ from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
 from weft.ops.arithmetic import Add
 from weft.ops.contraction import Conv, ConvTranspose, MatMul
 from weft.ops.recurrent import GATES, Recurrence
+from weft.ops.signal import DFT
 from weft.passes.capabilities import Capabilities
 from weft.passes.choose_layouts import choose_layouts
+from weft.passes.decompose import decompose
 from weft.passes.narrow_weights import narrow_weights
 from weft.passes.reduce_precision import reduce_precision, round_weights
 
@@ -186,3 +188,12 @@ def test_names_and_outputs_stay() -> None:
     node: Node = after.nodes[0]
     assert str(node.inputs[1].dtype) == "float16"  # type: ignore[union-attr]
     assert node.names == {"dense"} and after.output_names == ["y"]
+
+
+def test_the_matrices_of_a_transform_are_no_weights() -> None:
+    b = GraphBuilder()
+    b.output(b.add(DFT(), b.input("x", tensor_type("float32", (2, 24, 1)))))
+    graph = decompose(b.build())
+    constants = {v.name: v.constant for v in graph.values() if v.constant is not None}
+    after = {v.name: v.constant for v in reduced(graph, dt.bfloat16).values() if v.constant is not None}
+    assert constants and all(after[name] is constants[name] for name in constants)

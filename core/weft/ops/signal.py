@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -13,16 +14,17 @@ from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr import nodes as e
+from weft.expr.evaluate import evaluate
 from weft.expr.functions import call
-from weft.expr.nodes import Expr, cast_to, const, select
+from weft.expr.nodes import Expr, Var, cast_to, const, select
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.ops.composing import Composer
-from weft.ops.contraction import reduction_tolerance
+from weft.ops.contraction import MatMul, reduction_tolerance
 from weft.ops.examples import floats
 from weft.ops.movement import Gather, Iota
 from weft.ops.precision import compute_dtype, rounded
-from weft.ops.shapes import axis_of, dim_expr, dim_floordiv, expect_kind, is_one, operands, show, static, unify
+from weft.ops.shapes import axis_of, dim_expr, dim_floordiv, expect_kind, is_one, operands, product, show, static, unify
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 
@@ -39,7 +41,7 @@ class DFT(Operator):
     inverse: bool = False
     onesided: bool = False
     length: Dim | None = None
-    kind = "contraction"
+    kind = "composite"
 
     def points(self, shape: Sequence[Dim]) -> tuple[int, Dim, Dim, int]:
         """(axis, length of the transform, points in the result, parts of a number of the result)."""
@@ -70,6 +72,42 @@ class DFT(Operator):
         z = (np.fft.ifft if self.inverse else np.fft.fft)(z, n, axis)
         z = z.take(range(m), axis)
         return rounded(np.stack([z.real, z.imag], -1)[..., :parts], dt.dtype(x.dtype))
+
+    def applies(self, algorithm: str, *types: Type | None) -> str | None:
+        if algorithm != "factors":
+            return None
+        (x,) = operands(types, 1)
+        axis, length, count, _ = self.points(x.shape)
+        if not (isinstance(length, int) and isinstance(count, int) and isinstance(x.shape[axis], int)):
+            return "the length is not known"
+        return None if length > 0 else "there are no points"
+
+    @algorithm("decompose")
+    def factors(self, builder: GraphBuilder, x: Value) -> Value:
+        """Products with matrices: `fourier`."""
+        c = Composer(builder)
+        axis, length, count, parts = self.points(x.shape)
+        assert isinstance(length, int) and isinstance(count, int)
+        lead, tail, given = x.shape[:axis], x.shape[axis + 1 : -1], x.shape[-1]
+        half = self.inverse and self.onesided
+        wanted = length // 2 + 1 if half else length
+        v = c.slice(x, axis, 0, wanted) if isinstance(n := x.shape[axis], int) and n > wanted else x
+        if v.shape[axis] != wanted:
+            v = c.pad(v, [0] * len(x.shape) + [as_dim(wanted - v.shape[axis]) if d == axis else 0 for d in range(len(x.shape))])
+        # Real parts, then imaginary parts, of each line.
+        rank = len(x.shape)
+        v = c.transpose(c.wide(v), (*range(axis), *range(axis + 1, rank), axis))
+        if half:
+            # The second half mirrors the first, conjugate; the imaginary parts of the first point and of the middle one do not count.
+            j = np.arange(length)
+            sign = np.where((j == 0) | (2 * j == length), 0.0, np.where(2 * j > length, -1.0, 1.0))
+            v = c.gather(v, builder.constant(np.minimum(j, length - j), "mirror"), rank - 1)
+            if given == 2:
+                v = c.mul(v, builder.constant(np.stack([np.ones(length), sign]).astype(v.dtype.numpy), "conjugate"))
+        v = c.reshape(v, (product([*lead, *tail]), given, length))
+        y = fourier(c, v, length, count, parts, self.inverse, 1 / length if self.inverse else 1.0)
+        y = c.reshape(y, (*lead, *tail, count, parts))
+        return c.cast(c.transpose(y, (*range(axis), rank - 2, *range(axis, rank - 2), rank - 1)), x.dtype)
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
@@ -123,6 +161,8 @@ class DFT(Operator):
         yield Sample(cls(-2, False, True), (floats((7, 1)),), "onesided")
         for length in (None, 7):
             yield Sample(cls(-2, True, True, length), (floats((2, 5, 2)),), f"inverse_onesided_{length}")
+        yield Sample(cls(), (floats((3, 48, 1)),), "factors")
+        yield Sample(cls(1, True, True), (floats((2, 46, 3, 2)),), "factors_inverse")
         yield Sample(cls(-2, length=4), (floats((6, 1)),), "cut")
         yield Sample(cls(-2, length=8), (floats((6, 2)),), "padded")
         yield Sample(cls(), (floats((6, 1), "float16"),), "float16")
@@ -143,6 +183,91 @@ def turn(part: Expr, whole: Expr, dtype: DType) -> tuple[Expr, Expr]:
     cos, sin = select(swap, far, near), select(swap, near, far)
     left = e.and_(eighth >= 2, eighth < 6)
     return select(left, -cos, cos), select(eighth >= 4, -sin, sin)
+
+
+MOST_AT_ONCE = 256
+"""Points that are transformed by one product, at most."""
+PASS_COST = 32
+"""Multiply-adds in whose time an element is turned and moved between two products."""
+
+
+@cache
+def factors(n: int, given: int) -> tuple[float, int]:
+    """How lines of n points are transformed fastest: (multiply-adds, points of the transforms that are taken first).
+
+    1 point: all are taken at once; 0: as a convolution. `given`: 1 for real numbers, 2 for complex ones.
+    """
+    ways = [(2.0 * given * n * n, 1)] if n <= MOST_AT_ONCE else []
+    if n > MOST_AT_ONCE and n & (n - 1):
+        m = convolved(n)
+        ways.append((2 * factors(m, 2)[0] + 3.0 * PASS_COST * m, 0))
+    for a in (a for a in range(2, min(n // 2, MOST_AT_ONCE) + 1) if n % a == 0):
+        ways.append((a * factors(n // a, 2)[0] + (2.0 * given * a + PASS_COST) * n, a))
+    return min(ways)
+
+
+def convolved(n: int) -> int:
+    """Points of the cyclic convolution that transforms n points: a power of two, none of which wraps into another's place."""
+    return 1 << (2 * n - 2).bit_length()
+
+
+def circle(phase: Array, n: int, inverse: bool) -> Array:
+    """exp(∓2πi · phase / n), complex128; whole turns are taken off in integers."""
+    cos, sin = (evaluate(x, {"i": phase % n, "n": np.int64(n)}) for x in turn(Var("i", dt.int64), Var("n", dt.int64), dt.float64))
+    return np.asarray(cos + 1j * (sin if inverse else -sin))
+
+
+def turned(c: Composer, v: Value, z: Array, axis: int) -> Value:
+    """v times the complex constants z (one element along `axis`, counted from the end, where v has its real and imaginary parts, or real ones only)."""
+    constant: Callable[[Array, str], Value] = lambda x, name: c.builder.constant(x.astype(v.dtype.numpy), name)
+    same = c.mul(v, constant(np.concatenate([z.real, z.imag if v.shape[axis] == 1 else z.real], axis), "cosines"))
+    if v.shape[axis] == 1:
+        return same
+    return c.add(same, c.mul(c.slice(v, axis, 1, 2, -1), constant(np.concatenate([-z.imag, z.imag], axis), "sines")))
+
+
+def fourier(c: Composer, v: Value, n: int, count: int, parts: int, inverse: bool, scale: float) -> Value:
+    """The first `count` points of the Fourier transforms of lines v [b, 1 or 2, n], real parts before imaginary ones, times `scale`: [b, count, parts].
+
+    n = a·b points: a transforms of every b-th point, turned, then b points each transformed likewise (Bailey's four steps), down to products with
+    matrices. A number of points with a large prime factor: a convolution with a chirp, by transforms of a power of two (Bluestein).
+    """
+    given, dtype, lines = v.shape[1], v.dtype, v.shape[0]
+    assert isinstance(given, int)
+    a = factors(n, given)[1]
+    if a == 0:
+        return chirped(c, v, n, count, parts, inverse, scale)
+
+    def matrix(size: int, first: int) -> Array:
+        """[part, point in, point out, part]."""
+        z = circle(np.multiply.outer(np.arange(size), np.arange(first)), size, inverse)
+        return np.stack([np.stack([z.real, z.imag], -1), np.stack([-z.imag, z.real], -1)])[:given]
+
+    exact = MatMul(dtype)  # the matrix is no weight that may be rounded
+    if a == 1:
+        m = (matrix(n, count) * scale)[..., :parts].reshape(given * n, count * parts)
+        y = c(exact, c.reshape(v, (lines, as_dim(given * n))), c.builder.constant(m.astype(dtype.numpy), "turns"))
+        return c.reshape(y, (lines, count, parts))
+    b, rest = n // a, -(-count // a)
+    # [(point, part), (part, point)] by [(part, point), the others]
+    m = matrix(a, a).transpose(2, 3, 0, 1).reshape(2 * a, given * a)
+    y = c(exact, c.builder.constant(m.astype(dtype.numpy), "turns"), c.reshape(v, (lines, given * a, b)))
+    y = turned(c, c.reshape(y, (lines, a, 2, b)), circle(np.multiply.outer(np.arange(a), np.arange(b)), n, inverse)[:, None], -2)
+    y = fourier(c, c.reshape(y, (as_dim(lines * a), 2, b)), b, rest, parts, inverse, scale)
+    y = c.transpose(c.reshape(y, (lines, a, rest, parts)), (0, 2, 1, 3))
+    return c.slice(c.reshape(y, (lines, rest * a, parts)), 1, 0, count)
+
+
+def chirped(c: Composer, v: Value, n: int, count: int, parts: int, inverse: bool, scale: float) -> Value:
+    """See `fourier`: k·j is (k² + j² - (k - j)²) / 2."""
+    m, j = convolved(n), np.arange(n)
+    chirp = circle(j * j, 2 * n, inverse)
+    around = np.zeros(m, np.complex128)
+    around[j], around[-j] = chirp.conj(), chirp.conj()
+    y = c.pad(turned(c, v, chirp[None], -2), [0, 0, 0, 0, 0, m - n])
+    y = turned(c, fourier(c, y, m, m, 2, False, 1.0), np.fft.fft(around)[:, None], -1)
+    y = fourier(c, c.transpose(y, (0, 2, 1)), m, count, 2, True, scale / m)
+    return c.slice(turned(c, y, chirp[:count, None], -1), 2, 0, parts)
 
 
 @dataclass(frozen=True)
