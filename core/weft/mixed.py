@@ -25,6 +25,7 @@ from weft.lower.lower import lower_group
 from weft.lower.offers import alone, offer_by_rules
 from weft.ops import HostIdentity, Identity, If, Loop
 from weft.ops.attention import ScaledDotProductAttention
+from weft.ops.control import bodies
 from weft.ops.host import HostOperator
 from weft.ops.recurrent import Recurrence
 from weft.passes.capabilities import Capabilities
@@ -83,12 +84,12 @@ class MixedCompilation:
 
     def _outline(self, graph: Graph, prefix: str, plans: list[Outline]) -> Outline:
         """`plans`: those of other branches and loops, by number; the new ones are added."""
-        bodies = {}
+        runs = {}
         for number, node in enumerate(graph.nodes):
             assert isinstance(node.op, Region)
             if node.op.target == STEP:
-                bodies[number] = tuple(self._inside(body, f"{prefix}{len(plans)}.", plans) for body in _bodies(node.op.body.nodes[0]))
-        return Outline(self, graph, len(plans), prefix, bodies)
+                runs[number] = tuple(self._inside(body, f"{prefix}{len(plans)}.", plans) for body in _bodies(node.op.body.nodes[0]))
+        return Outline(self, graph, len(plans), prefix, runs)
 
     def _inside(self, body: Graph, prefix: str, plans: list[Outline]) -> Outline:
         """What a branch or a loop runs, on the host. A body that is wholly numeric is one region, which has been through no pass yet.
@@ -188,7 +189,7 @@ class MixedCompilation:
         lines = []
         for p in left:
             why = "; ".join(f"{target}: {reason} [{code}]" for target, (code, reason) in p.refused.items())
-            lines.append(f"{p.node}" + (f"  # {', '.join(sorted(p.node.names))}" if p.node.names else "") + f"\n    {why}")
+            lines.append(f"{_brief(p.node)}\n    {why}")
         shown = lines[:20] + ([f"… and {len(lines) - 20} more"] if len(lines) > 20 else [])
         what = f"{len(left)} of {len(self.placement.nodes)} nodes are not computed by '{', '.join(wanted)}'"
         hint = "leave out strict" if self.strict and len(kinds) > 1 else f'name a target for the rest as well: "{", ".join(kinds)}, llvm"'
@@ -232,14 +233,15 @@ def _bodies(node: Node) -> tuple[Graph, ...]:
         UnsupportedError: it is none, and yet works on what no kernel works on.
     """
     op = node.op
-    if isinstance(op, If):
-        return op.then, op.orelse
-    if isinstance(op, Loop):
-        return (op.body,)
-    if isinstance(op, HostOperator):
-        return ()
-    names = f"{node}" + (f"  # {', '.join(sorted(node.names))}" if node.names else "")
-    raise UnsupportedError(f"{type(op).__name__} works on tensors of numbers, not on strings, sequences and optionals", where=names)
+    if isinstance(op, (If, Loop, HostOperator)):
+        return bodies(op)
+    raise UnsupportedError(f"{type(op).__name__} works on tensors of numbers, not on strings, sequences and optionals", where=_brief(node))
+
+
+def _brief(node: Node) -> str:
+    """A node with the framework's names; the graphs that it holds are left out."""
+    first, *more = str(node).splitlines()
+    return first + (" …" if more else "") + (f"  # {', '.join(sorted(node.names))}" if node.names else "")
 
 
 def _wrong_offer(graph: Graph, offers: Offers) -> str | None:

@@ -75,7 +75,7 @@ def bench(
         examine(model, target, threads, time_limit, rounds, json_file, html_file, trace_file, roofline, input_shape, frontend, seed, profile)
         return
     from weft.cli.inputs import make_inputs
-    from weft.cli.opening import is_archive, open_executable
+    from weft.cli.opening import engine_refuses, is_archive, open_engine, open_executable
     from weft.cli.terminal import Progress
     from weft.plugins import engine_kinds, host
 
@@ -103,8 +103,19 @@ def bench(
         contestants.append(Contestant(f"weft {text}".strip(), host().api_version, weft_call(executable), spent))
     for kind in kinds:
         started = time.perf_counter()
-        call = kind.open(model, count)
-        contestants.append(Contestant(kind.name, kind.available() or "", peer_call(call), time.perf_counter() - started))
+        try:
+            call = open_engine(kind, model, count)
+            spent = time.perf_counter() - started
+            try:
+                call(inputs)
+            except Exception as error:
+                raise engine_refuses(kind, model, error) from error
+        except InputError as error:
+            if against != "all":
+                raise
+            typer.echo(f"warning: {error}", err=True)
+            continue
+        contestants.append(Contestant(kind.name, kind.available() or "", peer_call(call), spent))
     with Progress("measuring") as progress:
         warm_up(contestants, progress.show)
         take_turns(contestants, time_limit, rounds, progress.show)
@@ -261,12 +272,11 @@ def with_threads(target: str, threads: int) -> str:
 
 def warm_up(contestants: Sequence[Contestant], show: Callable[[str], None]) -> None:
     """Calls everyone until caches are warm, and compares results with the first contestant's."""
-    import numpy as np
 
     expected: Sequence[Array] = ()
     for c in contestants:
         show(f"warming up {c.name}")
-        results = [np.asarray(r) for r in c.run()]
+        results = list(c.run())
         if c is contestants[0]:
             expected = results
         else:
@@ -278,14 +288,25 @@ def warm_up(contestants: Sequence[Contestant], show: Callable[[str], None]) -> N
 
 
 def largest_difference(expected: Sequence[Array], results: Sequence[Array]) -> float:
-    """The largest difference of any element as a share of the largest element; infinite for results of other shapes."""
+    """The largest difference of any element as a share of the largest element; infinite for results of other shapes, and of strings that differ."""
     import numpy as np
 
-    if [e.shape for e in expected] != [r.shape for r in results]:
+    if len(expected) != len(results):
         return float("inf")
     worst = 0.0
-    for e, r in zip(expected, results):
-        if e.size:
+    for one, other in zip(expected, results):
+        if isinstance(one, list) and isinstance(other, list):
+            worst = max(worst, largest_difference(one, other))
+            continue
+        if one is None or other is None:
+            worst = worst if one is other else float("inf")
+            continue
+        e, r = np.asarray(one), np.asarray(other)
+        if e.shape != r.shape:
+            return float("inf")
+        if e.dtype.kind in "OSTU":
+            worst = worst if np.array_equal(e.astype(np.str_), r.astype(np.str_)) else float("inf")
+        elif e.size:
             wide = np.complex128 if e.dtype.kind == "c" else np.float64
             with np.errstate(invalid="ignore"):
                 gap = np.abs(e.astype(wide) - r.astype(wide))
@@ -325,7 +346,7 @@ def as_data(model: str, contestants: Sequence[Contestant], inputs: Mapping[str, 
         "model": Path(model).name,
         "machine": machine(),
         "threads": threads,
-        "inputs": {name: {"dtype": str(a.dtype), "shape": list(a.shape)} for name, a in inputs.items()},
+        "inputs": {name: _described(a) for name, a in inputs.items()},
         "engines": [
             {
                 "name": c.name,
@@ -341,6 +362,11 @@ def as_data(model: str, contestants: Sequence[Contestant], inputs: Mapping[str, 
             for c in contestants
         ],
     }
+
+
+def _described(value: Any) -> Any:
+    """The type of an input; of a sequence those of its elements."""
+    return [_described(v) for v in value] if isinstance(value, list) else {"dtype": str(value.dtype), "shape": list(value.shape)}
 
 
 def machine() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,7 @@ def make_inputs(
             continue
         assumed: list[str] = []
         shape = tuple(shapes.get(info.name) or (size_of(info, d, symbols, assumed) for d in info.shape))
-        arrays[info.name] = random_array(random, info.dtype, shape)
+        arrays[info.name] = random_value(random, info, shape)
         origins[info.name] = f"random, seed {seed}" + (f", {', '.join(assumed)}" if assumed else "")
     return {name: arrays[name] for name in names}, origins
 
@@ -90,13 +91,30 @@ def _formula(info: TensorInfo, text: str, symbols: Mapping[str, int]) -> int:
     return int(value.value)
 
 
+def random_value(random: np.random.Generator, info: TensorInfo, shape: tuple[int, ...]) -> Any:
+    """Of a sequence two elements; an optional has one; where only the rank is known, each size is 1, and where not even that, there is one element."""
+    from weft.runtime.plan import ObjectInfo
+
+    if not isinstance(info, ObjectInfo):
+        return random_array(random, info.dtype, shape)
+    if info.within:
+        inner = replace(info, within=info.within[1:])
+        return [random_value(random, inner, shape) for _ in range(2)] if info.within[0] == "sequence" else random_value(random, inner, shape)
+    return random_array(random, info.dtype, (1,) * (info.rank or 0))
+
+
+WORDS = ("warp", "weft", "loom", "shuttle", "1", "0.5", "")
+
+
 def random_array(random: np.random.Generator, dtype_name: str, shape: tuple[int, ...]) -> Array:
-    """Floats as photographs and activations have them; bytes anywhere in their range; other integers 0 or 1, which is an index or a mask of any model."""
+    """Floats as photographs and activations have them; bytes anywhere in their range; other integers 0 or 1, an index or a mask of any model; short words."""
     import numpy as np
 
     from weft.dtypes import dtype
 
     of = dtype(dtype_name)
+    if of.kind == "string":
+        return random.choice(np.array(WORDS, object), shape)
     if of.is_bool:
         return random.integers(0, 2, shape).astype(np.bool_)
     if of.name in ("int8", "uint8"):

@@ -52,7 +52,7 @@ def inspect(
         _inspect_archive(model, stage)
         return
     from weft.cli.terminal import Progress
-    from weft.pipeline import load, mixed, resolve_targets, specialize
+    from weft.pipeline import has_steps, load, mixed, resolve_targets, specialize
 
     # The target first: a misspelt one should not wait for a large model.
     resolved = resolve_targets(target or "llvm")
@@ -61,7 +61,8 @@ def inspect(
         graph = load(model, frontend=frontend)
         sizes = shapes(input_shape)
         graph = specialize(graph, sizes) if sizes else graph
-        if mixed(resolved):
+        several = mixed(resolved) or has_steps(graph)
+        if several:
             from weft.cli.placement import inspect_placed, print_placed
 
             placed = inspect_placed(graph, resolved, stage, kernel, region, progress.on_stage)
@@ -73,13 +74,13 @@ def inspect(
     if html_file is not None:
         from weft.cli.inspect_report import collect, measure, page
 
-        regions = placed.regions if mixed(resolved) else {"": inspection}
-        measured = measure(model, resolved, frontend, sizes)
+        regions = placed.regions if several else {"": inspection}
+        measured = measure(model, resolved, frontend, sizes, has_steps(graph))
         with Progress("inspecting") as progress:
             progress.show("drawing")
-            write(html_file, page(collect(model, target or "llvm", graph, regions, placed if mixed(resolved) else None, measured)))
+            write(html_file, page(collect(model, target or "llvm", graph, regions, placed if several else None, measured)))
         typer.echo(f"{html_file}: {graph.name}" + (f"; no times: {measured['unmeasured']}" if "unmeasured" in measured else ""))
-    elif mixed(resolved):
+    elif several:
         print_placed(placed, stage, region)
     elif stage is None:
         print_summary(inspection)

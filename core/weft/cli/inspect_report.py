@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import statistics
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,7 @@ def collect(model: str, target: str, graph: Graph, regions: Mapping[str, Inspect
         regions: what each target does with its part, by name; one, called "", where one target computes everything.
         measured: what `measure` gives.
     """
+    from weft.cli.placement import plan_data
     from weft.plugins import host
 
     return {
@@ -43,15 +46,20 @@ def collect(model: str, target: str, graph: Graph, regions: Mapping[str, Inspect
         "outputs": [str(v) for v in graph.outputs],
         "nodes": len(graph.nodes),
         "regions": [_region(name, found, model, measured) for name, found in regions.items()],
+        "plans": plan_data(placed) if placed is not None and placed.several else [],
         "placement": [] if placed is None else _placement(placed),
         "measured": {k: v for k, v in measured.items() if k != "calls"},
     }
 
 
 def measure(
-    model: str, resolved: Sequence[ResolvedTarget], frontend: str | None, shapes: Mapping[str, Sequence[int]] | None, seconds: float = 1.0
+    model: str, resolved: Sequence[ResolvedTarget], frontend: str | None, shapes: Mapping[str, Sequence[int]] | None, steps: bool, seconds: float = 1.0
 ) -> dict[str, Any]:
-    """Kernels' times and shares of what the processor can do, from runs on random inputs; `unmeasured` says why there are none."""
+    """Kernels' times and shares of what the processor can do, from runs on random inputs; `unmeasured` says why there are none.
+
+    Args:
+        steps: the model is more than one native segment on the host, of which only whole runs are timed.
+    """
     from weft.cli.bench import common_threads, machine
     from weft.cli.inputs import make_inputs
     from weft.cli.limits import measure_limits
@@ -63,6 +71,8 @@ def measure(
 
     threads = common_threads(None, [str(r.target) for r in resolved])
     try:
+        if steps and not mixed(resolved):
+            return _whole_runs(model, resolved[0], threads, frontend, shapes or {}, seconds)
         if mixed(resolved):
             on_devices = compile_on_devices(model, resolved, threads, frontend=frontend, input_shapes=shapes)
             inputs, _ = make_inputs(on_devices.executable.inputs, {}, shapes or {}, 0)
@@ -76,6 +86,26 @@ def measure(
         return {"sizes": input_sizes(profiled.executable, inputs), "calls": calls, **as_data(profile, limits, roofline(profile, limits))}
     except WeftError as error:
         return {"unmeasured": str(error), "sizes": {}, "kernels": []}
+
+
+def _whole_runs(model: str, target: ResolvedTarget, threads: int, frontend: str | None, shapes: Mapping[str, Sequence[int]], seconds: float) -> dict[str, Any]:
+    """What a run takes, of a plan of several steps."""
+    from weft.cli.bench import machine, with_threads
+    from weft.cli.inputs import make_inputs
+    from weft.cli.opening import open_executable
+    from weft.cli.profile import WARM_RUNS, input_sizes
+
+    executable, _ = open_executable(model, with_threads(str(target.target), threads), frontend=frontend, input_shapes=shapes or None)
+    inputs, _ = make_inputs(executable.inputs, {}, shapes, 0)
+    times: list[float] = []
+    ends = time.perf_counter() + seconds
+    while len(times) < WARM_RUNS + 3 or time.perf_counter() < ends:
+        started = time.perf_counter()
+        executable.run(inputs)
+        times.append(time.perf_counter() - started)
+    why = "only whole runs are timed of a plan with steps of the host, branches or loops"
+    facts = {"median": statistics.median(times[WARM_RUNS:]), "runs": len(times) - WARM_RUNS}
+    return {"machine": machine(), "sizes": input_sizes(executable, inputs), "unmeasured": why, "kernels": [], **facts}
 
 
 def _region(name: str, found: Inspection, model: str, measured: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,14 +225,16 @@ def _bounded(text: str, command: str) -> str:
 
 
 def _placement(placed: Placed) -> list[dict[str, Any]]:
-    assert placed.placement is not None
+    from weft.cli.placement import went
+
     return [
         {
+            "plan": p.plan,
             "value": p.node.outputs[0].name,
             "operator": _operator(p.node),
             "names": sorted(p.node.names),
             "target": p.target,
-            "refused": [[target, code, reason] for target, (code, reason) in p.refused.items()],
+            "refused": [list(why) for why in p.refused],
         }
-        for p in placed.placement.nodes
+        for p in went(placed)
     ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.errors import InputError
 
 if TYPE_CHECKING:
+    from weft.hooks import EngineKind
     from weft.runtime.executable import Executable
 
 SUFFIX = ".weft"
@@ -31,6 +32,23 @@ def not_of_archives(model: str, **options: object) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise InputError(f"{model} is compiled already, {given[0]} does not apply", hint="give the model that it was compiled from")
+
+
+def open_engine(kind: EngineKind, model: str, threads: int) -> Callable[[Any], list[Any]]:
+    """A peer with the model loaded, ready to run.
+
+    Raises:
+        InputError: it cannot load it, in its own words.
+    """
+    try:
+        return kind.open(model, threads)
+    except Exception as error:
+        raise engine_refuses(kind, model, error) from error
+
+
+def engine_refuses(kind: EngineKind, model: str, error: Exception) -> InputError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return InputError(f"the engine '{kind.name}' {kind.available()} does not run {model}", why=" ".join(lines)[:300], hint="leave it out with --against")
 
 
 def open_executable(

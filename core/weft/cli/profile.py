@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.errors import InputError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -115,12 +117,15 @@ def compile_profiled(
     """Compiles a model; its kernels come from the cache if they are there, and are those of an ordinary compilation."""
     from weft.cli.terminal import Progress
     from weft.compilation import Compilation
-    from weft.pipeline import load, specialize
+    from weft.pipeline import has_steps, load, specialize
 
     name = Path(model).name
     with Progress(f"compiling {name}") as progress:
         compilation = Compilation(target, on_stage=progress.on_stage, profile=True)
         graph = load(model, frontend=frontend)
+        if has_steps(graph):
+            why = "its plan has steps of the host, branches or loops, and no clocks around the kernels between them"
+            raise InputError(f"the kernels of '{name}' are not timed", why=why, hint="`weft bench` times whole runs, `weft inspect` shows its steps")
         executable = compilation.run(specialize(graph, input_shapes) if input_shapes else graph)
     return Profiled(name, compilation, executable, threads)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,25 +53,35 @@ def run(
             typer.echo(f"{name} → {file}")
 
 
-def _type(array: np.ndarray[Any, Any]) -> str:
-    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+def _type(value: Any) -> str:
+    """Of a tensor, a sequence, or an optional, which is None where it has no element."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, list):
+        return f"sequence of {len(value)}" + (f": {', '.join(dict.fromkeys(map(_type, value)))}" if value else "")
+    return f"{'string' if _is_text(value) else value.dtype}[{', '.join(map(str, value.shape))}]"
 
 
-def _summary(array: np.ndarray[Any, Any]) -> tuple[str, str, str]:
-    if array.size == 0 or array.dtype.kind == "c":
+def _is_text(array: np.ndarray[Any, Any]) -> bool:
+    return array.dtype.kind in "OSTU"
+
+
+def _summary(array: Any) -> tuple[str, str, str]:
+    if array is None or isinstance(array, list) or array.size == 0 or array.dtype.kind == "c" or _is_text(array):
         return "", "", ""
     wide = array.astype("float64")
     return f"{wide.min():.6g}", f"{wide.mean():.6g}", f"{wide.max():.6g}"
 
 
-def write_arrays(arrays: Mapping[str, np.ndarray[Any, Any]], folder: Path) -> dict[str, Path]:
-    """One .npy file per array, named like it as far as file systems allow.
+def write_arrays(values: Mapping[str, Any], folder: Path) -> dict[str, Path]:
+    """One .npy file per array, named like it as far as file systems allow; of a sequence one per element, of an optional without one none.
 
     Raises:
         InputError: the folder cannot be written.
     """
     import numpy as np
 
+    arrays = dict(_flat(values))
     written: dict[str, Path] = {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,10 +90,19 @@ def write_arrays(arrays: Mapping[str, np.ndarray[Any, Any]], folder: Path) -> di
             taken = {p.name for p in written.values()}
             file = next(f for f in (f"{base}{'' if k == 0 else f'_{k}'}.npy" for k in range(len(arrays) + 1)) if f not in taken)
             with replacing(folder / file) as sink:
-                np.save(sink, array)
+                np.save(sink, array.astype(np.str_) if _is_text(array) else array)  # strings of objects would be a pickle, which nobody should have to trust
             written[name] = folder / file
     except OSError as error:
         raise InputError(
             f"cannot write outputs to '{folder}'", why=obstacle_of_folder(folder) or error.strerror or str(error), hint="give another --output-dir"
         ) from None
     return written
+
+
+def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Tensors with their names: elements of sequences have a number behind theirs."""
+    for name, value in values.items():
+        if isinstance(value, list):
+            yield from _flat({f"{name}.{k}": element for k, element in enumerate(value)})
+        elif value is not None:
+            yield name, value

@@ -75,7 +75,7 @@ def _other(model: str, target: str, against: str, frontend: str | None) -> Compi
         InputError: nothing of that name, or an engine that is not installed.
         TargetError: options that a target does not have.
     """
-    from weft.cli.opening import open_executable
+    from weft.cli.opening import open_engine, open_executable
     from weft.pipeline import resolve_targets, target_kinds
     from weft.plugins import engine_kinds
     from weft.runtime.threads import available_threads
@@ -89,7 +89,7 @@ def _other(model: str, target: str, against: str, frontend: str | None) -> Compi
         kind = engines[against]
         if kind.available() is None:
             raise InputError(f"the engine '{against}' is not installed", hint=f"pip install {against}")
-        return Engine(against, kind.open(model, available_threads()), kind.values(model) if kind.values is not None else None)
+        return Engine(against, open_engine(kind, model, available_threads()), kind.values(model) if kind.values is not None else None)
     try:
         resolved = resolve_targets(against)
     except TargetError as error:

@@ -5,7 +5,7 @@ A sub-graph captures nothing: what it needs of the graph around it are inputs, b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,7 @@ class If(Operator):
     def reference(self, *arrays: Array | None) -> Any:
         from weft.graph.evaluate import evaluate
 
-        results = branch(arrays, lambda v: evaluate(self.then, v), lambda v: evaluate(self.orelse, v), len(self.then.inputs))
+        results = run_bodies(self, arrays, lambda v: evaluate(self.then, v), lambda v: evaluate(self.orelse, v))
         return results[0] if len(results) == 1 else tuple(results)
 
     @classmethod
@@ -159,11 +159,9 @@ class Loop(Operator):
         return OpenType(one.dtype, None if one.rank is None else one.rank + 1)
 
     def reference(self, *arrays: Array | None) -> Any:
-        from weft.graph.evaluate import dim_value, evaluate
+        from weft.graph.evaluate import evaluate
 
-        types = [v.type for v in self.body.outputs[self.tests + self.carried :]]
-        empty = [(t.dtype.numpy, tuple(dim_value(d, {}) or 0 for d in t.shape)) if isinstance(t, TensorType) else (np.dtype(np.float32), (0,)) for t in types]
-        results = repeat(self, arrays, lambda values: evaluate(self.body, values), empty)
+        results = run_bodies(self, arrays, lambda values: evaluate(self.body, values))
         return results[0] if len(results) == 1 else tuple(results)
 
     @classmethod
@@ -173,3 +171,20 @@ class Loop(Operator):
 
 
 __all__ = ["SEQUENCE", "If", "Loop"]
+
+
+def bodies(op: Operator) -> tuple[Graph, ...]:
+    """The graphs that an operator runs: both of a branch, that of a loop, none of others."""
+    return (op.then, op.orelse) if isinstance(op, If) else (op.body,) if isinstance(op, Loop) else ()
+
+
+def run_bodies(op: Operator, arrays: Sequence[Any], *runs: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
+    """The results of a branch or a loop, whose graphs `runs` compute, in the order of `bodies`."""
+    from weft.graph.evaluate import dim_value
+
+    if isinstance(op, If):
+        return branch(arrays, runs[0], runs[1], len(op.then.inputs))
+    assert isinstance(op, Loop)
+    types = [v.type for v in op.body.outputs[op.tests + op.carried :]]
+    empty = [(t.dtype.numpy, tuple(dim_value(d, {}) or 0 for d in t.shape)) if isinstance(t, TensorType) else (np.dtype(np.float32), (0,)) for t in types]
+    return repeat(op, arrays, runs[0], empty)

@@ -35,6 +35,13 @@ def is_step(node: Node) -> bool:
     return node.op.kind in ("control", "host") or not all(is_numeric(v) for v in (*node.inputs, *node.outputs) if v is not None)
 
 
+def why_step(node: Node) -> tuple[str, str] | None:
+    """The code and the reason of what stays on the host as a step of the plan; None of what is part of a kernel."""
+    if node.op.kind == "control":
+        return "control", "control flow stays on the host"
+    return ("no_tensor", "it works on strings, sequences, optionals, or tensors whose sizes only a run knows") if is_step(node) else None
+
+
 def is_numeric(value: Value) -> bool:
     """Whether a value is a tensor of numbers, whose sizes are known or have names."""
     return isinstance(value.type, TensorType) and value.dtype.kind not in ("string", "handle")
@@ -147,13 +154,7 @@ def _label(
         costs[host].setdefault(k, 0.0)
     pinned = {id(s.value.producer) for s in graph.symbols.values() if s.value.producer is not None}
     for k, n in enumerate(graph.nodes):
-        reason = None
-        if id(n) in pinned:
-            reason = ("sizes", "sizes of other values depend on its result")
-        elif n.op.kind == "control":
-            reason = ("control", "control flow stays on the host")
-        elif is_step(n):
-            reason = ("no_tensor", "it works on sequences, optionals or strings")
+        reason = ("sizes", "sizes of other values depend on its result") if id(n) in pinned else why_step(n)
         for t in range(host):
             if reason is not None:
                 costs[t].pop(k, None)

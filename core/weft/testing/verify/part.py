@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,8 +16,9 @@ from weft.graph.nodes import Graph, Node, Value
 from weft.graph.region import Region
 from weft.graph.rewrite import concrete, copy_graph
 from weft.loop.nodes import Buffer
-from weft.mixed import MixedCompilation
-from weft.pipeline import ResolvedTarget, mixed
+from weft.mixed import MixedCompilation, Outline
+from weft.ops.control import run_bodies
+from weft.pipeline import ResolvedTarget, has_steps, mixed
 from weft.testing.alone import Run, buffer_shape, ready_alone
 from weft.testing.verify.measure import Bound, Difference, compare
 from weft.testing.verify.rounding import allowed_errors, tolerated
@@ -42,6 +43,7 @@ class Part:
     compilation: Compilation
     names: dict[int, str] = field(default_factory=dict)  # id(node) → its kernel
     ready: dict[tuple[str, tuple[int, ...]], Run] = field(default_factory=dict)  # by kernel and dims
+    inner: bool = False  # of what a branch or a loop runs
 
     @classmethod
     def of(cls, name: str, target: ResolvedTarget, graph: Graph) -> Part:
@@ -75,35 +77,47 @@ def _computes(node: Node) -> bool:
     return isinstance(node.op, Group) and not node.op.view
 
 
+Visit: TypeAlias = "Callable[[Part, list[Any], Mapping[str, int]], list[Any]]"
+
+
 @dataclass
 class Parts:
-    """A model for its targets. `graph` is that of its regions, or the one part's `grouped`."""
+    """A model for its targets. `graph` is that of its regions, or the one part's `grouped`; `bodies` what branches and loops run."""
 
     graph: Graph
     parts: list[Part]
     placed: bool
     by_node: Mapping[int, Part] = field(default_factory=dict)
+    bodies: Mapping[int, Sequence[Parts]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph, targets: Sequence[ResolvedTarget]) -> Parts:
         """Raises WeftError if it does not compile."""
-        if not mixed(targets):
+        if not (mixed(targets) or has_steps(graph)):
             one = Part.of("", targets[0], graph)
             return cls(one.grouped, [one], False)
-        by_kind = {t.target.kind: t for t in targets}
-        placed = MixedCompilation(targets, cache=False).place(copy_graph(graph))
-        parts: list[Part | None] = []
-        for number, node in enumerate(placed.nodes):
+        return cls._of(MixedCompilation(targets, cache=False).outline(copy_graph(graph)))
+
+    @classmethod
+    def _of(cls, outline: Outline, inner: bool = False) -> Parts:
+        by_kind = {t.target.kind: t for t in outline.compilation.targets}
+        found = cls(outline.graph, [], True, {}, {})
+        by_node: dict[int, Part] = {}
+        bodies: dict[int, Sequence[Parts]] = {}
+        for number, node in enumerate(outline.graph.nodes):
             assert isinstance(node.op, Region)
             if node.op.target not in by_kind:  # what the runtime does itself
-                parts.append(None)
+                bodies[id(node)] = [cls._of(o, True) for o in outline.bodies.get(number, ())]
+                found.parts += [p for body in bodies[id(node)] for p in body.parts]
                 continue
-            name = f"{node.op.target}{number}" if len(placed.nodes) > 1 else ""
-            parts.append(Part.of(name, by_kind[node.op.target], node.op.body))
-        return cls(placed, [p for p in parts if p is not None], True, {id(n): p for n, p in zip(placed.nodes, parts) if p is not None})
+            name = outline.section(number) if inner or len(outline.graph.nodes) > 1 else ""
+            part = by_node[id(node)] = Part.of(name, by_kind[node.op.target], node.op.body)
+            part.inner = inner
+            found.parts.append(part)
+        return replace(found, by_node=by_node, bodies=bodies)
 
-    def walk(self, inputs: Inputs, visit: Callable[[Part, list[Any], Mapping[str, int]], list[Any]]) -> list[Any]:
-        """Evaluates the model part by part: `visit` gives a part's outputs for its inputs. Returns the model's outputs."""
+    def walk(self, inputs: Inputs, visit: Visit, symbols: Mapping[str, int] | None = None) -> list[Any]:
+        """Evaluates the model part by part: `visit` gives a part's outputs for its inputs, those of loops at every trip. Returns the model's outputs."""
         if not self.placed:
             (part,) = self.parts
             named = inputs if isinstance(inputs, Mapping) else dict(zip((v.name for v in part.graph.inputs), inputs))
@@ -111,9 +125,20 @@ class Parts:
 
         def run(node: Node, arrays: list[Any], env: Mapping[str, int]) -> tuple[Any, ...]:
             part = self.by_node.get(id(node))
-            return apply(node, arrays, env) if part is None else tuple(visit(part, [a for a in arrays if a is not None], env))
+            if part is not None:
+                return tuple(visit(part, [a for a in arrays if a is not None], env))
+            inside = self.bodies.get(id(node), ())
+            if not inside:
+                return apply(node, arrays, env)
+            assert isinstance(node.op, Region)
 
-        return drain(steps(self.graph, inputs, run=run))
+            def control(inner: Node, given: list[Any], sizes: Mapping[str, int]) -> tuple[Any, ...]:
+                runs = [lambda values, body=body: body.walk(values, visit, sizes) for body in inside]
+                return tuple(run_bodies(inner.op, given, *runs))
+
+            return tuple(drain(steps(node.op.body, [a for a in arrays if a is not None], env, control)))
+
+        return drain(steps(self.graph, inputs, symbols, run))
 
 
 def drain(walk: Any) -> list[Any]:

@@ -230,7 +230,7 @@ class _Player:
         self.verifier, self.side = verifier, side
         self.blame: Blame | None = None
         self.references: dict[str, Any] = {}  # values between parts, by name, until their last use
-        self.uses = Counter(v.name for part in parts.parts for v in part.graph.inputs)
+        self.uses = Counter(v.name for part in parts.parts if not part.inner for v in part.graph.inputs)
         self.most: tuple[float, Node | None] = (0.0, None)
         self.errors: dict[str, float] = {}
 
@@ -249,7 +249,7 @@ class _Player:
                 trials.append(trial)
             return tuple(trial.got)
 
-        exact = [self._reference(v.name, a) for v, a in zip(part.graph.inputs, arrays)]
+        exact = arrays if part.inner else [self._reference(v.name, a) for v, a in zip(part.graph.inputs, arrays)]
         walk = steps(part.grouped, arrays, env, run)
         beside = steps(part.grouped, exact, env)
         while True:
@@ -265,7 +265,7 @@ class _Player:
                 return evaluate(part.grouped, arrays, symbols=env)
             self._grow(node, got, want)
         given = zip((v.name for v in part.graph.outputs), ends)
-        self.references.update((name, array) for name, array in given if self.uses[name])
+        self.references.update((name, array) for name, array in given if self.uses[name] and not part.inner)
         return drain(walk)
 
     def _reference(self, name: str, array: Any) -> Any:
