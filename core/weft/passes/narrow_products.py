@@ -65,7 +65,7 @@ def narrow_products(graph: Graph, capabilities: Capabilities) -> Graph:
         lanes = capabilities.channel_block or 1
         if node.output.dtype == dt.int32 and x.dtype.is_integer and w.dtype.is_integer:
             return _integers(r, node.op, x, w.constant, w.name, capabilities.dots, lanes)
-        if node.output.dtype == x.dtype == w.dtype == dt.float32 and capabilities.precision is not None:
+        if node.output.dtype == x.dtype == w.dtype == dt.float32 and node.op.dtype is None and capabilities.precision is not None:
             return _floats(r, node.op, x, w.constant, w.name, capabilities.dots, capabilities.precision, lanes)
         return None
 
