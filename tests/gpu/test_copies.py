@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gpu.shim import shims
-from tests.loop.passes.test_grids import Writer, agree, inputs_of, joined, run
+from tests.loop.passes.test_grids import Writer, agree, group, inputs_of, joined, run
 
 from weft.errors import LoopError
 from weft.loop.nodes import Program
@@ -124,10 +124,7 @@ class Copier(Writer):
 
 @st.composite
 def groups(draw: st.DrawFn) -> str:
-    writer = Copier(draw)
-    start = "for t in 12 threadIdx.x { s[t] = x[t] d[0, t] = x[t] d[1, t] = x[11 - t] r[t] = x[t] q[t] = 1 q[t + 12] = 2 y[t] = x[t] }"
-    allocate = "allocate s: int64[12] in shared allocate d: int64[2, 12] in shared allocate r: int64[12] in register allocate q: int64[24] in register"
-    return f"program g(x: int64[12]) -> (y: int64[12]) dims(n) {{ {allocate} {start} {writer.body(0, ())} }}"
+    return group(Copier(draw), "x[t]", "x[11 - t]")
 
 
 @settings(max_examples=25, deadline=None)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from tests.mixed import board as plugin
@@ -13,19 +10,9 @@ import weft
 from weft.errors import ExecutionError
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.ops.composing import Composer
-from weft.plugins import host
-from weft.runtime import device as devices
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
-
-
-@pytest.fixture(autouse=True)
-def board(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(devices, "_open", {})
-    host().register(sys.modules[plugin.__name__], "board")
-    plugin.launched.clear()
-    yield
-    host().unregister("board")
+pytestmark = pytest.mark.usefixtures("board")
 
 
 def gather(count: int) -> Graph:

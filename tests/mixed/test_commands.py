@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,10 @@ from tests.cli.conftest import recipe, weft
 from tests.mixed import board
 
 from weft.loop.parser import parse_program
-from weft.plugins import host
-from weft.runtime import device as devices
 
 Weft = Callable[..., Any]
 __all__ = ["recipe", "recipes", "weft"]
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(devices, "_open", {})
-    host().register(sys.modules[board.__name__], "board")
-    yield
-    host().unregister("board")
+pytestmark = pytest.mark.usefixtures("board")
 
 
 def test_inspect_shows_where_nodes_go_and_why(weft: Weft, recipe: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +20,9 @@ from weft.ops.contraction import MatMul
 from weft.ops.normalization import Softmax
 from weft.passes.place import Refuse, Take
 from weft.pipeline import resolve_target
-from weft.plugins import host
-from weft.runtime import device as devices
 from weft.runtime.plan import Copy, DeviceCall, Native
 
-
-@pytest.fixture(autouse=True)
-def board(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(devices, "_open", {})
-    host().register(sys.modules[plugin.__name__], "board")
-    plugin.launched.clear()
-    yield
-    host().unregister("board")
+pytestmark = pytest.mark.usefixtures("board")
 
 
 def model(batch: object = 4) -> Graph:

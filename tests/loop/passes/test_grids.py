@@ -334,12 +334,16 @@ class Writer:
         return " ".join(parts)
 
 
-@st.composite
-def grids(draw: st.DrawFn) -> str:
-    writer = Writer(draw)
-    start = "for t in 12 threadIdx.x { s[t] = x[t] d[0, t] = x[t] + 1 d[1, t] = x[t] + 2 r[t] = x[t] q[t] = 1 q[t + 12] = 2 y[t] = x[t] }"
+def group(writer: Writer, first: str, second: str) -> str:
+    """A program of one group whose phases `writer` makes up; `first` and `second` are what the two halves of its double buffer begin with."""
+    start = f"for t in 12 threadIdx.x {{ s[t] = x[t] d[0, t] = {first} d[1, t] = {second} r[t] = x[t] q[t] = 1 q[t + 12] = 2 y[t] = x[t] }}"
     allocate = "allocate s: int64[12] in shared allocate d: int64[2, 12] in shared allocate r: int64[12] in register allocate q: int64[24] in register"
     return f"program g(x: int64[12]) -> (y: int64[12]) dims(n) {{ {allocate} {start} {writer.body(0, ())} }}"
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> str:
+    return group(Writer(draw), "x[t] + 1", "x[t] + 2")
 
 
 @settings(max_examples=60, deadline=None)
