@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from weft.expr.nodes import Call, walk
+from weft import dtypes as dt
+from weft.expr.nodes import Call, Var, walk
 from weft.graph.group import Group
 from weft.graph.layout import blocked
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
@@ -31,7 +34,7 @@ from weft.scheduling.rule import Decline, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.codegen import LlvmCodegen
 from weft_llvm.schedules.elementwise import ElementwiseRule
-from weft_llvm.schedules.reduction import ReductionRule
+from weft_llvm.schedules.reduction import CHAIN, ReductionRule
 from weft_llvm.schedules.rowwise import RowwiseRule
 
 MACHINE = Machine("cpu", 256, 16, fma=True)
@@ -123,6 +126,23 @@ def test_partial_results_meet_in_halves() -> None:
     RowwiseRule().apply(s)
     shapes = [[d.value for d in target(b).buffer.shape] for b in blocks_of(s.program) if is_reduction(b)]  # type: ignore[attr-defined]
     assert [n for shape in shapes for n in shape][:-1] == [32, 8, 4, 2]
+
+
+@pytest.mark.parametrize("shape", [(1 << 14,), (3, 6000), (7, 19, 130), ("n",), (5, "n"), ("n", 5, "m")])
+def test_long_sums_are_sums_of_pieces(shape: tuple[int | str, ...]) -> None:
+    """No partial result adds up more than `CHAIN` elements, however long the sum is, and pieces are in parallel."""
+    b = GraphBuilder()
+    sizes = {d: n for d, n in zip(("n", "m"), (1301, 3)) if d in shape}
+    x = b.input("x", tensor_type("float32", tuple(Var(d, dt.int64) if isinstance(d, str) else d for d in shape)))
+    s = Schedule(lowered(b, b.add(ReduceSum(), x)), replace(MACHINE, cores=2))
+    ReductionRule().apply(s)
+    if not sizes:
+        chains = [[i.extent for i in b.iters if i.kind == "reduce"] for b in blocks_of(s.program)]
+        assert max(math.prod(d.value for d in chain) for chain in chains if chain) <= 2 * CHAIN  # type: ignore[attr-defined]
+    assert any(s.loop(x).kind == "parallel" for n in s.blocks() for x in s.loops(n))
+    data = np.random.default_rng(0).integers(-8, 8, [sizes[d] if isinstance(d, str) else d for d in shape]).astype(np.float32)
+    (stored,) = interpret(s.program, [data.reshape(-1)], sizes).values()  # axes that are summed together are one
+    assert float(stored.reshape(())) == data.sum(dtype=np.float64)
 
 
 def test_an_exponential_that_one_formula_uses_twice_is_not_stored() -> None:

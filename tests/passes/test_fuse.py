@@ -19,7 +19,7 @@ from weft.ops.contraction import Conv, MatMul
 from weft.ops.elementwise import Identity
 from weft.ops.movement import BroadcastTo, Concat, Reshape, Transpose
 from weft.ops.normalization import Softmax
-from weft.ops.reduction import ReduceMax, ReduceSum
+from weft.ops.reduction import Argmax, ReduceMax, ReduceSum
 from weft.ops.signal import Window
 from weft.ops.transcendental import Exp
 from weft.passes.fuse import at_most, fuse
@@ -202,3 +202,13 @@ def test_an_output_whose_sizes_are_computed_is_no_view_of_what_comes_before_them
     data = numbers(4, 6)
     (got,) = executable.run({"x": data, "s": np.array([2, 7], np.int64)}).values()
     np.testing.assert_array_equal(got, data.T.reshape(3, 8))
+
+
+def test_what_reads_its_operand_twice_reads_a_value_in_memory() -> None:
+    """A sum of products may be rounded differently where it is computed again, and the greatest element would not be found."""
+    b, x = start()
+    b.output(b.add(Argmax(1, True), b.add(Add(), b.add(Multiply(), x, x), x)))
+    assert groups(b.build(), numbers(3, 4)) == ["multiply_add", "argmax"]
+    b, x = start()
+    b.output(b.add(Argmax(1, True), b.add(Subtract(), x, b.add(ReduceMax((1,), True), x))))
+    assert groups(b.build(), numbers(3, 4)) == ["reducemax_subtract", "argmax"]

@@ -23,7 +23,7 @@ from weft.ops.contraction import reduction_tolerance
 from weft.ops.examples import booleans, floats, integers
 from weft.ops.precision import compute_dtype, rounded, widen
 from weft.ops.shapes import axes_of, axis_of, dim_select, expect_kind, operands, product, static
-from weft.tensor.language import Dim, Tensor, as_dim, compute, highest, lowest, reduce, reduce_axis
+from weft.tensor.language import Dim, Placeholder, ReduceAxis, Tensor, as_dim, compute, highest, lowest, reduce, reduce_axis
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,40 @@ class Argmax(Operator):
         return TensorType(dt.int64, (*x.shape[:axis], *((1,) if self.keepdims else ()), *x.shape[axis + 1 :]))
 
     @algorithm("tensors")
+    def places(self, x: Tensor) -> Tensor:
+        """The extreme, then the first or last place that has it: both are reductions that vectors and threads can share.
+
+        What is computed as it is read might be rounded differently the second time: it is read once.
+        """
+        if not isinstance(x.source, Placeholder):
+            return self.direct(x)
+        axis = axis_of(self.axis, x.rank)
+        n, narrow = x.shape[axis], isinstance(x.shape[axis], int) and x.shape[axis] < 1 << 31
+        shape = (*x.shape[:axis], *((1,) if self.keepdims else ()), *x.shape[axis + 1 :])
+        word = dt.int32 if narrow else dt.int64
+        look, find = reduce_axis(n, "look"), reduce_axis(n, "find")
+
+        def element(index: tuple[Expr, ...], r: ReduceAxis) -> Expr:
+            return x[(*index[:axis], r, *(index[axis + 1 :] if self.keepdims else index[axis:]))]
+
+        most = compute(shape, lambda *i: reduce("max" if self.best == "argmax" else "min", element(i, look), look), "most")
+
+        def place(*index: Expr) -> Expr:
+            value = element(index, find)
+            # If the extreme is NaN it equals nothing; else nothing is NaN.
+            here = any_of([e.eq(value, most[index]), *([e.ne(value, value)] if x.dtype.is_float else [])])
+            return reduce("max" if self.last else "min", select(here, cast_to(find.var, word), (lowest if self.last else highest)(word)), find)  # type: ignore[no-any-return]
+
+        found = compute(shape, place, "place")
+        if narrow:
+            return compute(shape, lambda *i: cast_to(found[i], dt.int64), "arg")  # type: ignore[no-any-return]
+        # Of nothing: -1.
+        bounded: Any = lambda *i: e.maximum(found[i], -1) if self.last else e.minimum(found[i], e.sub(wrap(n, dt.int64), 1))
+        return compute(shape, bounded, "arg")  # type: ignore[no-any-return]
+
+    @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
+        """Both at once."""
         axis = axis_of(self.axis, x.rank)
         r = reduce_axis(x.shape[axis], "r")
         shape = (*x.shape[:axis], *((1,) if self.keepdims else ()), *x.shape[axis + 1 :])

@@ -31,6 +31,8 @@ CHEAP = frozenset(
 )  # fmt: skip
 # Composites that read their first operand row by row: cheap formulas on it may be computed as it is read.
 ROW_WISE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RMSNorm"})
+# Reductions that read their operand twice and compare: it is a value in memory, or the two readings might be rounded differently.
+TWICE = frozenset({"Argmax", "Argmin"})
 # The composite that packs what it reads: whatever moves or cheaply changes its operands may be computed meanwhile.
 ATTENTION = "ScaledDotProductAttention"
 
@@ -175,7 +177,7 @@ class _Fusion:
         if rows is None or self.group[k] is not None or node.op.kind != "reduction" or not self.fusable(k):
             return False
         # Another reduction of the same rows: softmax's sum after its maximum, the variance after the mean.
-        return trailing_axes(node) == rows and node.inputs[0] is not None and node.inputs[0].shape == shapes[-1]
+        return type(node.op).__name__ not in TWICE and trailing_axes(node) == rows and node.inputs[0] is not None and node.inputs[0].shape == shapes[-1]
 
     def with_transpose(self, anchor: int) -> set[int]:
         """An attention and the transpose after it, which stores the heads side by side."""
@@ -270,7 +272,7 @@ class _Fusion:
                 return False
             if type(user.op).__name__ in ROW_WISE and (user.inputs[0] is not node.output or user.output.shape != node.output.shape):
                 return False
-            if user.op.kind == "reduction" and user.inputs[0] is not node.output:
+            if user.op.kind == "reduction" and (user.inputs[0] is not node.output or type(user.op).__name__ in TWICE):
                 return False
         # Where elements are read more than once their formula is computed more than once: only cheap ones may be.
         moved = any(self.nodes[u].op.kind == "injective" and not isinstance(self.nodes[u].op, Relayout) for u in self.users[k])

@@ -42,13 +42,12 @@ class ReductionRule(Rule):
         assert s.machine is not None
         inline_producers(s)
         names = s.blocks()
-        reductions = [n for n in names if access.is_reduction(s.block(n))]
-        tail = names[-1] if len(reductions) == 1 and names[-2:-1] == reductions and follows(s.block(names[-1]), s.block(reductions[0])) else None
-        if tail is None:
+        *before, reduction, tail = names if len(names) > 1 else ["", *names]
+        if not reduction or not access.is_reduction(s.block(reduction)) or not follows(s.block(tail), s.block(reduction)):
             schedule_apart(s, names, s.machine)
             return
-        schedule_apart(s, names[:-2], s.machine)
-        schedule_reduction(s, reductions[0], s.machine, tail=tail)
+        schedule_apart(s, before, s.machine)
+        schedule_reduction(s, reduction, s.machine, tail=tail)
 
 
 def schedule_apart(s: Schedule, names: list[str], machine: Machine) -> None:
