@@ -188,8 +188,8 @@ def test_long_weights() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 15])
 def test_no_header(size: int, tmp_path: Path) -> None:
-    said = f"no Darknet weights: a header of 16 or 20 bytes is wanted, {size} are there"
-    assert said in refused(NET + CONV, weights=bytes(size))
+    said = f"no Darknet weights: a header of 16 or 20 bytes is wanted, {size} are there\n  hint: is it whole[?]"
+    assert said.replace("[?]", "?") in refused(NET + CONV, weights=bytes(size))
     path, _, _ = pair(tmp_path)
     path.with_suffix(".weights").write_bytes(bytes(size))
     with pytest.raises(FrontendError, match=said):
@@ -241,6 +241,7 @@ def test_everything_malformed_at_once() -> None:
         "  line 9: pad=-1 in [convolutional]: expected an integer from 0 to 2147483647",
         "  line 12: temperature=nan in [softmax]: expected a number from -2147483647 to 2147483647",
         "  line 13: groups=1.5 in [softmax]: expected an integer from 1 to 2147483647",
+        "  hint: is it complete?",
     ]
     assert "line 6: layers=1,,2 in [route]: expected integers from -2147483647 to 2147483647" in refused(NET + "[route]\nlayers=1,,2\n")
     assert "size=99999999999 in [maxpool]: expected an integer" in refused(NET + "[maxpool]\nsize=99999999999\n")
@@ -266,6 +267,7 @@ def test_everything_unsupported_at_once() -> None:
         "  line 11: [crop]",
         "  line 12: [net]",
         "  line 14: weights_type=per_channel in [shortcut]",
+        "  hint: leave it out",
     ]
 
 

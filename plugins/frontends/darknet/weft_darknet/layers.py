@@ -46,7 +46,7 @@ class Weights:
             raise FrontendError(f"cannot read {self.name}", why=error.strerror, hint="put the .weights beside the .cfg, or name it: weights=…") from error
         self.data: Any = np.frombuffer(data, np.uint8)
         if len(self.data) < 16:
-            raise FrontendError(f"{self.name} is no Darknet weights: a header of 16 or 20 bytes is wanted, {len(self.data)} are there")
+            raise FrontendError(f"{self.name} is no Darknet weights: a header of 16 or 20 bytes is wanted, {len(self.data)} are there", hint="is it whole?")
         major, minor = (int(number) for number in self.data[:8].view("<i4"))
         self.transposed = major > 1000 or minor > 1000
         self.at = 20 if major * 10 + minor >= 2 and not self.transposed else 16

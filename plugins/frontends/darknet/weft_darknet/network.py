@@ -92,9 +92,9 @@ def load_network(source: Any, given: DarknetOptions) -> Graph:
             layers.append((section, read_options(section, LAYERS[section.kind], problems)))
         else:
             problems.append((UnsupportedError, f"line {section.line}: [{section.kind}]"))
-    for kind, what in ((FrontendError, "is not a Darknet network"), (UnsupportedError, "uses what is not supported")):
+    for kind, what, hint in ((FrontendError, "is not a Darknet network", "is it complete?"), (UnsupportedError, "uses what is not supported", "leave it out")):
         if lines := [line for error, line in problems if error is kind]:
-            raise kind(f"'{file}' {what}", where="\n".join(lines))
+            raise kind(f"'{file}' {what}", where="\n".join(lines), hint=hint)
     if given.width is not None or given.height is not None:
         layers[0][1].update({"inputs": 0} | {key: size for key in ("width", "height") if (size := getattr(given, key)) is not None})
     weights = source.with_suffix(".weights") if given.weights is None and isinstance(source, Path) else given.weights
