@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,10 +46,22 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--full"):
         return
-    left_out = [i for i in items if i.get_closest_marker("full")]
+    left_out = [i for i in items if i.get_closest_marker("full")] + not_chosen(items)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [i for i in items if not i.get_closest_marker("full")]
+        gone = set(map(id, left_out))
+        items[:] = [i for i in items if id(i) not in gone]
+
+
+def not_chosen(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Of the cases of each test with a mark `one_in(n)`, those that are left to `--full`: one in n stays, by a hash of its name, and one of each test."""
+    tests: dict[str, list[tuple[int, int, pytest.Item]]] = {}
+    for i in items:
+        mark = i.get_closest_marker("one_in")
+        if mark is not None:
+            test, _, case = i.nodeid.partition("[")
+            tests.setdefault(test, []).append((zlib.crc32(case.encode()), mark.args[0], i))
+    return [i for cases in tests.values() for hashed, n, i in cases if hashed % n and hashed != min(cases, key=lambda c: c[0])[0]]
 
 
 @pytest.fixture

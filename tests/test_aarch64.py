@@ -65,6 +65,7 @@ def qemu(pytestconfig: pytest.Config) -> str:
     return program
 
 
+@pytest.mark.one_in(2)
 def test_samples(sample: Sample, qemu: str) -> None:
     graph, inputs = graph_of(sample)
     want = [np.asarray(a) for a in evaluate(graph, inputs)]

@@ -50,6 +50,7 @@ def check(name: str, options: str = "") -> None:
         assert_close(sample.op, sample, got, expected)
 
 
+@pytest.mark.one_in(2)
 def test_sample(sample_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "CODE", (*toolchain.CODE, *WARNINGS))
     check(sample_name, "-opt=1")

@@ -59,6 +59,7 @@ DEFECTS = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_broken(defect: str, install: Callable[..., str]) -> None:
     level, check, message = DEFECTS[defect]
@@ -75,6 +76,7 @@ def test_broken(defect: str, install: Callable[..., str]) -> None:
     assert found[0].message.startswith(f"{name} 1.2, target '{target}': ")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("defect", [d for d, (level, _, _) in DEFECTS.items() if level in (5, 6)])
 def test_what_only_graphs_and_models_show(defect: str, install: Callable[..., str]) -> None:
     install(defect)

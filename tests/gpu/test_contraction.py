@@ -72,6 +72,7 @@ def check(graph: Graph, machine: Any, dims: dict[str, int] | None = None, seed: 
     return s
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=list(MACHINES))
 @pytest.mark.parametrize(
     ("graph", "dims"),

@@ -17,6 +17,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("sample,machine", pairs, ids=lambda x: x)
 
 
+@pytest.mark.one_in(2)
 def test_samples(sample: str, machine: str) -> None:
     """Each kernel of a sample, scheduled by whichever rule takes it, and lowered: threads in random order."""
     units = CASES[sample].tolerance()

@@ -50,6 +50,7 @@ REDUCED: list[tuple[tuple[int | str, ...], tuple[int, ...]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("dims,axes", REDUCED, ids=str)
 def test_reductions(dims: tuple[int | str, ...], axes: tuple[int, ...], machine: str) -> None:
@@ -68,6 +69,7 @@ ROWS: list[tuple[Operator, tuple[int | str, ...], tuple[tuple[int, ...], ...], s
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("op,dims,more,wanted", ROWS, ids=str)
 def test_rows(op: Operator, dims: tuple[int | str, ...], more: tuple[tuple[int, ...], ...], wanted: str, machine: str) -> None:

@@ -122,6 +122,7 @@ def is_a_reason(text: str, language: str) -> bool:
 # -- models
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("language", TARGETS)
 @pytest.mark.parametrize("name", [*GRAPHS, *MODELS])
 def test_models(kits: dict[str, Kit], language: str, name: str) -> None:
@@ -167,6 +168,7 @@ TWINS: dict[str, tuple[Callable[[], Graph], Callable[[], Graph]]] = {
 """Models as they are used, and at extents that a CPU computes thread by thread."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore::weft.errors.ScheduleWarning")  # of a tile that does not fit
 @pytest.mark.parametrize("language", TARGETS)
 @pytest.mark.parametrize("name", ["mlp", "transformer", *(pytest.param(n, marks=pytest.mark.full) for n in ("resnet18", "mobilenet_v2"))])

@@ -159,6 +159,7 @@ SELECTED = [
 ONE_BY_ONE = r"\bvpinsrw|\bvmovd\b|\bfcvt\s+s\d+|\bvcvtph2ps\s+%xmm\d+, %xmm|\bvcvtsh2ss"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("target", "pattern"), SELECTED, ids=[t.split("-mcpu=")[1] for t, _ in SELECTED])
 @pytest.mark.parametrize(
     "make", [product(1, 128, 256), product(24, 128, 256), product(5, 33, 37), convolution(64, 64, 14, 1)], ids=["row", "rows", "odd", "1x1"]

@@ -297,6 +297,7 @@ def tensorized(s: Schedule) -> set[str]:
     return {str(step.args[1]) for step in s.trace.steps if step.do == "tensorize"}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("target", PROCESSORS, ids=lambda t: t.split("-mcpu=")[1].split()[0])
 def test_every_processor_has_its_instruction(case: str, target: str) -> None:

@@ -39,6 +39,7 @@ def compiled(op: RecurrentNetwork, batch: int, dtype: str = "float32") -> tuple[
     return compilation, executable.run({"x": data})["y"], op.reference(data, *weights, bias)[0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("hidden", [5, 16, 50, 80])
 @pytest.mark.parametrize("name", NETWORKS)

@@ -17,17 +17,21 @@ SAMPLES = {f"{op.__name__}-{sample.name or k}": (op, sample) for op in ALL_OPERA
 
 
 def stratum(op: type[Operator], sample: Sample) -> tuple[str, str]:
-    """What CI has one sample of: operator and dtype."""
+    """What one sample stands for: operator and dtype."""
     dtypes = [dt.dtype(x.dtype).name for x in sample.inputs if x is not None]
     return op.__name__, dtypes[0] if dtypes else ""
 
 
 def stratified() -> list[str]:
-    """One sample of every stratum, the same ones every time."""
+    """A sample of every operator and of a third of its other dtypes, the same ones every time."""
     chosen: dict[tuple[str, str], str] = {}
+    first: dict[str, str] = {}
     for name in sorted(SAMPLES, key=lambda n: zlib.crc32(n.encode())):
-        chosen.setdefault(stratum(*SAMPLES[name]), name)
-    return [name for name in SAMPLES if chosen[stratum(*SAMPLES[name])] == name]
+        stood_for = stratum(*SAMPLES[name])
+        first.setdefault(stood_for[0], name)
+        chosen.setdefault(stood_for, name)
+    some = {name for name in chosen.values() if zlib.crc32(name.encode()) % 3 == 0}
+    return [name for name in SAMPLES if name in some or name in first.values()]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

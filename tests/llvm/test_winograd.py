@@ -105,6 +105,7 @@ def test_transformed_weights_from_memory_are_asked_for_ahead() -> None:
         np.testing.assert_allclose(got, expected(x, w[:count], (1, 1, 1, 1), "", None), rtol=0, atol=1e-4)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("pieces", "skip"), [(Pieces(1, True), False), (Pieces(1, False), False), (Pieces(1, True, 2), False), (Pieces(2, False), True)])
 @pytest.mark.parametrize("m", [2, 4])
 def test_the_schedule_means_the_same(m: int, pieces: Pieces, skip: bool, monkeypatch: pytest.MonkeyPatch) -> None:

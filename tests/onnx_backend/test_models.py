@@ -34,6 +34,7 @@ def cases() -> dict[str, Any]:
     return {case.name: case for kind in KINDS for case in load_model_tests(kind=kind) if case.model_dir is not None}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", sorted(cases()))
 def test_model(name: str) -> None:
     if name in NOT_PASSING:

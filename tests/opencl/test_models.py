@@ -88,6 +88,7 @@ def test_a_model_larger_than_the_memory_is_refused_and_the_next_call_works(monke
     assert executable.run({"x": x})["y"].shape == (4, 10)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("count", [61, 62, 63, 70])
 def test_kernels_of_more_buffers_than_a_device_takes_arguments(count: int) -> None:
     """One after another and added up: one kernel each, whose buffers are memories of their own, or parts of the arena."""
