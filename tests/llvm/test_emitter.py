@@ -289,6 +289,29 @@ def test_lanes_close_to_each_other(dtype: dt.DType, stride: int) -> None:
     agree(p, [np.resize(data(dtype, 3), 28 * abs(stride) + 1)], threads=(0,))
 
 
+@pytest.mark.parametrize("n", range(2, 10))
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.float16, dt.int8, dt.bool_])
+def test_stores_that_fill_each_others_gaps(dtype: dt.DType, n: int) -> None:
+    """They are one store, of whole vectors and of partial ones; in whatever order they come."""
+    order = [(k * 3 + 1) % n if n % 3 else k for k in range(n)]
+    stores = "\n".join(f"y[(i*8 + j)*{n} + {k}] = x[{k * 29} + i*8 + j]" for k in order)
+    p = lowered(f"""program p(x: {dtype}[{29 * n}]) -> (y: {dtype}[{29 * n}]) {{
+      for i in 4 {{ for j in 8 vectorized {{ if i*8 + j < 29 {{ {stores} }} }} }}
+    }}""")
+    agree(p, [np.resize(data(dtype, 3), 29 * n)], threads=(0,))
+    scattered = re.findall(r"@llvm\.masked\.scatter", codegen().source(p))
+    assert not scattered if n <= 8 else scattered
+
+
+def test_stores_that_others_read_stay_apart() -> None:
+    p = lowered("""program p(x: float32[16]) -> (y: float32[17]) {
+      for i in 17 { y[i] = 0.0f32 }
+      for j in 8 vectorized { y[j*2] = x[j] }
+      for k in 8 vectorized { y[k*2 + 1] = y[k*2] + x[k] }
+    }""")
+    agree(p, [rand(16)], threads=(0,))
+
+
 def test_vectors_of_every_stored_type() -> None:
     """Masked and strided accesses of types that are not one machine word."""
     for d in (dt.bool_, dt.int8, dt.int4, dt.uint16, dt.float16, dt.bfloat16, dt.float8_e4m3fn, dt.float64, dt.complex64):

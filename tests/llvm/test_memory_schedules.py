@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from weft import dtypes as dt
-from weft.expr.nodes import Call, Var, walk
+from weft.expr.nodes import Call, Const, Ramp, Var, walk
 from weft.graph.group import Group
 from weft.graph.layout import blocked
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
 from weft.graph.relayout import Relayout
 from weft.loop.interpret import interpret
-from weft.loop.nodes import Block, Program, Store, stmt_exprs, walk_stmts
+from weft.loop.nodes import Block, Program, Store, int_const, stmt_exprs, walk_stmts
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
 from weft.machine import Machine
@@ -106,7 +106,7 @@ def test_a_pool_divides_before_its_sum_leaves_the_registers() -> None:
     s = Schedule(lowered(b, y), MACHINE)
     ReductionRule().apply(s)
     (reduction,) = [b for b in blocks_of(s.program) if is_reduction(b)]
-    assert target(reduction).buffer.scope == "register" and len(target(reduction).buffer.shape) == 1
+    assert target(reduction).buffer.scope == "register" and [int_const(d) for d in target(reduction).buffer.shape] == [2, 8]  # both blocks of channels
     assert [s.loop(x).kind for x in s.loops(reduction.name)][-2:] == ["unrolled", "vectorized"]
 
 
@@ -178,6 +178,30 @@ def test_blocks_of_channels_are_taken_apart_by_whole_cache_lines() -> None:
     data = np.arange(24 * 400, dtype=np.float32).reshape(3, 400, 8)
     (stored,) = interpret(s.program, [data]).values()
     np.testing.assert_array_equal(stored.reshape(3, 8, 400), data.transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_a_short_inner_axis_is_shuffled_in(n: int) -> None:
+    """Lanes lie along the axis that was innermost: vectors are loaded whole, and stored whole among each other."""
+    b = GraphBuilder()
+    b.output(b.add(Relu(), b.add(Transpose((0, 2, 1)), b.input("x", tensor_type("float32", (3, n, 37))))))
+    program = lower_program(scheduled(b.build(), ElementwiseRule()).program, frozenset())
+    stores = [s for s in walk_stmts(program.body) if isinstance(s, Store)]
+    assert len(stores) == 2 * n  # whole vectors and the last one
+    strides = {x.stride.value for s in stores for e in stmt_exprs(s) for x in walk(e) if isinstance(x, Ramp) and isinstance(x.stride, Const)}
+    assert strides == {1, n}
+    x = np.random.default_rng(0).normal(size=(3, n, 37)).astype(np.float32)
+    (got,) = interpret(program, [x.reshape(-1) if len(program.inputs[0].shape) == 1 else x], {}).values()
+    np.testing.assert_array_equal(np.asarray(got).reshape(3, 37, n), np.maximum(x.transpose(0, 2, 1), 0))
+
+
+@pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel"])
+def test_repeated_neighbours_need_no_table(coordinates: str) -> None:
+    b = GraphBuilder()
+    op = Resize((3, 16, 18), "nearest", coordinates=coordinates, nearest="floor" if coordinates == "asymmetric" else "round_prefer_floor")
+    b.output(b.add(op, b.input("x", tensor_type("float32", (3, 8, 6)))))
+    s = scheduled(b.build(), ElementwiseRule())
+    assert len(s.blocks()) == 1
 
 
 def test_partial_vectors_at_the_end_of_a_transposition_cost_the_others_no_condition() -> None:

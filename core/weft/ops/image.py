@@ -226,8 +226,18 @@ class Resize(Operator):
             return None
         return e.or_(place < 0.0, place > cast_to(dim_expr(as_dim(n - 1)), F64))
 
+    def _repeats(self, k: int, n: Dim, m: Dim, runtime: bool) -> int | None:
+        """How often each of n elements stands in the result, where that is what the nearest ones are."""
+        scale = self.scales[k] if self.scales is not None else m / n if not runtime and isinstance(m, int) and isinstance(n, int) and n else 0.0
+        floors = self.coordinates == "asymmetric" and self.nearest == "floor"
+        rounds = self.coordinates == "half_pixel" and self.nearest.startswith("round")
+        if not (floors or rounds) or scale != int(scale) or same(as_dim(n * int(scale)), m) is not True:
+            return None
+        return int(scale)
+
     def move_nearest(self, x: Tensor, todo: Sequence[tuple[int, int]], scales: Tensor | None, roi: Tensor | None, count: int) -> Tensor:
-        places = {d: self.table(k, d, x.shape[d], self.shape[d], scales, roi, count) for k, d in todo}
+        repeats = {d: times for k, d in todo if (times := self._repeats(k, x.shape[d], self.shape[d], scales is not None))}
+        places = {d: self.table(k, d, x.shape[d], self.shape[d], scales, roi, count) for k, d in todo if d not in repeats}
 
         def pick(at: Expr) -> Expr:
             match self.nearest:
@@ -245,7 +255,7 @@ class Resize(Operator):
         }
 
         def formula(*i: Expr) -> Expr:
-            value = x[tuple(indices[d][i[d]] if d in indices else i[d] for d in range(x.rank))]
+            value = x[tuple(indices[d][i[d]] if d in indices else i[d] // repeats[d] if d in repeats else i[d] for d in range(x.rank))]
             gone = [o for d, t in places.items() if (o := self.outside(t[i[d]], x.shape[d])) is not None]
             return select(e.any_of(gone), const(self.extrapolation, x.dtype), value) if gone else value
 

@@ -13,7 +13,7 @@ registers. Arithmetic is in `weft_llvm.arithmetic`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -25,6 +25,7 @@ from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.expr.nodes import Expr
 from weft.expr.ranges import Range, range_of
+from weft.expr.simplify import simplify
 from weft.loop import nodes as lp
 from weft.loop.nodes import Buffer, Load, Program, Stmt
 from weft_llvm.arithmetic import Arithmetic, Function, Value, part_of
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 CLOSE = 4
 """Elements from lane to lane up to which what lies between is loaded too: so many vectors and shuffles for one, instead of a load a lane."""
+MOST_INTERLEAVED = 8
+"""Stores, each to every so many elements, that become one of all of them."""
 STACK_BYTES = 16 << 10
 """Local buffers of constant size go on the stack up to this much per function; workers' stacks are small."""
 
@@ -666,6 +669,84 @@ class Emitter(Arithmetic):
 
     # -- registers ------------------------------------------------------------------------------------------------
 
+    def _interleaved(self, stmts: Sequence[Stmt]) -> list[lp.Store]:
+        """The stores at the beginning, first to last in memory, that fill each other's gaps: lanes n elements apart, n stores one element apart."""
+        if not (isinstance(stmts[0], lp.Store) and len(stmts[0].indices) == 1 and stmts[0].buffer.dtype.kind != "complex"):
+            return []
+        first, b = stmts[0].indices[0], stmts[0].buffer
+        if not isinstance(first, ex.Ramp) or not isinstance(first.stride, ex.Const) or isinstance(self._find(b), _Registers):
+            return []
+        n, found = int(first.stride.value), dict[int, lp.Store]()
+        if not 2 <= n <= min(MOST_INTERLEAVED, len(stmts)):
+            return []
+        for s in stmts[:n]:
+            if not isinstance(s, lp.Store) or s.buffer != b or s.predicate != stmts[0].predicate:
+                return []
+            index = s.indices[0]
+            if not isinstance(index, ex.Ramp) or index.stride != first.stride or index.lanes != first.lanes:
+                return []
+            if any(isinstance(x, Load) and x.buffer == b for x in ex.walk(s.value)):
+                return []
+            apart = simplify(ex.sub(index.base, first.base))
+            if not isinstance(apart, ex.Const):
+                return []
+            found[int(apart.value)] = s
+        start = min(found)
+        if sorted(found) != list(range(start, start + n)) or (stmts[0].predicate is not None and stmts[0].predicate.dtype.lanes == 1):
+            return []
+        return [found[start + k] for k in range(n)]
+
+    def _store_interleaved(self, stores: Sequence[lp.Store]) -> None:
+        """One store of all elements: a vector per store, shuffled into each other."""
+        self._forget_loads()
+        b, predicate = stores[0].buffer, stores[0].predicate
+        where = self._find(b)
+        assert isinstance(where, _Memory) and isinstance(stores[0].indices[0], ex.Ramp)
+        index, n = stores[0].indices[0], len(stores)
+        d, whole = b.dtype.with_lanes(index.lanes), b.dtype.with_lanes(index.lanes * n)
+
+        def shuffle(parts: list[tuple[str, int]], of: Callable[[int], str]) -> tuple[str, int]:
+            """The lanes of several vectors in turn: (vector, lanes)."""
+            if len(parts) == 1:
+                return parts[0]
+            if len(parts) % 2 == 0:
+                (a, lanes), (c, _) = shuffle(parts[::2], of), shuffle(parts[1::2], of)
+                picks = [k // 2 + k % 2 * lanes for k in range(2 * lanes)]
+            else:  # one behind another first
+                (a, lanes), count = parts[0], len(parts)
+                for k, (c, _) in enumerate(parts[1:-1], 1):
+                    t, joined = of(k * lanes), ", ".join(f"i32 {q}" for q in range((k + 1) * lanes))
+                    behind = self._widened(c, lanes, k * lanes, of)
+                    a = self._op(f"shufflevector {t} {a}, {t} {behind}, <{(k + 1) * lanes} x i32> <{joined}>")
+                picks = [k % count * lanes + k // count for k in range(count * lanes)]
+                c, lanes = self._widened(parts[-1][0], lanes, (count - 1) * lanes, of), (count - 1) * lanes
+            order = ", ".join(f"i32 {q}" for q in picks)
+            return self._op(f"shufflevector {of(lanes)} {a}, {of(lanes)} {c}, <{len(picks)} x i32> <{order}>"), len(picks)
+
+        element = self.memory_type(d.scalar)
+        values = [self._to_memory(self.splat(self.emit_expr(s.value), index.lanes)) for s in stores]
+        text, _ = shuffle([(v, index.lanes) for v in values], lambda lanes: f"<{lanes} x {element}>")
+        pointer = self._gep(element, where.pointer, self._index(index.base), inbounds=predicate is None)
+        t, align = self.memory_type(whole), memory_bytes(d)
+        if predicate is None:
+            self._line(f"store {t} {text}, ptr {pointer}, align {align}{where.annotations}")
+        else:
+            m = self.value_type(dt.bool_.with_lanes(index.lanes * n))
+            mask, every = self.emit_expr(predicate), ", ".join(f"i32 {k // n}" for k in range(index.lanes * n))
+            part = self.value_type(mask.dtype)
+            wide = self._op(f"shufflevector {part} {mask.text}, {part} poison, <{index.lanes * n} x i32> <{every}>")
+            name = f"llvm.masked.store.{_suffix(t)}.p0"
+            self._declared.setdefault(name, f"declare void @{name}({t}, ptr, {m})")
+            self._line(f"call void @{name}({t} {text}, ptr align {align} {pointer}, {m} {wide}){where.annotations}")
+        self._forget_loads()
+
+    def _widened(self, v: str, lanes: int, to: int, of: Callable[[int], str]) -> str:
+        """A vector of `lanes` lanes with others behind them, of no matter what."""
+        if lanes == to:
+            return v
+        picks = ", ".join(f"i32 {k}" if k < lanes else "i32 poison" for k in range(to))
+        return self._op(f"shufflevector {of(lanes)} {v}, {of(lanes)} poison, <{to} x i32> <{picks}>")
+
     def _register_lanes(self, b: Buffer, index: Expr) -> list[int]:
         """The elements that a constant index names."""
         base, stride, lanes = (index.base, index.stride, index.lanes) if isinstance(index, ex.Ramp) else (index, lp.int64(1), 1)
@@ -740,8 +821,14 @@ class Emitter(Arithmetic):
         getattr(self, "emit_" + type(s).__name__)(s)
 
     def emit_Seq(self, s: lp.Seq) -> None:
-        for child in s.stmts:
-            self.emit_stmt(child)
+        at = 0
+        while at < len(s.stmts):
+            together = self._interleaved(s.stmts[at:])
+            if together:
+                self._store_interleaved(together)
+            else:
+                self.emit_stmt(s.stmts[at])
+            at += len(together) or 1
 
     def emit_Let(self, s: lp.Let) -> None:
         self._forget_loads()

@@ -13,11 +13,12 @@ from weft.scheduling.schedule import Schedule
 PARALLEL_WORK = 1 << 14
 """Operations below which a loop is not worth a fork and join."""
 
+MOST_INTERLEAVED = 8
+"""Iterations of a short innermost loop that become vectors side by side."""
 VECTORS = 4
 """Vectors of a long formula that are unrolled."""
 TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
-
 
 
 class ElementwiseRule(Rule):
@@ -56,6 +57,12 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
         loops = s.loops(name)[outer:]
     *rest, inner = loops
     n = int_const(s.loop(inner).extent)
+    along = interleaved_loop(s, name, inner, rest, lanes)
+    if along is not None:
+        rest = interleave(s, rest, along, inner, lanes)
+        if parallel and first == 0 and work >= PARALLEL_WORK and rest and not ends:
+            parallelise(s, rest, machine)
+        return
     across = crossing_loop(s, name, inner, rest) if vector else None
     tiled = across is not None and (n is None or n >= 2 * lanes)
     if tiled and across is not None:
@@ -73,6 +80,27 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
         rest = []
     if parallel and first == 0 and work >= PARALLEL_WORK and rest:
         parallelise(s, rest, machine)
+
+
+def interleaved_loop(s: Schedule, name: str, inner: str, rest: list[str], lanes: int) -> str | None:
+    """The loop around a short inner one that gives lanes instead: memory is read along it, and its results lie as far apart as `inner` is long."""
+    n = int_const(s.loop(inner).extent)
+    if not rest or n is None or not 2 <= n <= min(lanes, MOST_INTERLEAVED):
+        return None
+    view, along = access.LoopView.of(s, name), rest[-1]
+    if view.stride(view.store, inner) != 1 or view.stride(view.store, along) != n or access.extent(s.loop(along)) < lanes:
+        return None
+    strides = [view.stride(load, along) for load in view.loads]
+    return along if 1 in strides and all(stride in (0, 1) for stride in strides) else None
+
+
+def interleave(s: Schedule, rest: list[str], along: str, inner: str, lanes: int) -> list[str]:
+    """Lanes on `along`, a vector for each iteration of `inner` beside it: the compiler shuffles them into each other; the loops around."""
+    outer, lane = s.split(along, [None, lanes])
+    s.reorder(outer, inner, lane)
+    s.unroll(inner)
+    s.vectorize(lane)
+    return [*(x for x in rest if x != along), outer]
 
 
 def _strides(s: Schedule, name: str, loop: str) -> list[int | None]:
