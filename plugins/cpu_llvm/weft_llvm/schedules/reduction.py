@@ -85,6 +85,12 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool 
     buffer = access.target(s.block(name)).buffer.name
     outer = [x for x in spatial if x != lane]
     tile: list[str] = []
+    rows = _rows(view, outer, lane, lanes) if lane is not None else None
+    if rows is not None:
+        across, count = rows
+        first, inner = s.split(across, [None, count])
+        outer[outer.index(across)] = first
+        tile.append(inner)
     if lane is not None:
         n = int_const(s.loop(lane).extent)
         if n is None or n > lanes:
@@ -108,7 +114,8 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool 
     s.reorder(*outer, *reduce, *tile)
     init = s.decompose_reduction(name, reduce[0])
     s.reverse_compute_at(copy, outer[-1])
-    s.compact_buffer(buffer, align=lanes)
+    narrow = lane is not None and (view.extents[lane] or lanes) < lanes
+    s.compact_buffer(buffer, align=1 if narrow else lanes)  # rows of shorter vectors follow one another
     if tile:
         for b in (name, init):
             inner_loops = s.loops(b)[-len(tile) :]
@@ -232,6 +239,18 @@ def fold_halves(s: Schedule, name: str, width: int, lanes: int) -> None:
             s.vectorize(s.loops(b)[-1])
         left = half
     s.unroll(s.loops(name)[-1])
+
+
+def _rows(view: access.LoopView, outer: list[str], lane: str, lanes: int) -> tuple[str, int] | None:
+    """An output loop, and how many of its iterations, beside a tile of few vectors: they hide the latency of each other's chains."""
+    n = view.extents[lane]
+    most = VECTORS if n is not None and n < 4 * lanes else 1
+    for x in reversed(outer):
+        m = view.extents[x]
+        count = max((k for k in range(2, most + 1) if m is not None and m % k == 0), default=1)
+        if count > 1 and not any(x in c for c in view.conditions):
+            return x, count
+    return None
 
 
 def _unroll_taps(s: Schedule, name: str, reduce: list[str], outer: list[str]) -> None:
