@@ -296,9 +296,7 @@ class Resize(Operator):
             share: Callable[..., Any] = lambda o, j: cast_to(weight(o, j) / select(e.eq(total[o], 0.0), const(1.0, F64), total[o]), wide)
             weights = compute((m, as_dim(reach * 2)), share, f"weight{d}")
             first = compute((m,), lambda o: base(o) + 1 - reach, f"first{d}")
-            blended = compute(
-                shape, lambda *i: sum_over(weights[i[d], q.var] * y[(*i[:d], clamped(first[i[d]] + q.var), *i[d + 1 :])], q), f"along{d}"
-            )
+            blended = compute(shape, lambda *i: sum_over(weights[i[d], q.var] * y[(*i[:d], clamped(first[i[d]] + q.var), *i[d + 1 :])], q), f"along{d}")
             if self.coordinates != "tf_crop_and_resize":
                 return blended  # type: ignore[no-any-return]
             return compute(shape, lambda *i: finish(blended[i], i[d]), f"cropped{d}")  # type: ignore[no-any-return]
@@ -506,6 +504,10 @@ class GridSample(Operator):
         yield Sample(cls("linear", "zeros"), (floats((1, 1, 3, 4, 2)), floats((1, 2, 2, 2, 3), lo=-1.2, hi=1.2)), "volume")
 
 
+CHANNELS = 8
+"""Channels of a region that are sampled together."""
+
+
 @dataclass(frozen=True)
 class RoiAlign(Operator):
     """Regions of x [n, c, h, w] pooled to [regions, c, height, width]; inputs x, rois [regions, 4] (x1, y1, x2, y2), batch indices [regions].
@@ -569,15 +571,18 @@ class RoiAlign(Operator):
         (x, rois, batch), (out,) = inputs, outputs
         wide = compute_dtype(x.dtype)
         h, w = x.shape[2], x.shape[3]
-        zero = const(0, dt.int64)
-        total = buffer("total", (1,), wide, "local")
+        # A place is found once for some channels: for all of them, planes of a size that caches dislike would drive each other out.
+        some = const(CHANNELS, dt.int64)
+        total = buffer("total", (some,), wide, "local")
+        channel, start, end = (Var(name, dt.int64) for name in ("channel", "start", "end"))
         f: Callable[..., Any] = lambda name: Var(name, wide)
         y1, x1, bh, bw, sy, sx, value = (f(n) for n in ("y1", "x1", "bin_h", "bin_w", "sample_y", "sample_x", "value"))
         gh, gw, iy, ix, ya, xa = (Var(n, dt.int64) for n in ("grid_h", "grid_w", "iy", "ix", "low_y", "low_x"))
         b = Var("image", dt.int64)
 
         def body(i: tuple[Var, ...]) -> Stmt:
-            r, c, ph, pw = i
+            r, block, ph, pw = i
+            c, left = block * some + channel, e.minimum(x.shape[1] - block * some, some)
             edge: Callable[..., Any] = lambda k: cast_to(rois[r, k], wide) * self.spatial_scale - (0.5 if self.half_pixel else 0.0)
             size: Callable[..., Any] = lambda lo, hi: hi - lo if self.half_pixel else e.maximum(hi - lo, 1.0)
             measured: Callable[..., Any] = lambda v: e.maximum(cast_to(call("ceil", v), dt.int64), 0)
@@ -597,12 +602,14 @@ class RoiAlign(Operator):
             off = e.any_of([sy < -1.0, sy > cast_to(h, wide), sx < -1.0, sx > cast_to(w, wide)])
             low: Callable[..., Any] = lambda v: cast_to(e.maximum(e.minimum(v, cast_to(e.maximum(h, w), wide)), 0.0), dt.int64)
             first = e.and_(e.eq(iy, 0), e.eq(ix, 0))
-            merge = select(first, value, e.maximum(total[0], value)) if self.maximum else total[0] + value
-            take = Let(ya, low(sy), Let(xa, low(sx), Let(value, select(off, const(0.0, wide), best), Store(total, (zero,), merge))))
+            merge = select(first, value, e.maximum(total[channel], value)) if self.maximum else total[channel] + value
+            each = For(channel, left, Let(value, select(off, const(0.0, wide), best), Store(total, (channel,), merge)))
+            take = Let(ya, low(sy), Let(xa, low(sx), each))
             sample = Let(sy, at(y1, ph, bh, iy, gh), Let(sx, at(x1, pw, bw, ix, gw), take))
             divisor = cast_to(e.maximum(gh * gw, 1), wide)
-            result = cast_to(total[0] if self.maximum else total[0] / divisor, x.dtype)
-            loops = seq(Store(total, (zero,), const(0.0, wide)), For(iy, gh, For(ix, gw, sample)), Store(out, i, result))
+            result = cast_to(total[end] if self.maximum else total[end] / divisor, x.dtype)
+            clear, put = For(start, left, Store(total, (start,), const(0.0, wide))), For(end, left, Store(out, (r, block * some + end, ph, pw), result))
+            loops = seq(clear, For(iy, gh, For(ix, gw, sample)), put)
             image = e.maximum(e.minimum(cast_to(batch[r], dt.int64), x.shape[0] - 1), 0)
             stmt: Stmt = Allocate(total, loops)
             for var, v in reversed([
@@ -612,7 +619,8 @@ class RoiAlign(Operator):
                 stmt = Let(var, v, stmt)
             return stmt
 
-        return nest("bin", out.shape, body, parallel=1)
+        n, channels, height, width = out.shape
+        return nest("bin", (n, (channels + CHANNELS - 1) // CHANNELS, height, width), body, parallel=1)
 
     def tolerance(self, *types: TensorType) -> float:
         return 64.0
@@ -625,6 +633,7 @@ class RoiAlign(Operator):
         for maximum in (False, True):
             yield Sample(cls(2, 3, 2, 1.0, True, maximum), (x, rois, batch), f"half_pixel_{maximum}")
             yield Sample(cls(2, 2, 0, 0.9, False, maximum), (x, rois, batch), f"adaptive_{maximum}")
+        yield Sample(cls(1, 2, 2), (floats((1, 11, 4, 5)), rois[:1], np.zeros(1, np.int64)), "channels")
 
 
 @dataclass(frozen=True)
