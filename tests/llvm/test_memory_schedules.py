@@ -23,6 +23,7 @@ from weft.machine import Machine
 from weft.ops.activation import Relu
 from weft.ops.arithmetic import Add, Multiply
 from weft.ops.image import GridSample, Resize
+from weft.ops.indexing import ScatterND
 from weft.ops.movement import Transpose
 from weft.ops.normalization import Softmax
 from weft.ops.reduction import ReduceMean, ReduceSum
@@ -34,6 +35,7 @@ from weft.scheduling.rule import Decline, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.codegen import LlvmCodegen
 from weft_llvm.schedules.elementwise import ElementwiseRule
+from weft_llvm.schedules.fallback import FallbackRule
 from weft_llvm.schedules.reduction import CHAIN, ReductionRule
 from weft_llvm.schedules.rowwise import RowwiseRule
 
@@ -193,6 +195,15 @@ def test_a_short_inner_axis_is_shuffled_in(n: int) -> None:
     x = np.random.default_rng(0).normal(size=(3, n, 37)).astype(np.float32)
     (got,) = interpret(program, [x.reshape(-1) if len(program.inputs[0].shape) == 1 else x], {}).values()
     np.testing.assert_array_equal(np.asarray(got).reshape(3, 37, n), np.maximum(x.transpose(0, 2, 1), 0))
+
+
+def test_the_copy_that_a_loop_program_begins_with_goes_by_vectors() -> None:
+    b = GraphBuilder()
+    x, at, new = (b.input(n, tensor_type(d, shape)) for n, d, shape in (("x", "float32", (40, 64)), ("at", "int64", (3, 1)), ("new", "float32", (3, 64))))
+    b.output(b.add(ScatterND(), x, at, new))
+    program = lower_program(scheduled(b.build(), FallbackRule()).program, frozenset())
+    first = next(s for s in walk_stmts(program.body) if isinstance(s, Store))
+    assert isinstance(first.indices[0], Ramp) and first.indices[0].lanes == 8
 
 
 @pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel"])

@@ -15,7 +15,7 @@ from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr, Var, cast_to, const, select, wrap
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Operator, Sample, algorithm
-from weft.loop.nodes import Allocate, Buffer, For, If, Let, Seq, Stmt, Store, buffer, seq
+from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, If, Let, Seq, Stmt, Store, buffer, seq
 from weft.ops.examples import booleans, floats, integers
 from weft.ops.movement import Movement, clamp_indices, safe_index
 from weft.ops.shapes import axis_of, expect_kind, one_dtype, operands, show, static, unify
@@ -39,8 +39,10 @@ def nest(prefix: str, extents: Sequence[Expr], body: Callable[[tuple[Var, ...]],
 
 
 def copy_of(source: Buffer, target: Buffer, prefix: str = "copy") -> Stmt:
-    """Every element of `source` stored to `target`."""
-    return nest(prefix, source.shape, lambda i: Store(target, i, source[i]), parallel=1)
+    """Every element of `source` stored to `target`: a block, which a target schedules as any other."""
+    iters = tuple(BlockIter(Var(f"{prefix}_v{k}", dt.int64), d) for k, d in enumerate(source.shape))
+    at = tuple(i.var for i in iters)
+    return nest(prefix, source.shape, lambda i: Block(prefix, iters, i, Store(target, at, source[at])))
 
 
 def merged(reduction: Reduction, old: Expr, new: Expr) -> Expr:

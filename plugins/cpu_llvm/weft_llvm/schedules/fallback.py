@@ -8,6 +8,7 @@ from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
+from weft_llvm.schedules.elementwise import schedule_elementwise
 
 
 class FallbackRule(Rule):
@@ -20,7 +21,10 @@ class FallbackRule(Rule):
         return Offer(float("inf"))
 
     def apply(self, s: Schedule) -> None:
-        if access.outside_blocks(s.program.body) or access.has_sequential_loop(s.program):
+        if access.has_sequential_loop(s.program):
+            return
+        if access.outside_blocks(s.program.body):
+            schedule_copies(s)
             return
         for name in s.blocks():
             block = s.block(name)
@@ -33,3 +37,11 @@ class FallbackRule(Rule):
                 s.parallel(spatial[0])
             except ScheduleError as error:
                 s.annotate(name, "parallel_declined", error.why or error.what)
+
+
+def schedule_copies(s: Schedule) -> None:
+    """Blocks of a loop program, as copies are that it begins with."""
+    assert s.machine is not None
+    for name in s.blocks():
+        if s.loops(name) and not access.is_reduction(s.block(name)):
+            schedule_elementwise(s, name, s.machine)
