@@ -617,6 +617,10 @@ class Emitter(Arithmetic):
         lanes = max([i.dtype.lanes for i in s.indices] + [s.value.dtype.lanes])
         where = self._find(b)
         predicate = s.predicate
+        if b.dtype.is_bool and isinstance(s.value, Load) and not isinstance(where, _Registers) and not isinstance(self._find(s.value.buffer), _Registers):
+            # A truth value that is only moved is a byte.
+            source = replace(s.value.buffer, dtype=dt.uint8)
+            b, s = replace(b, dtype=dt.uint8), replace(s, value=Load(source, s.value.indices, s.value.predicate))
         if predicate is not None and predicate.dtype.lanes == 1 and not isinstance(where, _Registers):
             self.emit_stmt(lp.If(predicate, replace(s, predicate=None)))
             return
