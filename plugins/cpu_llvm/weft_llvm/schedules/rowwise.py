@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from weft.errors import ScheduleError
 from weft.expr.nodes import free_vars
 from weft.loop.nodes import Block, Program, int_const
@@ -10,8 +12,11 @@ from weft.scheduling import access
 from weft.scheduling.patterns import common_rows, inline_producers, row_iter, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules.elementwise import lanes_of
+from weft_llvm.schedules.elementwise import TASKS_PER_CORE, lanes_of
 from weft_llvm.schedules.reduction import lane_loop, partial_reduction, schedule_apart
+
+SHORT = 1 << 10
+"""Elements of rows that are gone through together."""
 
 
 class RowwiseRule(Rule):
@@ -42,7 +47,7 @@ class RowwiseRule(Rule):
             schedule_apart(s, names, s.machine)  # inlining took the blocks that shared rows
             return
         last = names[-1]
-        row = s.loops(last)[rows - 1]
+        row = _several(s, last, s.loops(last)[rows - 1], s.machine)
         moved = {name for name in reversed(names[:-1]) if _moves(s, name, row)}
         together = [name for name in names if name in moved or name == last]
         schedule_apart(s, [name for name in names if name not in together], s.machine)
@@ -59,6 +64,15 @@ class RowwiseRule(Rule):
         outer = loops[: loops.index(row) + 1]
         if sum(access.block_work(s.block(n)) for n in together) >= 1 << 12:
             s.parallel(outer[0] if len(outer) == 1 else str(s.fuse(*outer)))
+
+
+def _several(s: Schedule, name: str, row: str, machine: Machine) -> str:
+    """The loop over groups of short rows, whose passes go through all rows of a group: the end of one row's sum hides another's."""
+    loops = s.loops(name)
+    inner = [int_const(s.loop(x).extent) for x in loops[loops.index(row) + 1 :]]
+    n, m = int_const(s.loop(row).extent), math.prod(x or access.UNKNOWN_EXTENT for x in inner)
+    count = max((k for k in (2, 4, 8) if n is not None and n % k == 0 and k * m <= SHORT and n // k >= TASKS_PER_CORE * machine.cores), default=1)
+    return row if count == 1 else str(s.split(row, [None, count])[0])
 
 
 def _lanes_across(program: Program, name: str, machine: Machine) -> bool:
