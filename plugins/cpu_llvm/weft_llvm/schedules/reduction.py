@@ -248,7 +248,8 @@ def _rows(view: access.LoopView, outer: list[str], lane: str, lanes: int) -> tup
     for x in reversed(outer):
         m = view.extents[x]
         count = max((k for k in range(2, most + 1) if m is not None and m % k == 0), default=1)
-        if count > 1 and not any(x in c for c in view.conditions):
+        pieces = n is not None and n > lanes and view.stride(view.store, x) == n  # of the same axis as the lanes, which are cut: a tile would have gaps
+        if count > 1 and not pieces and not any(x in c for c in view.conditions):
             return x, count
     return None
 
