@@ -14,7 +14,7 @@ from weft.expr.nodes import Var
 from weft.graph.assumptions import assumptions
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.verify import verify
-from weft.ops import Add, Conv, MatMul, Reshape, Slice, TopK
+from weft.ops import Add, Argmax, Conv, GridSample, MatMul, Pad, Reshape, Resize, Slice, TopK
 
 
 def dim(name: str) -> Var:
@@ -38,6 +38,9 @@ CASES = [
     (Reshape((dim("a"), 50)), [("a", "b")], [(2, 3)], "Reshape 'node': number of elements: expected 6, got 100\n  g\n  hint: b*a and a*50 must be equal"),
     (TopK(dim("a")), [("a", "b")], [(4, 3)], "TopK 'node': k: expected at most 3, got 4\n  g\n  hint: a must not exceed b"),
     (Slice((0,), (9,)), [("a",)], [(5,)], "Slice 'node': dimension 0: expected elements below 5, got 0 … 8\n  g\n  hint: slice inside the operand"),
+    (Pad((1, 0), "edge"), [("a",)], [(0,)], "Pad 'node': dimension 0, whose elements are repeated: expected 1 element or more, got 0\n  g\n  hint: a must be"),
+    (Resize((4,)), [("a",)], [(0,)], "Resize 'node': dimension 0, which is resized: expected 1 element or more, got 0\n  g\n  hint: a must be at least 1"),
+    (GridSample(), [(1, 1, "h"), (1, 2, 1)], [(1, 1, 0), (1, 2, 1)], "GridSample 'node': an axis that is sampled: expected 1 element or more, got 0"),
     (Conv(), [(1, 4, "h", 9), (4, 4, 3, 3)], [(1, 4, 1, 9), (4, 4, 3, 3)], "Conv 'node': its output would have size -1 on axis 2"),
 ]
 
@@ -69,3 +72,9 @@ def test_what_is_certain_is_not_checked() -> None:
 def test_a_size_that_is_certainly_negative_is_no_type() -> None:
     with pytest.raises(GraphError, match="has size -1 on axis 2\n"):
         verify(graph_of(Conv(), (1, 4, 1, 9), (4, 4, 3, 3)))
+
+
+@pytest.mark.parametrize("n", [0, "n"])
+def test_the_place_of_the_greatest_of_nothing_is_none(n: Any) -> None:
+    exe = weft.compile(graph_of(Argmax(0), (n, 3)), cache=False)
+    np.testing.assert_array_equal(exe(np.ones((0, 3), np.float32)), [-1, -1, -1])

@@ -103,6 +103,10 @@ REFUSED: list[tuple[Operator, tuple[Any, ...], str]] = [
     (ops.Resize((2,), "odd"), (f32(2),), "mode: expected one of nearest, linear, cubic, got 'odd'"),  # type: ignore[arg-type]
     (ops.Resize((2,), scales=(1.0, 2.0)), (f32(2),), "scales: expected 1 number(s), got (1.0, 2.0)"),
     (ops.Resize((2,), "linear", "tf_crop_and_resize"), (f32(2),), "roi: expected an input for tf_crop_and_resize, got nothing"),
+    (ops.Pad((1, 1), "wrap"), (f32(0),), "dimension 0, whose elements are repeated: expected 1 element or more, got 0"),
+    (ops.Resize((2,)), (f32(0),), "dimension 0, which is resized: expected 1 element or more, got 0"),
+    (ops.GridSample(), (f32(1, 1, 0), f32(1, 3, 1)), "an axis that is sampled: expected 1 element or more, got 0"),
+    (ops.RoiAlign(1, 1), (f32(1, 1, 0, 2), f32(3, 4), f32(3)), "an axis that is sampled: expected 1 element or more, got 0"),
     (ops.Resize((2, 3), axes=(1,)), (f32(4, 2),), "dimension 0 is not resized: expected 4, got 2"),
     (ops.GridSample(), (f32(1, 1, 2), f32(1, 1)), "expected x [n, c, in…] and grid [n, out…, axes]"),
     (ops.DepthToSpace(2), (f32(1, 3, 2, 2),), "channels: expected a multiple of block² = 4, got 3"),

@@ -21,7 +21,23 @@ from weft.ops.composing import Composer
 from weft.ops.examples import floats, integers
 from weft.ops.indexing import nest
 from weft.ops.precision import compute_dtype, rounded, widen
-from weft.ops.shapes import axes_of, dim_ceildiv, dim_expr, dim_floordiv, dim_max, expect_kind, expect_rank, operands, same, show, static, tensor, unify
+from weft.ops.shapes import (
+    axes_of,
+    dim_ceildiv,
+    dim_expr,
+    dim_floordiv,
+    dim_max,
+    expect_kind,
+    expect_rank,
+    expect_some,
+    operands,
+    product,
+    same,
+    show,
+    static,
+    tensor,
+    unify,
+)
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 
@@ -82,6 +98,8 @@ class Resize(Operator):
         for d in range(x.rank):
             if d not in axes:
                 unify(x.shape[d], self.shape[d], f"dimension {d} is not resized")
+            else:
+                expect_some(x.shape[d], self.shape[d], f"dimension {d}, which is resized")
         return TensorType(x.dtype, self.shape)
 
     def all_axes(self, rank: int) -> tuple[int, ...]:
@@ -376,6 +394,8 @@ class GridSample(Operator):
             raise GraphError(f"expected x [n, c, in…] and grid [n, out…, axes], got {show(x.shape)} and {show(grid.shape)}")
         unify(x.shape[0], grid.shape[0], "batch")
         unify(x.rank - 2, grid.shape[-1], "axes of the grid")
+        for d in x.shape[2:]:
+            expect_some(d, product(grid.shape[1:-1]), "an axis that is sampled")
         return TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1]))
 
     def reference(self, *arrays: Array | None) -> Array:
@@ -530,6 +550,8 @@ class RoiAlign(Operator):
         expect_rank(rois, 2, "rois")
         unify(4, rois.shape[1], "region")
         unify(rois.shape[0], batch.shape[0], "regions")
+        for d in x.shape[2:]:
+            expect_some(d, rois.shape[0], "an axis that is sampled")
         return TensorType(x.dtype, (rois.shape[0], x.shape[1], self.height, self.width))
 
     def reference(self, *arrays: Array | None) -> Array:

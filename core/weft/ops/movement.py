@@ -27,6 +27,7 @@ from weft.ops.shapes import (
     dim_select,
     equals,
     expect_kind,
+    expect_some,
     factors,
     is_one,
     one_dtype,
@@ -397,7 +398,7 @@ class Pad(Movement):
         return list(zip(self.pads[:rank], self.pads[rank:]))
 
     def infer(self, *types: Type | None) -> TensorType:
-        """Raises GraphError for a number of pads that does not fit, another mode, or a value of another dtype."""
+        """Raises GraphError for a number of pads that does not fit, another mode, a value of another dtype, or no elements to repeat."""
         (x, *value) = operands([t for t in types if t is not None])
         if self.mode not in ("constant", "edge", "reflect", "wrap"):
             raise GraphError(f"mode: expected constant, edge, reflect or wrap, got '{self.mode}'")
@@ -405,7 +406,11 @@ class Pad(Movement):
             one_dtype([x, *value])
             if value[0].rank and static([product(value[0].shape)]) != (1,):
                 raise GraphError(f"padding value: expected a scalar, got {show(value[0].shape)}")
-        return TensorType(x.dtype, tuple(as_dim(d + lo + hi) for d, (lo, hi) in zip(x.shape, self.pairs(x.rank))))
+        pairs = self.pairs(x.rank)
+        if self.mode != "constant":
+            for k, (d, (lo, hi)) in enumerate(zip(x.shape, pairs)):
+                expect_some(d, dim_max(lo, hi), f"dimension {k}, whose elements are repeated")
+        return TensorType(x.dtype, tuple(as_dim(d + lo + hi) for d, (lo, hi) in zip(x.shape, pairs)))
 
     def reference(self, *arrays: Array | None) -> Array:
         x, value = arrays if len(arrays) == 2 else (arrays[0], None)

@@ -261,7 +261,7 @@ class Argmax(Operator):
         if not isinstance(x.source, Placeholder):
             return self.direct(x)
         axis = axis_of(self.axis, x.rank)
-        n, narrow = x.shape[axis], isinstance(x.shape[axis], int) and x.shape[axis] < 1 << 31
+        n, narrow = x.shape[axis], isinstance(x.shape[axis], int) and 0 < x.shape[axis] < 1 << 31
         shape = (*x.shape[:axis], *((1,) if self.keepdims else ()), *x.shape[axis + 1 :])
         word = dt.int32 if narrow else dt.int64
         look, find = reduce_axis(n, "look"), reduce_axis(n, "find")

@@ -10,10 +10,10 @@ from dataclasses import replace
 from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import GraphError
-from weft.expr.nodes import Const, Expr, Mul, ceildiv, eq, floordiv, free_vars, maximum, minimum, select, wrap
+from weft.expr.nodes import Const, Expr, Mul, ceildiv, eq, floordiv, free_vars, le, lt, maximum, minimum, or_, select, wrap
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
-from weft.graph.assumptions import assume_equal
+from weft.graph.assumptions import assume, assume_equal
 from weft.graph.nodes import TensorType, Type
 from weft.tensor.language import Dim, as_dim
 
@@ -81,6 +81,20 @@ def unify(a: Dim, b: Dim, what: str) -> Dim:
     if equal is None:
         assume_equal(a, b, what)
     return b if isinstance(b, int) else a
+
+
+def expect_some(n: Dim, wanted: Dim, what: str) -> None:
+    """Refuses an axis of no elements where `wanted` results, some, are made of its elements wherever they lie; a run does where only that knows.
+
+    Raises:
+        GraphError: there are none.
+    """
+    if (isinstance(n, int) and n > 0) or (isinstance(wanted, int) and wanted <= 0):
+        return
+    if isinstance(n, int) and isinstance(wanted, int):
+        raise GraphError(f"{what}: expected 1 element or more, got {n}")
+    size = dim_expr(n)
+    assume(or_(lt(0, size), le(dim_expr(wanted), 0)), (size,), f"{what}: expected 1 element or more, got {{0}}", f"{n} must be at least 1")
 
 
 def unify_shapes(a: Sequence[Dim], b: Sequence[Dim], what: str) -> Shape:
