@@ -827,7 +827,7 @@ class Emitter(Arithmetic):
     def emit_Seq(self, s: lp.Seq) -> None:
         at = 0
         while at < len(s.stmts):
-            together = self._interleaved(s.stmts[at:])
+            together = self._interleaved(s.stmts[at : at + MOST_INTERLEAVED])
             if together:
                 self._store_interleaved(together)
             else:
