@@ -43,7 +43,12 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.numprocesses = max(2, min(8, available_threads()))
 
 
+FIRST = ("tests/wheels/", "tests/cli/test_plugin_new.py")
+"""What installs packages takes a minute at a time: at the end one process would wait for it alone."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda i: not i.nodeid.startswith(FIRST))
     if config.getoption("--full"):
         return
     left_out = [i for i in items if i.get_closest_marker("full")] + not_chosen(items)
