@@ -242,3 +242,30 @@ def test_formulas_that_nest_too_deep(monkeypatch: pytest.MonkeyPatch) -> None:
     proto = model([helper.make_node("Relu", ["x"], ["y"])], [info("x", [2])], ["y"])
     with pytest.raises(FrontendError, match="the model nests graphs, or formulas of its sizes, deeper than can be followed"):
         weft.load(proto)
+
+
+def test_a_branch_that_is_not_taken_requires_nothing() -> None:
+    def branch(name: str, node: onnx.NodeProto) -> onnx.GraphProto:
+        return helper.make_graph([node], name, [], [info("r", None, onnx.TensorProto.FLOAT)])
+
+    then = branch("then", helper.make_node("Gather", ["x", "i"], ["r"], name="the_node"))
+    orelse = branch("else", helper.make_node("Gather", ["x", "zeros"], ["r"]))
+    node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=orelse)
+    inputs = [info("c", [], onnx.TensorProto.BOOL), info("x", [3, 4]), info("i", [2], onnx.TensorProto.INT64)]
+    exe = weft.compile(model([node], inputs, ["y"], [constant("zeros", [0, 0], np.int64)]), "llvm -threads=1", cache=False)
+    np.testing.assert_array_equal(exe(np.array(True), X, i64(0, -3)), X[[0, 0]])
+    np.testing.assert_array_equal(exe(np.array(False), X, i64(7, 7)), X[[0, 0]])
+    with pytest.raises(ExecutionError, match="Gather 'If_0/the_node': index 7 is out of range"):
+        exe(np.array(True), X, i64(7, 7))
+
+
+def test_a_truth_value_of_no_dimensions_that_sizes_decide_meets_data() -> None:
+    nodes = [
+        helper.make_node("Size", ["x"], ["size"]),
+        helper.make_node("Greater", ["size", "three"], ["large"]),
+        helper.make_node("Xor", ["large", "c"], ["y"]),
+    ]
+    inputs = [info("x", ["n"]), info("c", [2], onnx.TensorProto.BOOL)]
+    exe = weft.compile(model(nodes, inputs, ["y"], [constant("three", 3, np.int64)]), "llvm -threads=1", cache=False)
+    for n in (2, 5):
+        np.testing.assert_array_equal(exe(np.zeros(n, np.float32), np.array([True, False])), [n <= 3, n > 3])

@@ -469,7 +469,7 @@ class Importer:
         if content.is_constant:
             return b.constant(content.array(), name)
         if content.dtype.is_bool:
-            ints = Content(dt.int64, np.frompyfunc(lambda x: ct.choose(x, 1, 0), 1, 1)(content.elements))
+            ints = ct.content(dt.int64, [ct.choose(x, 1, 0) for x in content.dims()], content.shape)
             return b.add(Cast(dt.bool_), self._tensor(ints, name))  # type: ignore[no-any-return]
         value: Value = b.add(Dims(tuple(content.dims()), content.dtype), name=name)
         return value if len(content.shape) == 1 else b.add(Reshape(content.shape), value)
