@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from tests.onnx_backend.node_cases import one_in, passing
+from tests.onnx_backend.node_cases import cases, is_random, one_in, passing
 
 from weft.errors import FrontendError, InputError, TargetError
 from weft_onnx import backend
@@ -35,10 +35,19 @@ def suite() -> Any:
         return BackendTest(backend.WeftBackend, __name__).tests
 
 
+RUNNER_FAILS = {"test_loop16_seq_none": "the runner takes the length of tensors in a sequence, which have no dimensions here"}
+
+
 def test_case_of_the_public_suite(case: str) -> None:
     tests = suite()
     if not hasattr(tests, f"{case}_cpu"):
         pytest.skip("the installed onnx has no such case")
+    if is_random(cases()[case].model):
+        pytest.skip("the runner wants the draw of its own generator: test_node_cases.py asks what any draw has to be")
+    if case in RUNNER_FAILS:
+        with pytest.raises(TypeError, match="Unable to compare expected type"):
+            tests(f"{case}_cpu").debug()
+        return
     tests(f"{case}_cpu").debug()  # raises what fails
 
 
