@@ -540,13 +540,16 @@ def pool(g: Growing) -> None:
     n = x.rank - 2
     op = g.chance.choice(("MaxPool", "AveragePool"))
     more = {"count_include_pad": g.chance.randint(0, 1)} if op == "AveragePool" else {}
+    strides, pads = [g.chance.choice((1, 2)) for _ in range(n)], [g.chance.choice((0, 1)) for _ in range(2 * n)]
+    if op == "MaxPool":
+        pads = pads[:n] * 2  # the reference gives results of another size where the two ends differ
     g.add(
         op,
         [x],
         exact=op == "MaxPool",
         kernel_shape=[2] * n,
-        strides=[g.chance.choice((1, 2)) for _ in range(n)],
-        pads=[g.chance.choice((0, 1)) for _ in range(2 * n)],
+        strides=strides,
+        pads=pads,
         ceil_mode=g.chance.choice((0, 0, 1)),
         **more,
     )

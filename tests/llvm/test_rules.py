@@ -17,7 +17,7 @@ from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
 from weft.lower.lower import lower_group
 from weft.ops.activation import Gelu, Tanh
 from weft.ops.arithmetic import Absolute, Add, Cast
-from weft.ops.movement import Gather, Transpose
+from weft.ops.movement import Gather, Tile, Transpose
 from weft.ops.reduction import ReduceSum
 from weft.ops.window import MaxUnpool
 from weft.pipeline import resolve_target
@@ -70,6 +70,17 @@ def test_a_long_formula_is_computed_by_vectors_though_its_operands_are_gathered(
     a, b = (np.random.default_rng(k).normal(size=(40, 48)).astype(np.float32) for k in range(2))
     results = executable.run({"x": a, "y": a, "z": b})
     np.testing.assert_allclose(results["tanh"], np.tanh(a + b).T, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("error::weft.errors.ScheduleWarning")
+def test_a_reduction_over_a_repeated_axis() -> None:
+    """Its loop is one of copies and one of what is copied: a tile of copies would have gaps."""
+    builder = GraphBuilder()
+    x = builder.input("x", tensor_type("float64", (3, 5, 7, 4)))
+    builder.output(builder.add(ReduceSum((0, 3)), builder.add(Tile((1, 2, 1, 1)), x)), "y")
+    data = np.random.default_rng(0).normal(size=(3, 5, 7, 4))
+    (y,) = compiled(builder.build())[1].run({"x": data}).values()
+    np.testing.assert_allclose(y.reshape(10, 7), np.tile(data, (1, 2, 1, 1)).sum((0, 3)), rtol=1e-12)
 
 
 def test_a_gathered_reduction_without_rows() -> None:

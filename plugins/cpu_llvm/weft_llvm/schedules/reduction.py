@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from weft.expr.nodes import free_vars
-from weft.loop.nodes import Program, int_const
+from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.patterns import follows, inline_producers, offer_for, split_blocks
@@ -85,7 +85,7 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool 
     buffer = access.target(s.block(name)).buffer.name
     outer = [x for x in spatial if x != lane]
     tile: list[str] = []
-    rows = _rows(view, outer, lane, lanes) if lane is not None else None
+    rows = _rows(view, s.block(name), outer, lane, lanes) if lane is not None else None
     if rows is not None:
         across, count = rows
         first, inner = s.split(across, [None, count])
@@ -241,15 +241,17 @@ def fold_halves(s: Schedule, name: str, width: int, lanes: int) -> None:
     s.unroll(s.loops(name)[-1])
 
 
-def _rows(view: access.LoopView, outer: list[str], lane: str, lanes: int) -> tuple[str, int] | None:
+def _rows(view: access.LoopView, block: Block, outer: list[str], lane: str, lanes: int) -> tuple[str, int] | None:
     """An output loop, and how many of its iterations, beside a tile of few vectors: they hide the latency of each other's chains."""
     n = view.extents[lane]
     most = VECTORS if n is not None and n < 4 * lanes else 1
+    whole = {lane} if n is not None and n <= lanes else set()
     for x in reversed(outer):
         m = view.extents[x]
         count = max((k for k in range(2, most + 1) if m is not None and m % k == 0), default=1)
-        pieces = n is not None and n > lanes and view.stride(view.store, x) == n  # of the same axis as the lanes, which are cut: a tile would have gaps
-        if count > 1 and not pieces and not any(x in c for c in view.conditions):
+        # Of an axis of several loops it has to be the innermost that is not in the tile whole, or the tile has gaps.
+        alone = all(free_vars(b).keys() <= {x, *whole} for b in block.bindings if x in free_vars(b))
+        if count > 1 and alone and not any(x in c for c in view.conditions):
             return x, count
     return None
 
