@@ -17,7 +17,8 @@ from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
 from weft.lower.lower import lower_group
 from weft.ops.activation import Gelu, Tanh
 from weft.ops.arithmetic import Absolute, Add, Cast
-from weft.ops.movement import Gather, Tile, Transpose
+from weft.ops.indexing import Tile
+from weft.ops.movement import Gather, Transpose
 from weft.ops.reduction import ReduceSum
 from weft.ops.window import MaxUnpool
 from weft.pipeline import resolve_target
