@@ -18,7 +18,7 @@ from weft.expr.nodes import Const, Expr, Var
 from weft.expr.parser import parse_expr
 from weft.expr.printer import print_expr
 from weft.expr.ranges import Range, range_of
-from weft.expr.rules import RULES, RewriteRule
+from weft.expr.rules import RULES, RewriteRule, build
 from weft.expr.simplify import prove, simplify
 
 RANGES = {"i": Range(0, 63), "j": Range(0, 15), "k": Range(0, 7), "n": Range(0, None), "m": Range(0, None), "p": Range(0, None)}
@@ -127,6 +127,14 @@ def test_rule_holds_bit_for_bit(rule: RewriteRule) -> None:
     a, b = np.broadcast_arrays(evaluate(pattern, env), evaluate(result, env))
     assert a.dtype == b.dtype
     assert ((a == b) & (np.signbit(a.astype(float)) == np.signbit(b.astype(float))) | ((a != a) & (b != b))).all()
+
+
+@pytest.mark.parametrize("dtype", [dt.float16, dt.float64], ids=str)
+@pytest.mark.parametrize("rule", [r for r in RULES if r.domain == "float"], ids=lambda r: r.pattern)
+def test_rules_keep_the_dtype(rule: RewriteRule, dtype: dt.DType) -> None:
+    pattern, _ = rule.parse()
+    e = build(pattern, {x: Var(x, dtype) for x in "xyz"}, Var("x", dtype))
+    assert {part.dtype for part in n.walk(simplify(e))} == {dtype}
 
 
 @pytest.mark.parametrize(

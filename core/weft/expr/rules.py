@@ -12,7 +12,7 @@ from functools import cache
 from typing import Literal
 
 from weft import dtypes as dt
-from weft.expr.nodes import Const, Expr, Select, Var
+from weft.expr.nodes import Call, Const, Expr, Var
 
 Domain = Literal["float", "int", "bool", "any"]
 _DTYPE = {"float": dt.float32, "int": dt.int32, "bool": dt.bool_, "any": dt.float32}
@@ -112,15 +112,13 @@ def match(pattern: Expr, e: Expr, bound: dict[str, Expr]) -> bool:
 
 
 def build(result: Expr, bound: dict[str, Expr], like: Expr) -> Expr:
-    """`result` with its variables replaced; constants take the dtype of `like`."""
+    """`result` with its variables replaced; constants and calls take the dtype of `like`."""
     if isinstance(result, Var):
         return bound[result.name]
     if isinstance(result, Const):
         return Const(result.value, like.dtype)
-    children = result.children()
-    if isinstance(result, Select):
-        return result.with_children((build(children[0], bound, like), *(build(c, bound, like) for c in children[1:])))
-    return result.with_children(tuple(build(c, bound, like) for c in children))
+    children = tuple(build(c, bound, like) for c in result.children())
+    return Call(result.name, children, like.dtype) if isinstance(result, Call) else result.with_children(children)
 
 
 @cache
