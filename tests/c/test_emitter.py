@@ -216,3 +216,7 @@ def test_undefined_names() -> None:
     x, y = buffer("x", (4,), dt.float32), buffer("y", (4,), dt.float32)
     with pytest.raises(CodegenError, match="'j' has no value here"):
         EMITTER.emit(Program("p", (x,), (y,), (), Store(y, (Var("j"),), x[0])))
+
+
+def test_a_long_formula() -> None:
+    cases.test_a_long_formula()

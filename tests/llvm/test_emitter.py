@@ -20,7 +20,7 @@ from weft.expr.evaluate import evaluate
 from weft.expr.functions import FUNCTIONS as TABLE
 from weft.expr.functions import call
 from weft.loop.interpret import interpret, sentinel
-from weft.loop.nodes import Allocate, AtomicUpdate, Buffer, Evaluate, For, IntrinsicCall, Load, Program, Stmt, Store, Var, buffer, int64, seq
+from weft.loop.nodes import Allocate, AtomicUpdate, Buffer, Evaluate, For, IntrinsicCall, Let, Load, Program, Stmt, Store, Var, buffer, int64, seq
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.target import parse_target
@@ -652,3 +652,20 @@ def test_prefetch_takes_an_element() -> None:
     r = Buffer("r", (int64(4),), dt.float32, "register")
     with pytest.raises(CodegenError, match="buffer 'r' is in registers and has no address"):
         codegen().emit(Program("p", (), (), (), Allocate(r, Evaluate(IntrinsicCall("prefetch", (r[0],))))))
+
+
+def test_a_long_formula() -> None:
+    """Hundreds of names, one in the other's scope: Python's own limit on nesting is not far."""
+    x, y = buffer("x", (N,), "float64"), buffer("y", (N,), "float64")
+    i = Var("i", dt.int64)
+    names = [Var(f"t{k}", dt.float64) for k in range(700)]
+    body: Stmt = Store(y, (i,), ex.mul(names[-1], names[-1]))
+    for t, before in zip(names[:0:-1], names[-2::-1]):
+        body = Let(t, ex.add(before, ex.const(1.0, dt.float64)), body)
+    body = For(i, int64(N), Let(names[0], Load(x, (i,)), body))
+    v = np.linspace(-1, 1, N)
+    got = run(Program("long", (x,), (y,), (), body), [v])["y"]
+    want = v
+    for _ in names[1:]:
+        want = want + 1.0
+    np.testing.assert_array_equal(got, want * want)

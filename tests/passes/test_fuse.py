@@ -21,8 +21,8 @@ from weft.ops.movement import BroadcastTo, Concat, Reshape, Transpose
 from weft.ops.normalization import Softmax
 from weft.ops.reduction import Argmax, ReduceMax, ReduceSum
 from weft.ops.signal import Window
-from weft.ops.transcendental import Exp
-from weft.passes.fuse import at_most, fuse
+from weft.ops.transcendental import Exp, Sin
+from weft.passes.fuse import MOST_FUNCTIONS, at_most, fuse
 
 N = Var("n")
 
@@ -212,3 +212,20 @@ def test_what_reads_its_operand_twice_reads_a_value_in_memory() -> None:
     b, x = start()
     b.output(b.add(Argmax(1, True), b.add(Subtract(), x, b.add(ReduceMax((1,), True), x))))
     assert groups(b.build(), numbers(3, 4)) == ["reducemax_subtract", "argmax"]
+
+
+def test_many_functions_one_after_the_other() -> None:
+    """Python's limit on nesting and the compiler's time both bound how long a formula may become."""
+    b = GraphBuilder()
+    y = b.input("x", tensor_type("float64", (N, 4)))
+    for _ in range(6 * MOST_FUNCTIONS):
+        y = b.add(Add(), b.add(Sin(), y), y)
+    b.output(y)
+    graph = b.build()
+    x = numbers(2, 4).astype(np.float64)
+    functions = [sum(isinstance(m.op, Sin) for m in n.op.body.nodes) for n in fuse(graph).nodes if isinstance(n.op, Group)]
+    assert max(functions) == MOST_FUNCTIONS and sum(functions) == 6 * MOST_FUNCTIONS and functions.count(MOST_FUNCTIONS) >= 5
+    want = x
+    for _ in range(6 * MOST_FUNCTIONS):
+        want = np.sin(want) + want
+    np.testing.assert_allclose(weft.compile(graph, target="llvm")(x), want, rtol=1e-12)

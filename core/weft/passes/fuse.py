@@ -29,6 +29,8 @@ CHEAP = frozenset(
         "BroadcastTo", "Slice", "Transpose", "Reshape", "Relayout", "Iota", "Fill",
     }
 )  # fmt: skip
+# Elementwise operators beside those in one group: with so many functions arithmetic is all of the time, and ever longer formulas take ever longer to compile.
+MOST_FUNCTIONS = 8
 # Composites that read their first operand row by row: cheap formulas on it may be computed as it is read.
 ROW_WISE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RMSNorm"})
 # Reductions that read their operand twice and compare: it is a value in memory, or the two readings might be rounded differently.
@@ -91,6 +93,11 @@ class _Fusion:
 
     def free_elementwise(self, k: int) -> bool:
         return self.group[k] is None and self.nodes[k].op.kind == "elementwise" and self.fusable(k) and len(self.nodes[k].outputs) == 1
+
+    def within(self, members: set[int]) -> bool:
+        """Whether a group of `members` is not too long."""
+        functions = sum(self.nodes[k].op.kind == "elementwise" and type(self.nodes[k].op).__name__ not in CHEAP for k in members)
+        return len(members) <= self.capabilities.max_group and functions <= MOST_FUNCTIONS
 
     def live_outs(self, members: set[int]) -> list[Value]:
         found = []
@@ -160,9 +167,9 @@ class _Fusion:
             shapes.append(node.inputs[0].shape)  # type: ignore[union-attr]
             layouts.add(node.inputs[0].tensor.layout)  # type: ignore[union-attr]
         frontier = sorted(self.users[anchor])
-        while frontier and len(members) < self.capabilities.max_group:
+        while frontier:
             k = frontier.pop(0)
-            if k in members or not self._follows(k, shapes, layouts, rows):
+            if k in members or not self._follows(k, shapes, layouts, rows) or not self.within({*members, k}):
                 continue
             members.add(k)
             if len(self.live_outs(members)) == 1 and self.sound(members):
@@ -197,7 +204,7 @@ class _Fusion:
         node = self.nodes[anchor]
         packed = {id(v) for k, v in enumerate(node.inputs) if v is not None and (k not in (1, 2) or v.tensor.layout is not None)}
         todo = [(p, any(v is o for v in node.inputs for o in self.nodes[p].outputs if id(o) in packed)) for p in self.uses[anchor]]
-        while todo and len(members) < self.capabilities.max_group:
+        while todo:
             k, changes = todo.pop(0)
             op, cheap = self.nodes[k].op, type(self.nodes[k].op).__name__ in CHEAP
             moves = op.kind == "injective" and cheap
@@ -212,7 +219,7 @@ class _Fusion:
                 if not before or self.group[before[0]] is not None or id(self.nodes[before[0]].output) in self.kept or self.is_view(before[0]):
                     continue
                 added.add(before[0])
-            if len(self.live_outs(members | added)) > len(self.live_outs(members)) or not self.sound(members | added):
+            if not self.within(members | added) or len(self.live_outs(members | added)) > len(self.live_outs(members)) or not self.sound(members | added):
                 continue
             members |= added
             todo += [(p, changes) for a in added for p in self.uses[a] if p not in members]
@@ -246,12 +253,12 @@ class _Fusion:
         added = 0
         repeated: dict[int, bool] = {}
         todo = sorted({p for m in ([into] if into is not None else members) for p in self.uses[m]}, reverse=True)
-        while todo and added < most and len(members) < self.capabilities.max_group:
+        while todo and added < most:
             k = todo.pop(0)
             if k in members or not self._may_precede(k, members, only_cheap, repeated):
                 continue
             trial = members | {k}
-            if len(self.live_outs(trial)) > len(self.live_outs(members)) or not self.sound(trial):
+            if not self.within(trial) or len(self.live_outs(trial)) > len(self.live_outs(members)) or not self.sound(trial):
                 continue
             members, added = trial, added + 1
             todo = sorted({*todo, *self.uses[k]}, reverse=True)

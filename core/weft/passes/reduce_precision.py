@@ -3,7 +3,7 @@
 What it means, and all it means: the constant float32 weights of MatMul (the right operand), Conv, ConvTranspose and Recurrence are rounded once, to
 nearest, ties to even. Activations are not rounded; a product is of a float32 and a rounded weight, sums are of float32, and so is every result.
 Rounding activations as well would save no time where no instruction multiplies narrow floats: every reading would widen them again. Where one does,
-`narrow_products` has rounded both before.  A product that names its dtype (`MatMul.dtype`, as those of Fourier transforms do) is computed in it.
+`narrow_products` has rounded both before. A product that names its dtype (`MatMul.dtype`, as those of Fourier transforms do) is computed in it.
 
 Weights among which is a finite number that the narrow type cannot hold stay as they are. The rounded weights are float32 until `narrow_weights`
 stores them: how a contraction is computed is chosen in between, and does not change what it means.

@@ -91,10 +91,12 @@ class _Storage:
         self._visit(program.body, None, {})
 
     def _visit(self, stmt: Stmt, task: lp.For | None, lets: Mapping[str, Expr]) -> None:
+        while isinstance(stmt, lp.Let):
+            if stmt.var.dtype.is_integer:
+                lets = {**lets, stmt.var.name: ex.substitute(stmt.value, lets)}
+            stmt = stmt.body
         if isinstance(stmt, lp.Allocate) and stmt.buffer.scope != "register":
             self._place(stmt, task, lets)
-        if isinstance(stmt, lp.Let):
-            lets = {**lets, stmt.var.name: ex.substitute(stmt.value, lets)}
         if isinstance(stmt, lp.For) and stmt.kind == "parallel" and task is None:
             outer, self._stack = self._stack, 0
             self._visit(stmt.body, stmt, lets)
@@ -835,20 +837,27 @@ class Emitter(Arithmetic):
             at += len(together) or 1
 
     def emit_Let(self, s: lp.Let) -> None:
-        self._forget_loads()
+        # A long formula is hundreds of these, one in the other.
+        outer: list[tuple[str, Range | None]] = []
+        inner: Stmt = s
         with self._scope():
-            self._env[s.var.name] = self.emit_expr(s.value) if not isinstance(s.value, ex.Const) else self.const(s.value.value, s.var.dtype)
-            # Bound once, it no longer changes with memory.
-            self._env[s.var.name] = replace(self._env[s.var.name], impure=False)
-            outer = self._ranges.get(s.var.name)
-            if s.var.dtype.is_integer:
-                self._ranges[s.var.name] = self._range(s.value)
-            self._forget_loads()
-            self.emit_stmt(s.body)
-            if outer is None:
-                self._ranges.pop(s.var.name, None)
+            while isinstance(inner, lp.Let):
+                name, value = inner.var.name, inner.value
+                self._forget_loads()
+                bound = self.emit_expr(value) if not isinstance(value, ex.Const) else self.const(value.value, inner.var.dtype)
+                # Bound once, it no longer changes with memory.
+                self._env[name] = replace(bound, impure=False)
+                outer.append((name, self._ranges.get(name)))
+                if inner.var.dtype.is_integer:
+                    self._ranges[name] = self._range(value)
+                self._forget_loads()
+                inner = inner.body
+            self.emit_stmt(inner)
+        for name, reach in reversed(outer):
+            if reach is None:
+                self._ranges.pop(name, None)
             else:
-                self._ranges[s.var.name] = outer
+                self._ranges[name] = reach
 
     def emit_If(self, s: lp.If) -> None:
         self._forget_loads()

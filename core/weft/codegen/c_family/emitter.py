@@ -200,6 +200,10 @@ class _Kernel:
 
     def _place_scratch(self, stmt: Stmt, lets: Mapping[str, Expr]) -> None:
         """Collects the buffers that are parameters behind the outputs."""
+        while isinstance(stmt, lp.Let):
+            if stmt.var.dtype.is_integer:
+                lets = {**lets, stmt.var.name: ex.substitute(stmt.value, lets)}
+            stmt = stmt.body
         if isinstance(stmt, lp.Allocate):
             size = byte_size(stmt.buffer)
             if not self._inside(stmt.buffer, size):
@@ -214,8 +218,6 @@ class _Kernel:
                         hint="allocate the upper bound",
                     )
                 self.scratch.append((stmt.buffer, ex.mul(ex.floordiv(ex.add(size, 63), 64), 64)))
-        if isinstance(stmt, lp.Let):
-            lets = {**lets, stmt.var.name: ex.substitute(stmt.value, lets)}
         for child in lp.stmt_children(stmt):
             self._place_scratch(child, lets)
 
@@ -300,8 +302,11 @@ class _Kernel:
             self._allocate(s.buffer)
 
     def emit_Let(self, s: lp.Let) -> None:
-        self._open(s)
-        self.stmt(s.body)
+        inner: Stmt = s
+        while isinstance(inner, (lp.Allocate, lp.Let)):
+            self._open(inner)
+            inner = inner.body
+        self.stmt(inner)
 
     emit_Allocate = emit_Let
 
