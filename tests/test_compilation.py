@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import pytest
 import weft
 from weft.errors import GraphError
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.graph.rewrite import copy_graph
+from weft.hooks import StageReport
 from weft.ops import Add
 
 
@@ -37,3 +40,28 @@ def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
     finally:
         (gc.enable if before else gc.disable)()
     np.testing.assert_array_equal(exe(np.ones(4, np.float32)), np.full(4, 2, np.float32))
+
+
+def test_graphs_of_passes_go_before_kernels_are_compiled_and_nobody_elses_objects_are_visited() -> None:
+    between: list[weakref.ref[Graph]] = []
+    visited: list[int] = []
+
+    def keep(graph: Graph) -> Graph:
+        copy = copy_graph(graph)
+        between.append(weakref.ref(copy))
+        return copy
+
+    def generation(phase: str, info: dict[str, int]) -> None:
+        visited.append(info["generation"])
+
+    def stage(report: StageReport) -> None:
+        if report.stage == "assemble":
+            alive.extend(r() is not None for r in between)
+
+    alive: list[bool] = []
+    gc.callbacks.append(generation)
+    try:
+        weft.compile(one_add(), passes=[keep], cache=False, on_stage=stage)
+    finally:
+        gc.callbacks.remove(generation)
+    assert set(visited) == {0} and alive == [False]

@@ -174,7 +174,8 @@ class Compilation:
                 let_go(data)  # what passes read of it; what they made of it is another constant
         known = {id(data) for data in theirs}
         self.made = frozenset(id(v) for v in grouped.constants() if id(v.constant) not in known)
-        gc.collect()  # the graphs between: values and nodes refer to each other, and hold weights of every pass
+        # The graphs between: values and nodes refer to each other, and hold weights of every pass. What was there before stays unvisited, however much it is.
+        gc.collect(0)
         return grouped
 
     # -- kernels
