@@ -9,7 +9,6 @@ A twin has no answer of a framework; ONNX Runtime's stands in for it.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.arguments import add_model_arguments, judge, machine, prepared_models
+from benchmarks.arguments import add_model_arguments, judge, machine, prepared_models, write_report
 from weft.errors import WeftError
 
 LIMITS = {"-winograd=auto": 1e-4, "-winograd=off": 1e-5}
@@ -70,8 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         rows.append([r["model"], r["option"], *shown[:2], r["beside"], shown[2]])
     print_table(f"Largest error over largest answer, {machine()['cpu']}", ["model", "target llvm …", "error", "limit", "beside", ""], rows, right=(2, 3))
-    if options.json:
-        options.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+    write_report(options, results=results)
     return 0 if all(r.get("error", float("inf")) <= r["limit"] for r in results) else 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import platform
 import subprocess
@@ -18,6 +19,7 @@ import numpy as np
 
 from benchmarks.models import EVERY, NAMES, TORCH_HINT, save_twin
 from benchmarks.own_models import OWN
+from weft.runtime.files import replacing
 
 MODEL_SETS = {"zoo": NAMES, "own": OWN, "all": EVERY}
 
@@ -90,6 +92,14 @@ def machine() -> dict[str, Any]:
         pass
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"cpu": name, "cpus": cpus, "system": platform.platform(), "python": platform.python_version()}
+
+
+def write_report(options: argparse.Namespace, **measured: Any) -> None:
+    """Into the file that `--json` names, if it does: what was measured, on which machine, with which settings."""
+    if options.json:
+        settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+        with replacing(options.json) as file:
+            file.write((json.dumps({"machine": machine(), "settings": settings, **measured}, indent=1) + "\n").encode())
 
 
 def judge(value: float, limit: float) -> str:

@@ -27,8 +27,9 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from benchmarks.arguments import add_model_arguments, chosen, machine, model_source, prepared_models
+from benchmarks.arguments import add_model_arguments, chosen, machine, model_source, prepared_models, write_report
 from benchmarks.engine_process import TORCH, WEFT, peers
+from weft.runtime.files import replacing
 
 PAUSE = 0.02
 """Before each turn: the system's clocks and caches settle."""
@@ -266,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--markdown", type=Path, help="file for the table of docs/performance.md")
     options = parser.parse_args(arguments)
 
-    source = model_source(options.source)
+    options.source = source = model_source(options.source)
     known = [WEFT, *peers(), *([TORCH] if source == "torch" else [])]
     names = chosen(options.engines, known, "engine")
     results: list[Result] = []
@@ -279,11 +280,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     averages = means(rows)
     show(results, rows, averages)
     if options.markdown:
-        options.markdown.write_text(markdown(results, rows, averages, machine(), datetime.date.today().isoformat()), encoding="utf-8")
-    if options.json:
-        settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()} | {"source": source}
-        report = {"machine": machine(), "settings": settings, "results": [asdict(r) for r in results], "ratios": rows, "geometric_means": averages}
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        with replacing(options.markdown) as file:
+            file.write(markdown(results, rows, averages, machine(), datetime.date.today().isoformat()).encode())
+    write_report(options, results=[asdict(r) for r in results], ratios=rows, geometric_means=averages)
     return 1 if any(r.error for r in results) else 0
 
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arguments import add_model_arguments, judge, machine, prepared_models
+from benchmarks.arguments import add_model_arguments, judge, machine, prepared_models, write_report
 
 COLD_LIMIT, WARM_LIMIT = 8.0, 0.5
 LIMITED = ("resnet50", "bert_base_s128")
@@ -107,8 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdict = "" if r["limit"] is None else judge(r["seconds"], r["limit"])
         rows.append([r["model"], r["what"], f"{r['seconds']:.2f}", limit, f"{r['reading']:.2f}" if "reading" in r else "", verdict])
     print_table(f"Seconds to compile, {machine()['cpu']}", ["model", "", "s", "limit s", "reading s", ""], rows, right=(2, 3, 4))
-    if options.json:
-        options.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+    write_report(options, results=results)
     return 0 if all("error" not in r and (r["limit"] is None or r["seconds"] <= r["limit"]) for r in results) else 1
 
 

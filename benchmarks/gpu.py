@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import math
 import statistics
 import sys
@@ -27,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.arguments import chosen, machine
+from benchmarks.arguments import chosen, machine, write_report
 from benchmarks.models import OPSET, TORCH_HINT, torch_model
 
 MODELS = "resnet18:1,resnet18:64,mobilenet_v2:1,mobilenet_v2:64,bert_base_s128:1,gpt2_s128:1"
@@ -321,11 +320,7 @@ def main(arguments: Sequence[str] | None = None, find: Callable[[], Place] = gpu
             results.append(attempted("product", str(size), dtype, lambda: product(size, dtype, engines, place, options.seconds)))  # noqa: B023
     results = [judged(r) for r in results]
     show(results, engines, place)
-    if options.json:
-        settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
-        limits = {"model": MODEL_LIMIT, "product": PRODUCT_LIMIT}
-        report = {"machine": {**machine(), **place.about}, "settings": settings, "limits": limits, "results": results}
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(options, machine={**machine(), **place.about}, limits={"model": MODEL_LIMIT, "product": PRODUCT_LIMIT}, results=results)
     return int(any("error" in r or r["within"] is False for r in results))
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import math
 import sys
 import time
@@ -29,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.arguments import machine
+from benchmarks.arguments import machine, write_report
 
 PRODUCTS = "128x768x768,128x768x3072,32x1024x1024,512x512x512,1x1024x1024"
 CONVOLUTIONS = "64x56x56x64x3,128x28x28x128x3,256x14x14x256x3,256x14x14x1024x1,512x7x7x512x3"
@@ -234,9 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"products, geometric mean: {mean:.2f} times float32; limit {LIMIT}: {verdict}")
     if options.models:
         results += models(options.models.split(","), target, options.threads, options.seconds)
-    if options.json:
-        values = {"machine": machine(), "instructions": names, "limit": LIMIT if limited else None, "mean": mean, "results": results}
-        options.json.write_text(json.dumps(values, indent=1) + "\n")
+    write_report(options, instructions=names, limit=LIMIT if limited else None, mean=mean, results=results)
     return int(short)
 
 

@@ -10,7 +10,6 @@ process, in turns, on the same inputs. Results are compared.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.arguments import machine
+from benchmarks.arguments import write_report
 from benchmarks.engine_process import WEFT, peers
 
 MODELS = ("scan", "loop")
@@ -118,9 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 rows.append((name, engine, f"{each * 1e6:.2f} µs", f"{least * 1e6:.2f} µs", f"{off[engine]:.1e}"))
                 results.append({"model": name, "engine": engine, "median": each, "best": least, "difference": off[engine]})
     print_table(f"a trip of {options.trips}, {options.width} wide, {options.threads} thread(s)", ("model", "engine", "median", "least", "difference"), rows)
-    if options.json:
-        record = {"machine": machine(), "trips": options.trips, "width": options.width, "threads": options.threads, "repeat": options.repeat}
-        options.json.write_text(json.dumps({**record, "results": results}, indent=1))
+    write_report(options, results=results)
     return 0
 
 

@@ -13,7 +13,6 @@ is missed; the peaks of single processes that the system keeps are exact, and th
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arguments import add_model_arguments, judge, machine, prepared_models
+from benchmarks.arguments import add_model_arguments, judge, machine, prepared_models, write_report
 
 BASE, FACTOR = 300e6, 2.5
 OVER_PEER = 20e6
@@ -173,8 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             facts = next((f"{key.replace('_', ' ')} {r[key] / 1e6:.1f}" for key in ("weights", "peer", "lower_bound") if key in r), "")
             rows.append([r["what"], r["model"], f"{r['bytes'] / 1e6:.1f}", f"{r['limit'] / 1e6:.1f}", facts, judge(r["bytes"], r["limit"])])
     print_table(f"Memory in MB, {options.threads} thread(s), {machine()['cpu']}", ["", "model", "MB", "limit MB", "from", ""], rows, right=(2, 3))
-    if options.json:
-        options.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+    write_report(options, results=results)
     return 0 if all(r.get("bytes", float("inf")) <= r.get("limit", 0) for r in results) else 1
 
 

@@ -9,7 +9,6 @@ worst first. An operator that a peer lacks is left out.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.arguments import write_report
 from benchmarks.engine_process import WEFT, peers
 from benchmarks.sweep import Array, Timed, opened, percentile, time_model
 
@@ -249,9 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     results.append(Measured(threads, name=case.name))
                     time_model(results[-1], *model_of(case), engines(), Path(folder), options.repeat, options.calls, options.seconds)
     show(results, options.by)
-    if options.json:
-        rows = [{**asdict(r), "ratio": None if r.error else r.ratio(options.by)} for r in results]
-        options.json.write_text(json.dumps({"settings": {k: str(v) for k, v in vars(options).items()}, "results": rows}) + "\n")
+    write_report(options, results=[{**asdict(r), "ratio": None if r.error else r.ratio(options.by)} for r in results])
     return 0
 
 

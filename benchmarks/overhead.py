@@ -8,7 +8,6 @@ All engines in one process, in turns; a time is the mean of a hundred calls in a
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.arguments import judge, machine
+from benchmarks.arguments import judge, machine, write_report
 from benchmarks.engine_process import WEFT, peers
 
 LIMIT = 10e-6
@@ -84,8 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_table(
         f"One Add of 16 floats, {options.threads} thread(s), {machine()['cpu']}", ["call", "median µs", "best µs", "limit µs", ""], rows, right=(1, 2, 3)
     )
-    if options.json:
-        options.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+    write_report(options, results=results)
     return 0 if kept else 1
 
 

@@ -9,7 +9,6 @@ largest difference over the largest magnitude of the framework's answer (ONNX Ru
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.accuracy import expected
-from benchmarks.arguments import add_model_arguments, machine, prepared_models
+from benchmarks.arguments import add_model_arguments, machine, prepared_models, write_report
 
 PRODUCTS = "1x4096x4096,1x768x3072,1x3072x768,1x768x50257,4x4096x4096,8x4096x4096,32x1024x1024,128x768x3072"
 
@@ -95,8 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append([r["name"], *times, f"{size['fp32'] / 1e6:.1f}", f"{size[p] / 1e6:.1f}", f"{error['fp32']:.1e}", f"{error[p]:.1e}"])
     heads = ["", "fp32 ms", f"{p} ms", "times as fast", "fp32 MB", f"{p} MB", "fp32 error", f"{p} error"]
     print_table(f"-precision={p}, {machine()['cpu']}, {options.threads} thread(s)", heads, rows, right=tuple(range(1, len(heads))))
-    if options.json:
-        options.json.write_text(json.dumps({"machine": machine(), "precision": p, "results": results}, indent=1) + "\n")
+    write_report(options, precision=p, results=results)
     return 0
 
 

@@ -27,6 +27,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from benchmarks.arguments import write_report
 from benchmarks.engine_process import WEFT, Run, find_engine, peers, turn
 
 if TYPE_CHECKING:
@@ -372,10 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         print(f"\r{threads} threads, {k + 1}/{len(cases)}", end="", file=sys.stderr, flush=True)
                     results.append(measure(case, threads, engines(), Path(folder), options.repeat, options.calls, options.seconds))
     show(results, options.by)
-    if options.json:
-        rows = [{**asdict(r), "ratio": None if r.error else r.ratio(options.by)} for r in results]
-        settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
-        options.json.write_text(json.dumps({"settings": settings, "results": rows}) + "\n")
+    write_report(options, results=[{**asdict(r), "ratio": None if r.error else r.ratio(options.by)} for r in results])
     return 1 if any(r.error for r in results) else 0
 
 

@@ -10,7 +10,6 @@ against PyTorch's: the largest error over the largest answer, at most 1e-5.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.arguments import judge, machine
+from benchmarks.arguments import judge, machine, write_report
 from benchmarks.models import OPSET, torch_model
 
 MODELS = ("bert_base_s128", "gpt2_s128")
@@ -126,8 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append([r["model"], f"{len(r['errors'])} sizes", "", "", f"{r['worst']:.1e}", judge(r["worst"], ERROR_LIMIT)])
     title = f"Sizes open beside fixed, {options.threads} thread(s), {machine()['cpu']}"
     print_table(title, ["model", "size", "open ms", "fixed ms", "ratio, error", ""], rows, right=(2, 3, 4))
-    if options.json:
-        options.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+    write_report(options, results=results)
     return 0 if kept else 1
 
 

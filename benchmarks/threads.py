@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib.util
-import json
 import sys
 import threading
 import time
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.arguments import add_model_arguments, machine, prepared_models
+from benchmarks.arguments import add_model_arguments, machine, prepared_models, write_report
 
 SHOWN = 8
 ASLEEP_SECONDS = 2e-3
@@ -191,8 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     if calls:
         print_table(f"Latency of a call, {machine()['cpu']}", ["model", "engine", "callers", "calls", "median ms", "99 % ms"], calls, right=(2, 3, 4, 5))
-    if options.json:
-        options.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+    write_report(options, results=results)
     return 0
 
 

@@ -12,7 +12,6 @@ Limit: the forests of depth 8 run at least three times as fast as ONNX Runtime a
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.arguments import machine
+from benchmarks.arguments import machine, write_report
 from benchmarks.int8 import fastest
 
 MODELS, FEATURES = ("forest", "classes", "deep", "boosted"), 30
@@ -93,8 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     heads = ["", "rows", "Weft ms", "ONNX Runtime ms", "times as fast", "apart"]
     print_table(f"trees, {machine()['cpu']}, {options.threads} thread(s)", heads, table, right=(1, 2, 3, 4, 5))
     short = [r["model"] for r in results if r["model"] in LIMITED and r["rows"] == AT and r["times"] < LIMIT]
-    if options.json:
-        options.json.write_text(json.dumps({"machine": machine(), "limit": LIMIT, "results": results}, indent=1) + "\n")
+    write_report(options, limit=LIMIT, results=results)
     print(f"at {AT} rows {LIMIT} times: " + (f"not {', '.join(short)}" if short else "within"))
     return int(bool(short))
 

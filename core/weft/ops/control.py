@@ -170,9 +170,6 @@ class Loop(Operator):
         return ()
 
 
-__all__ = ["SEQUENCE", "If", "Loop"]
-
-
 def bodies(op: Operator) -> tuple[Graph, ...]:
     """The graphs that an operator runs: both of a branch, that of a loop, none of others."""
     return (op.then, op.orelse) if isinstance(op, If) else (op.body,) if isinstance(op, Loop) else ()
@@ -188,3 +185,6 @@ def run_bodies(op: Operator, arrays: Sequence[Any], *runs: Callable[[Sequence[An
     types = [v.type for v in op.body.outputs[op.tests + op.carried :]]
     empty = [(t.dtype.numpy, tuple(dim_value(d, {}) or 0 for d in t.shape)) if isinstance(t, TensorType) else (np.dtype(np.float32), (0,)) for t in types]
     return repeat(op, arrays, runs[0], empty)
+
+
+__all__ = ["SEQUENCE", "If", "Loop"]

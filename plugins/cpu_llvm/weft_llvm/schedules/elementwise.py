@@ -9,12 +9,11 @@ from weft.scheduling import access
 from weft.scheduling.patterns import crossing_loop, inline_producers, offer_for, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
+from weft_llvm.emitter import MOST_INTERLEAVED
 
 PARALLEL_WORK = 1 << 14
 """Operations below which a loop is not worth a fork and join."""
 
-MOST_INTERLEAVED = 8
-"""Iterations of a short innermost loop that become vectors side by side."""
 VECTORS = 4
 """Vectors of a long formula that are unrolled."""
 TASKS_PER_CORE = 8
