@@ -9,7 +9,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft import ops
 from weft.graph.nodes import Value
-from weft_onnx.converters.trees import classified, matrix, transformed
+from weft_onnx.converters.trees import classified, matrix
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 
@@ -66,11 +66,25 @@ def _transformed(c: Context, y: Value) -> Value:
 
 @onnx_op("LabelEncoder", domain=DOMAIN)
 def label_encoder(c: Context) -> Value:
-    """Keys → values by comparison with every key; the first that is equal wins. Strings are found on the host, and are places in a table otherwise."""
-    x = c.value(0)
     keys, values, default = _table(c)
     if keys is None or values is None:
         raise c.error("there are no keys or no values")
+    return _mapped(c, c.value(0), keys, values, default)
+
+
+@onnx_op("CategoryMapper", domain=DOMAIN)
+def category_mapper(c: Context) -> Value:
+    x = c.value(0)
+    words, numbers = np.array(c.strings("cats_strings") or (), object), np.array(c.integers("cats_int64s") or (), np.int64)
+    if len(words) != len(numbers):
+        raise c.error(f"cats_strings and cats_int64s: expected as many of one as of the other, got {len(words)} and {len(numbers)}")
+    if x.dtype == dt.string:
+        return _mapped(c, x, words, numbers, c.integer("default_int64", -1))
+    return _mapped(c, x, numbers, words, c.string("default_string", "_Unused"))
+
+
+def _mapped(c: Context, x: Value, keys: Any, values: Any, default: Any) -> Value:
+    """Keys → values by comparison with every key; the first that is equal wins. Strings are found on the host, and are places in a table otherwise."""
     table = np.array([*values.tolist(), default], values.dtype)
     if x.dtype == dt.string:
         place = c.builder.add(ops.StringIndex(tuple(map(str, keys))), x)
@@ -120,43 +134,6 @@ def linear_classifier(c: Context) -> Any:
     scores = c.add(scores, c.builder.constant(intercepts)) if intercepts.size else scores
     one = "first" if classes == 1 and labels == 2 else ""
     return classified(c, scores, one, positive=True, above=0.0, ints="classlabels_ints")
-
-
-@onnx_op("SVMRegressor", domain=DOMAIN)
-def svm_regressor(c: Context) -> Value:
-    """Sums of kernels with the support vectors; without any, the coefficients are one vector."""
-    x = c.cast(matrix(c), dt.float32)
-    supports, weights = c.integer("n_supports"), np.array(c.reals("coefficients") or (), np.float32)
-    vectors = np.array(c.reals("support_vectors") or (), np.float32).reshape(supports, -1) if supports else weights.reshape(1, -1)
-    y = _kernel(c, x, vectors)
-    y = c(ops.MatMul(), y, c.builder.constant(weights.reshape(-1, 1))) if supports else y
-    y = c.add(y, float((c.reals("rho") or (0.0,))[0]))
-    if c.integer("one_class"):
-        return c(ops.Where(), c(ops.Greater(), y, 0.0), c.number(1.0, dt.float32), c.number(-1.0, dt.float32))  # type: ignore[no-any-return]
-    return transformed(c, y, c.string("post_transform", "NONE"))
-
-
-def _kernel(c: Context, x: Value, vectors: Any) -> Value:
-    """Of every row of x [n, f] with every vector [s, f]: [n, s]."""
-    gamma, shift, degree = (*(c.reals("kernel_params") or ()), 0.0, 0.0, 0.0)[:3]
-    kind = c.string("kernel_type", "LINEAR")
-    if kind == "RBF":
-        apart = c.sub(c.reshape(x, (x.shape[0], 1, x.shape[1])), c.builder.constant(vectors))
-        return c(ops.Exp(), c.mul(c.sum(c.mul(apart, apart), (2,), False), -float(gamma)))  # type: ignore[no-any-return]
-    dot = c(ops.MatMul(), x, c.builder.constant(np.ascontiguousarray(vectors.T)))
-    if kind == "LINEAR":
-        return dot  # type: ignore[no-any-return]
-    inner = c.add(c.mul(dot, float(gamma)), float(shift))
-    if kind == "POLY":
-        return c(ops.Power(), inner, float(degree))  # type: ignore[no-any-return]
-    if kind == "SIGMOID":
-        return c(ops.Tanh(), inner)  # type: ignore[no-any-return]
-    raise c.unsupported(f"kernel_type {kind}")
-
-
-@onnx_op("SVMClassifier", domain=DOMAIN)
-def svm_classifier(c: Context) -> Any:
-    raise c.unsupported("votes and coupled probabilities of support vector machines")
 
 
 @onnx_op("Imputer", domain=DOMAIN)
