@@ -41,7 +41,8 @@ def svm_regressor(c: Context) -> Value:
 def svm_classifier(c: Context) -> Any:
     """A vote per pair of classes, or a score per class; the scores are of pairs, or coupled probabilities where `prob_a` is given.
 
-    Where the specification is silent, as ONNX Runtime: of two classes without probabilities there are two scores, one the negative of the other; a single score is not transformed.
+    Where the specification is silent, as ONNX Runtime: of two classes without probabilities there are two scores, one the negative of the other; one alone
+    is not transformed.
     """
     x = c.cast(matrix(c), dt.float32)
     strings, ints = c.strings("classlabels_strings"), c.integers("classlabels_ints")
