@@ -542,8 +542,11 @@ def pool(g: Growing) -> None:
     op = g.chance.choice(("MaxPool", "AveragePool"))
     more = {"count_include_pad": g.chance.randint(0, 1)} if op == "AveragePool" else {}
     strides, pads = [g.chance.choice((1, 2)) for _ in range(n)], [g.chance.choice((0, 1)) for _ in range(2 * n)]
+    ceil = g.chance.choice((0, 0, 1))
     if op == "MaxPool":
-        pads = pads[:1] * 2 * n  # the reference takes the ends of one axis for two axes
+        # The reference takes the ends of one axis for two axes, and rounds sizes up where nothing is left over.
+        pads = pads[:1] * 2 * n
+        ceil = 0 if pads[0] else ceil
     g.add(
         op,
         [x],
@@ -551,7 +554,7 @@ def pool(g: Growing) -> None:
         kernel_shape=[2] * n,
         strides=strides,
         pads=pads,
-        ceil_mode=g.chance.choice((0, 0, 1)),
+        ceil_mode=ceil,
         **more,
     )
 
