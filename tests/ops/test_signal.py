@@ -12,7 +12,7 @@ from weft.graph.evaluate import evaluate as evaluate_graph
 from weft.graph.nodes import GraphBuilder, TensorType
 from weft.ops import DFT
 from weft.ops.examples import floats
-from weft.ops.signal import factors, turn
+from weft.ops.signal import MOST_POINTS, factors, turn
 from weft.passes.decompose import decompose
 
 
@@ -47,3 +47,14 @@ def test_products_transform(n: int, convolved: bool, op: DFT, given: int) -> Non
     want = op.reference(x.astype(np.float64))
     assert got.shape == want.shape
     assert np.abs(got - want).max() <= 1e-6 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("n", [2**31 - 1, MOST_POINTS + 1, MOST_POINTS - 3, 2 * MOST_POINTS])
+def test_factors_that_would_fill_the_memory_are_not_made(n: int) -> None:
+    """A file of a hundred bytes may ask for any length."""
+    b = GraphBuilder("g")
+    b.output(b.add(DFT(), b.input("x", TensorType(dt.float32, (1, n, 1)))))
+    (node,) = decompose(b.build()).nodes
+    assert isinstance(node.op, DFT)
+    assert "more constants than a model should hold" in (DFT().applies("factors", TensorType(dt.float32, (1, n, 1))) or "")
+    assert DFT().applies("factors", TensorType(dt.float32, (1, MOST_POINTS, 1))) is None

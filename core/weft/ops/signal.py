@@ -80,7 +80,10 @@ class DFT(Operator):
         axis, length, count, _ = self.points(x.shape)
         if not (isinstance(length, int) and isinstance(count, int) and isinstance(x.shape[axis], int)):
             return "the length is not known"
-        return None if length > 0 else "there are no points"
+        if length <= 0:
+            return "there are no points"
+        points = length if length > MOST_POINTS or factors(length, 2)[1] else convolved(length)
+        return None if points <= MOST_POINTS else f"{points} points turn by more constants than a model should hold"
 
     @algorithm("decompose")
     def factors(self, builder: GraphBuilder, x: Value) -> Value:
@@ -187,6 +190,8 @@ def turn(part: Expr, whole: Expr, dtype: DType) -> tuple[Expr, Expr]:
 
 MOST_AT_ONCE = 256
 """Points that are transformed by one product, at most."""
+MOST_POINTS = 1 << 22
+"""Points of a transform whose factors are constants of the model: some 100 bytes each, and more while they are made."""
 PASS_COST = 32
 """Multiply-adds in whose time an element is turned and moved between two products."""
 
