@@ -231,3 +231,16 @@ def test_products_of_many_sums_do_not_explode() -> None:
         e = n.mul(e, n.add(Var(name), 1))
     result = simplify(e, {})
     assert simplify(result, {}) is result
+
+
+def test_a_product_of_many_sums_stays_one() -> None:
+    """A shape of a hundred open sizes: each factor that is multiplied out would stand beside each part of what comes before, and double it."""
+    whole: Expr = n.const(1, dt.int64)
+    values = {}
+    for k in range(120):
+        a, b = Var(f"a{k}", dt.int64), Var(f"b{k}", dt.int64)
+        whole = n.mul(whole, n.add(n.sub(a, b), 1))
+        values |= {a.name: 3 if k < 20 else 1, b.name: 1}
+    made = simplify(whole)
+    assert len(str(made)) < 20_000
+    assert evaluate(made, {name: np.int64(v) for name, v in values.items()}) == 3**20

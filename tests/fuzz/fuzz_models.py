@@ -108,9 +108,9 @@ def target() -> Target:
             model = onnx.ModelProto.FromString(data)
         except Exception:  # noqa: BLE001 - the decoder's own class of error
             return None
-        for _ in range(chance.choice((1, 1, 2, 3))):
-            change_message(model, chance)
         try:
+            for _ in range(chance.choice((1, 1, 2, 3))):
+                change_message(model, chance)
             return model.SerializeToString()
         except Exception:  # noqa: BLE001 - a text that is none
             return None

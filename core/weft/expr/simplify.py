@@ -58,6 +58,8 @@ I64 = dt.int64
 TRUE, FALSE = Const(True, dt.bool_), Const(False, dt.bool_)
 EXPAND_LIMIT = 24
 """Products of sums with more terms than this stay products."""
+SIZE_LIMIT = 4096
+"""Likewise those of which so many nodes would stand side by side: a product of a hundred sums would double with each."""
 PROOF_STEPS = 48
 PROOF_DEPTH = 5
 
@@ -205,6 +207,17 @@ def _product(m: Monomial, v: int) -> Expr:
     return result if v == 1 else Sub(_int(0), result) if v == -1 else Mul(result, _int(v))
 
 
+@lru_cache(maxsize=1 << 16)
+def _size(e: Expr) -> int:
+    """How many nodes `e` has where what is shared counts each time."""
+    return 1 + sum(map(_size, e.children()))
+
+
+def _atoms_size(a: Sum) -> int:
+    """Of what is no variable."""
+    return sum(_size(f) for m in a for f in m if type(f) is not Var)
+
+
 def _product_of_sums(a: Sum, b: Sum) -> Sum:
     if not a or not b:
         return {}
@@ -214,7 +227,7 @@ def _product_of_sums(a: Sum, b: Sum) -> Sum:
     k = _constant(a)
     if k is not None:
         return _scale(b, k)
-    if len(a) * len(b) > EXPAND_LIMIT:
+    if len(a) * len(b) > EXPAND_LIMIT or len(a) * _atoms_size(b) + len(b) * _atoms_size(a) > SIZE_LIMIT:
         x, y = (emit(a),) if len(a) > 1 else (), (emit(b),) if len(b) > 1 else ()
         k, m = 1, _join(x, y)
         for s in (a, b):
