@@ -351,6 +351,17 @@ def test_sequences_inside_the_graph() -> None:
     np.testing.assert_array_equal(run(graph, array(3, 2)), [4, 5])
 
 
+@pytest.mark.parametrize("split", [[], [constant("split", 2, np.int64)]])
+def test_parts_that_are_too_many_to_write_down(split: list[Any]) -> None:
+    """A small file may ask for any number of them: the run makes them."""
+    parts = [node("SplitToSequence", ["x", *("split" for _ in split)], ["s"], axis=0)]
+    graph = load(parts, [info("x", [2**62, 0])], [helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)], split)
+    assert operators(graph) == ["SequenceSplit"]
+    graph = load(parts + [node("SequenceAt", ["s", "k"], ["y"])], [info("x", [1000, 1])], ["y"], [constant("k", -2, np.int64), *split])
+    assert operators(graph)[0] == "SequenceSplit"
+    np.testing.assert_array_equal(run(graph, array(1000, 1)).reshape(-1), [996, 997] if split else [998])
+
+
 def test_sequences_that_leave_the_graph() -> None:
     nodes = [node("Neg", ["x"], ["z"]), node("SequenceConstruct", ["x", "z"], ["s"])]
     graph = load(nodes, [info("x", [2])], [helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [2])])

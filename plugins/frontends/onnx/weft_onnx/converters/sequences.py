@@ -13,6 +13,9 @@ from weft_onnx.bodies import shaped
 from weft_onnx.importer import Absent, Context, Elements
 from weft_onnx.registry import onnx_op
 
+PARTS = 256
+"""Of a tensor, at most, that are values of the graph one by one."""
+
 
 def _known(c: Context, k: int) -> Elements | None:
     """Operand k, if its elements are known; None if it is a sequence of the run."""
@@ -121,20 +124,20 @@ def split_to_sequence(c: Context) -> Any:
     x = c.value(0)
     axis = axis_of(c.integer("axis"), len(x.shape))
     size, known = x.shape[axis], c.known(1) if c.given(1) else None
-    if not isinstance(size, int) or x.dtype == dt.string or (c.given(1) and (known is None or not known.is_constant)):
-        # How many parts there are, or how long they are, only the run knows.
+    given = tuple(int(d) for d in known.dims()) if known is not None and known.is_constant else None
+    each = given[0] if given is not None and c.shape(1) == () else 1 if given is None else None
+    if each is not None and each <= 0:
+        raise c.error(f"parts of {each} elements")
+    if not isinstance(size, int) or x.dtype == dt.string or (given is None and c.given(1)) or (each is not None and size > each * PARTS):
+        # How many parts there are, or how long they are, only the run knows, or there are too many to write down.
         return _step(c, ops.SequenceSplit(axis, c.flag("keepdims", True)), x, c.optional(1))
-    given = None if known is None else tuple(int(d) for d in known.dims())
-    if given is None:
-        sizes: Any = [1] * size
-    elif c.shape(1) == ():
-        if given[0] <= 0:
-            raise c.error(f"parts of {given[0]} elements")
-        sizes = [min(given[0], size - k) for k in range(0, size, given[0])]
+    if each is not None:
+        sizes = [min(each, size - k) for k in range(0, size, each)]
     else:
-        sizes = given
+        assert given is not None
+        sizes = list(given)
         if any(n < 0 for n in sizes) or sum(sizes) != size:
-            raise c.error(f"parts of {list(sizes)} elements do not make up {size}")
+            raise c.error(f"parts of {sizes} elements do not make up {size}")
     parts, first = [], 0
     for n in sizes:
         part = c.slice(x, axis, first, n)
