@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from weft.errors import GraphError, WeftError
 from weft.expr.nodes import sub
@@ -95,13 +96,13 @@ def _order(graph: Graph, outside: set[str]) -> set[str]:
     def bind() -> None:
         bound.update(name for name, s in graph.symbols.items() if id(s.value) in defined)
 
-    def check(names: Iterable[str], place: str, where: str) -> None:
+    def check(names: Iterable[str], place: str, where: Callable[[], str]) -> None:
         for name in names:
             if name not in everything:
                 hint = "bind it by a bare dimension of an input, or in the graph's symbols"
-                raise GraphError(f"symbol '{name}' of {place} is not bound", where=where, hint=hint)
+                raise GraphError(f"symbol '{name}' of {place} is not bound", where=where(), hint=hint)
             if name not in bound:
-                raise GraphError(f"symbol '{name}' of {place} is used before the value that gives it is computed", where=where)
+                raise GraphError(f"symbol '{name}' of {place} is used before the value that gives it is computed", where=where())
 
     for name, source in graph.symbols.items():
         if source.value.producer is not None and id(source.value.producer) not in members:
@@ -110,7 +111,7 @@ def _order(graph: Graph, outside: set[str]) -> set[str]:
             raise GraphError(f"symbol '{name}' is bound to a value that is no integer tensor", where=repr(source.value))
     bind()
     for value in graph.inputs:
-        check(type_symbols(value.type), f"input '{value.name}'", repr(value))
+        check(type_symbols(value.type), f"input '{value.name}'", partial(repr, value))
     for node in graph.nodes:
         for value in (v for v in node.inputs if v is not None):
             if id(value) in defined:
@@ -121,11 +122,11 @@ def _order(graph: Graph, outside: set[str]) -> set[str]:
                 raise GraphError(f"'{value.name}' is used before it is computed", where=both, hint="nodes stand in order of computation")
             hint = "sub-graphs capture nothing: pass it as an input"
             raise GraphError(f"'{value.name}' is used but not defined in the graph '{graph.name}'", where=_where(node), hint=hint)
-        check(attribute_symbols(node.op), f"node '{node.output.name}'", _where(node))
+        check(attribute_symbols(node.op), f"node '{node.output.name}'", partial(_where, node))
         defined.update(id(o) for o in node.outputs)
         bind()
         for o in node.outputs:
-            check(type_symbols(o.type), f"value '{o.name}'", _where(node))
+            check(type_symbols(o.type), f"value '{o.name}'", partial(_where, node))
     for value in graph.outputs:
         if id(value) not in defined:
             raise GraphError(f"output '{value.name}' is not defined in the graph '{graph.name}'")

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from tests.frontends.onnx.models import constant, info, load, model, operators, run
 
 import weft
-from weft.errors import FrontendError, GraphError, UnsupportedError
+from weft.errors import FrontendError, GraphError, UnsupportedError, WeftError
 from weft.graph.evaluate import evaluate
 
 node = helper.make_node
@@ -360,6 +360,23 @@ def test_parts_that_are_too_many_to_write_down(split: list[Any]) -> None:
     graph = load(parts + [node("SequenceAt", ["s", "k"], ["y"])], [info("x", [1000, 1])], ["y"], [constant("k", -2, np.int64), *split])
     assert operators(graph)[0] == "SequenceSplit"
     np.testing.assert_array_equal(run(graph, array(1000, 1)).reshape(-1), [996, 997] if split else [998])
+
+
+def test_sizes_that_would_fill_the_memory() -> None:
+    """What a hundred bytes may ask for is refused before anything is made of it."""
+    large = 2**31 - 1
+
+    def refused(what: str, nodes: list[Any], inputs: list[Any], *constants: Any) -> None:
+        with pytest.raises(WeftError, match=what):
+            load(nodes, inputs, ["y"], list(constants))
+
+    x = info("x", [2, 3])
+    refused(f"a shape of {large} dimensions", [node("Reshape", ["x", "s"], ["y"])], [x, info("s", [large], TensorProto.INT64)])
+    bounds = [info(n, [large], TensorProto.INT64) for n in ("a", "b")]
+    refused(f"{large} bounds for 2 axes", [node("Slice", ["x", "a", "b"], ["y"])], [x, *bounds])
+    refused(f"num_outputs: expected 1, as many as the node has, got {large}", [node("Split", ["x"], ["y"], num_outputs=large)], [x])
+    refused("the size: expected 4 or 5 numbers, got 9", [node("AffineGrid", ["x", "s"], ["y"])], [info("x", [1, 2, 3]), info("s", [9], TensorProto.INT64)])
+    refused(f"{24 * (2**63 - 1)} does not fit into int64", [node("Size", ["x"], ["y"])], [info("x", [24, 2**63 - 1])])
 
 
 def test_sequences_that_leave_the_graph() -> None:

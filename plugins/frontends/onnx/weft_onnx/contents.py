@@ -15,6 +15,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import DType
+from weft.errors import FrontendError
 from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr
 
@@ -41,8 +42,17 @@ class Content:
         return all(not isinstance(x, Expr) for x in self.elements.flat)
 
     def array(self) -> np.ndarray[Any, Any]:
-        """The numbers of a constant content."""
-        return np.array(list(self.elements.flat), dtype=self.dtype.numpy).reshape(self.shape)
+        """The numbers of a constant content.
+
+        Raises:
+            FrontendError: one of them does not fit its dtype.
+        """
+        try:
+            return np.array(list(self.elements.flat), dtype=self.dtype.numpy).reshape(self.shape)
+        except OverflowError:
+            bits = np.iinfo(self.dtype.numpy)
+            beyond = next(x for x in self.elements.flat if not bits.min <= x <= bits.max)
+            raise FrontendError(f"{beyond} does not fit into {self.dtype}", hint="sizes multiply to more than memory can hold") from None
 
     def dims(self) -> tuple[Any, ...]:
         """The elements in order."""

@@ -128,6 +128,8 @@ def affine_grid(c: Context) -> Value:
     theta = c.value(0)
     size = c.dims(1, "the size")
     assert size is not None
+    if len(size) not in (4, 5):
+        raise c.error(f"the size: expected 4 or 5 numbers, got {len(size)}")
     n, _, *spatial = size
     rank = len(spatial)
     places: list[Any] = []

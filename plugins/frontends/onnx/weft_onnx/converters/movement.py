@@ -17,7 +17,7 @@ from weft.ops.movement import slice_range
 from weft.ops.shapes import axis_of, dim_expr, dim_select, equals, product, quotient, simplified, static
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
-from weft_onnx.contents import Content
+from weft_onnx.contents import LIMIT, Content
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_formula, onnx_op
 
@@ -56,6 +56,8 @@ def _runtime_shape(c: Context, x: Value, wanted: Value, allow_zero: bool) -> tup
     if len(wanted.shape) != 1 or not isinstance(wanted.shape[0], int):
         raise c.unsupported("a shape of unknown length")
     count = wanted.shape[0]
+    if count > LIMIT:
+        raise c.unsupported(f"a shape of {count} dimensions")
     wanted = c.cast(wanted, dt.int64)
     if not allow_zero:
         source = c.vector((*x.shape[:count], *([0] * (count - len(x.shape)))))
@@ -210,6 +212,8 @@ def _runtime_slice(c: Context, x: Value) -> Value:
     count = starts.shape[0]
     if not isinstance(count, int):
         raise c.unsupported("bounds of unknown number")
+    if count > rank:
+        raise c.error(f"{count} bounds for {rank} axes")
     steps = c.cast(c.value(4), dt.int64) if c.given(4) else c.builder.constant(np.ones(count, np.int64))
     axes = c.known(3)
     if c.given(3) and axes is None:
@@ -280,6 +284,8 @@ def _parts(c: Context, size: Dim) -> tuple[Dim, ...]:
     if given is not None:
         return given
     count = c.integer("num_outputs", len(c.node.output))
+    if count != len(c.node.output):
+        raise c.error(f"num_outputs: expected {len(c.node.output)}, as many as the node has, got {count}")
     if isinstance(size, int):
         each = -(-size // count)
         return tuple(max(0, min(each, size - k * each)) for k in range(count))
