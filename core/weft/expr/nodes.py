@@ -822,20 +822,32 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 def has(expr: Expr, kinds: type[Expr] | tuple[type[Expr], ...]) -> bool:
     """Whether `expr` or anything in it is of these types."""
-    stack = [expr]
+    stack, seen = [expr], dict[int, Expr]()
     while stack:
         node = stack.pop()
         if isinstance(node, kinds):
             return True
         children = node.children()
-        if children:
+        if children and id(node) not in seen:
+            seen[id(node)] = node  # what is shared is looked at once
             stack.extend(children)
     return False
 
 
 def free_vars(expr: Expr) -> dict[str, Var]:
     """The variables of `expr` by name, in order of first occurrence."""
-    return {n.name: n for n in walk(expr) if isinstance(n, Var)}
+    found: dict[str, Var] = {}
+    stack, seen = [expr], dict[int, Expr]()
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Var):
+            found[node.name] = node
+            continue
+        children = node.children()
+        if children and id(node) not in seen:
+            seen[id(node)] = node
+            stack.extend(children[::-1])
+    return found
 
 
 def transform(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:

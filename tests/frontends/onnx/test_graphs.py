@@ -376,6 +376,16 @@ def test_sizes_that_would_fill_the_memory() -> None:
     refused(f"{large} bounds for 2 axes", [node("Slice", ["x", "a", "b"], ["y"])], [x, *bounds])
     refused(f"num_outputs: expected 1, as many as the node has, got {large}", [node("Split", ["x"], ["y"], num_outputs=large)], [x])
     refused("the size: expected 4 or 5 numbers, got 9", [node("AffineGrid", ["x", "s"], ["y"])], [info("x", [1, 2, 3]), info("s", [9], TensorProto.INT64)])
+    moved = [info("x", [1, 1, 4, 4]), info("w", [1, 1, 2, 2**40]), info("o", [1, "m", 2, 2])]
+    refused("places in a kernel of .* at most 16777216", [node("DeformConv", ["x", "w", "o"], ["y"])], moved)
+    counts = {"mode": "TF", "min_gram_length": 2, "max_gram_length": 2, "ngram_counts": [0, 0], "pool_int64s": [5, 6]}
+    tokens = info("x", [2**31], TensorProto.INT64)
+    refused("more than 1024 skips", [node("TfIdfVectorizer", ["x"], ["y"], max_skip_count=large, ngram_indexes=[0], **counts)], [tokens])
+    refused(f"the result would be {large + 1} numbers", [node("TfIdfVectorizer", ["x"], ["y"], max_skip_count=0, ngram_indexes=[large], **counts)], [tokens])
+    endless = [constant(n, v, np.float32) for n, v in (("a", 0), ("b", np.inf), ("d", 1))]
+    refused("from 0.0 to inf by 1.0 has no end", [node("Range", ["a", "b", "d"], ["y"])], [], *endless)
+    graph = load([node("Range", ["a", "b", "d"], ["y"])], [], ["y"], [constant(n, v, np.int64) for n, v in (("a", 5), ("b", 2**50), ("d", 2))])
+    assert operators(graph)[0] == "Iota" and graph.outputs[0].tensor.shape == (2**49 - 2,)
     refused(f"{24 * (2**63 - 1)} does not fit into int64", [node("Size", ["x"], ["y"])], [info("x", [24, 2**63 - 1])])
 
 

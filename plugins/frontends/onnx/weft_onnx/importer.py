@@ -55,6 +55,8 @@ Array = np.ndarray[Any, Any]
 OLDEST, NEWEST = 7, onnx.defs.onnx_opset_version()
 # A result that is constant and this small is computed at once: shapes that go through floats stay known.
 FOLDED = 1024
+# Numbers that are made at import of attributes and sizes alone, at most: a file of a hundred bytes may ask for any number of them.
+MADE = 1 << 24
 MAX_DEPTH = 64
 
 
@@ -575,6 +577,15 @@ class Context(Composer):
 
     def error(self, what: str, why: str | None = None) -> FrontendError:
         return FrontendError(f"{self.op_type}: {what}", why=why)
+
+    def affordable(self, count: int, what: str) -> None:
+        """Before `count` numbers are made of attributes and sizes alone.
+
+        Raises:
+            FrontendError: there are more than `MADE`.
+        """
+        if count > MADE:
+            raise self.error(f"{what} would be {count} numbers, at most {MADE} are made of so little")
 
     def check_known(self) -> None:
         """Arity and attribute types, against ONNX's schema."""

@@ -190,6 +190,7 @@ def deform_conv(c: Context) -> Value:
     groups, parts = c.integer("group", 1), c.integer("offset_group", 1)
     n, channels, *size = x.shape
     taps = math.prod(kernel)
+    c.affordable(taps, f"places in a kernel of {list(kernel)}")
     images = as_dim(n * parts)
     # offset [n, parts · taps · 2, oh, ow]: for every tap how far it is moved down, then right.
     moved = c.reshape(offset, (images, taps, 2, *places))

@@ -118,6 +118,8 @@ def matmul_n_bits(c: Context) -> Value:
         raise c.unsupported(f"weights of {bits} bits" if packed is not None else "weights that are not constant")
     if c.count > 4 and c.optional(4) is not None:
         raise c.unsupported("g_idx, columns in another order")
+    if min(k, n, block) <= 0 or packed.nbytes != n * -(-k // block) * block * bits // 8:
+        raise c.error(f"weights of {packed.nbytes} bytes are not [{n}, {k}] of {bits} bits in blocks of {block}")
     blocks = -(-k // block)
     zeros = c.optional(3)
     points: Value | None

@@ -18,7 +18,7 @@ from weft.ops.shapes import axis_of, dim_expr, dim_select, equals, product, quot
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
 from weft_onnx.contents import LIMIT, Content
-from weft_onnx.importer import Context
+from weft_onnx.importer import MADE, Context
 from weft_onnx.registry import onnx_formula, onnx_op
 
 # -- shapes as values -------------------------------------------------------------------------------------------------
@@ -470,7 +470,12 @@ def range_(c: Context) -> Value:
     if delta is not None and not delta.reshape(-1)[0]:
         raise c.error("the step is 0")
     if start is not None and limit is not None and delta is not None:
-        first, last, step = (a.reshape(-1)[0] for a in (start, limit, delta))
+        first, last, step = (a.reshape(-1)[0].item() for a in (start, limit, delta))
+        places = -((first - last) // step) if start.dtype.kind in "iu" else math.ceil((last - first) / step) if math.isfinite((last - first) / step) else None
+        if places is None:
+            raise c.error(f"from {first} to {last} by {step} has no end")
+        if places > MADE:
+            return c.add(c.mul(c(ops.Iota(c.operand_dtype(0), (places,))), c.reshape(c.value(2), ())), c.reshape(c.value(0), ()))
         return c.builder.constant(np.arange(first, last, step, dtype=start.dtype), c.node.output[0])
     dtype, by = c.operand_dtype(0), c.value(2)
     if all(c.known(k) is not None for k in range(3)):
@@ -578,14 +583,14 @@ def expand_content(c: Context) -> Content | None:
             return None
         return _moved(c, np.tile(x, static(dims)))
     out = np.broadcast_shapes(x.shape, static(dims))
-    return None if np.prod(out) > ct.LIMIT else _moved(c, np.broadcast_to(x, out))
+    return None if math.prod(out) > ct.LIMIT else _moved(c, np.broadcast_to(x, out))
 
 
 @onnx_formula("ConstantOfShape")
 def constant_of_shape_content(c: Context) -> Content | None:
     dims = c.content(0).dims()
     value = c.tensor("value")
-    if value is None or not ct.known(*dims) or np.prod(dims) > ct.LIMIT:
+    if value is None or not ct.known(*dims) or math.prod(static(dims)) > ct.LIMIT:
         return None
     return ct.of_array(np.full(dims, value.reshape(-1)[0]))
 
@@ -595,8 +600,9 @@ def range_content(c: Context) -> Content | None:
     bounds = [c.content(k).dims()[0] for k in range(3)]
     if not ct.known(*bounds) or bounds[2] == 0:
         return None
-    values = np.arange(*bounds, dtype=c.content(0).dtype.numpy)
-    return ct.of_array(values)
+    if abs(bounds[1] - bounds[0]) > ct.LIMIT * abs(bounds[2]):
+        return None
+    return ct.of_array(np.arange(*bounds, dtype=c.content(0).dtype.numpy))
 
 
 @onnx_formula("ReduceProd", "ReduceSum", "ReduceMax", "ReduceMin")

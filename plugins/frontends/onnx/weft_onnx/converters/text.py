@@ -10,6 +10,7 @@ from weft import dtypes as dt
 from weft import ops
 from weft.graph.nodes import Value
 from weft_onnx.bodies import shaped
+from weft_onnx.contents import LIMIT
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 
@@ -73,7 +74,9 @@ def tf_idf(c: Context) -> Value:
         for step in range(1, (skips if n > 1 else 0) + 2) if shortest <= n <= longest else ():
             places = length - (n - 1) * step
             if places <= 0:
-                continue
+                break
+            if step > LIMIT:
+                raise c.unsupported(f"more than {LIMIT} skips")
             found: Value | None = None
             for k in range(n):
                 word = c.reshape(c.slice(rows, 1, k * step, places), (rows.shape[0], places, 1))
@@ -92,6 +95,7 @@ def tf_idf(c: Context) -> Value:
     if mode != "TF":
         counted = c.mul(counted, c.builder.constant(weights))
     # Places of the result that no n-gram has are zero, the last of the counts.
+    c.affordable(max(indexes) + 1, "the result")
     source = np.full(max(indexes) + 1, len(indexes), np.int64)
     source[list(indexes)] = np.arange(len(indexes))
     y = c.gather(counted, c.builder.constant(source), 1)

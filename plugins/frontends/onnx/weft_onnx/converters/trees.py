@@ -67,6 +67,7 @@ def first_forest(c: Context, x: Value, kind: str, targets: int) -> Forest:
     column = np.array(c.integers(f"{kind}_ids") or (), np.int64)
     if weights is None or any(len(a) != len(weights) for a in (owner, of, column)) or ((column < 0) | (column >= targets)).any():
         raise c.error(f"{kind}_weights and what they belong to do not fit {targets} {kind}(s)")
+    c.affordable(int(leaves.sum()) * targets, "weights of every leaf")
     rows = np.zeros((int(leaves.sum()), targets), dtype)
     leaf = np.cumsum(leaves) - 1
     at = found(owner, of, f"{kind}_nodeids")
@@ -328,6 +329,7 @@ def forest_of(c: Context, x: Value) -> Forest | None:
         side[end] = np.arange(count, count + int(end.sum()))
         count += int(end.sum())
     row = np.concatenate(rows)
+    c.affordable(leaves * targets, "weights of every leaf")
     dense = np.zeros((leaves, targets), weights.dtype)
     dense[np.arange(leaves), column] = weights
     behind: Any = lambda a, fill: np.concatenate([a, np.full(count - inner, fill, a.dtype)])
