@@ -88,6 +88,34 @@ def test_svm_classifier_with_coupled_probabilities(classes: int, post: str) -> N
     )  # fmt: skip
 
 
+def test_votes_and_coupled_probabilities_are_those_of_their_definition() -> None:
+    """The search ends within 0.005 / classes of the solution, which numpy finds from the conditions for it (Wu, Lin and Weng 2004)."""
+    classes, r = 5, np.random.default_rng(5)
+    pairs = [(i, j) for i in range(classes) for j in range(i + 1, classes)]
+    given, x = vectors_of(classes), r.standard_normal((40, 3)).astype(F)
+    a, b = (-1 - r.random(len(pairs))).astype(F), (r.standard_normal(len(pairs)) / 4).astype(F)
+    node = helper.make_node(
+        "SVMClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", kernel_type="RBF", kernel_params=KERNELS["RBF"],
+        classlabels_ints=list(range(classes)), prob_a=a.tolist(), prob_b=b.tolist(), **given,
+    )  # fmt: skip
+    label, p = evaluate(load([node], [info("x", ["n", 3])], ["label", "p"], domains=[ML]), [x])
+    begin = np.cumsum([0, *given["vectors_per_class"]])
+    vectors, weights = np.array(given["support_vectors"]).reshape(-1, 3), np.array(given["coefficients"]).reshape(classes - 1, -1)
+    for row, (got, found) in enumerate(zip(label, p)):
+        kernel = np.exp(-0.3 * ((vectors - x[row]) ** 2).sum(1))
+        votes, way = np.zeros(classes), np.zeros((classes, classes))
+        for k, (i, j) in enumerate(pairs):
+            first, second = slice(begin[i], begin[i + 1]), slice(begin[j], begin[j + 1])
+            score = given["rho"][k] + weights[j - 1, first] @ kernel[first] + weights[i, second] @ kernel[second]
+            votes[i if score > 0 else j] += 1
+            way[i, j] = 1 / (1 + np.exp(score * a[k] + b[k]))
+            way[j, i] = 1 - way[i, j]
+        q = -way * way.T + np.diag((way**2).sum(0))
+        system = np.block([[q, np.ones((classes, 1))], [np.ones((1, classes)), np.zeros((1, 1))]])
+        np.testing.assert_allclose(found, np.linalg.solve(system, np.eye(classes + 1)[-1])[:-1], atol=5e-3)
+        assert got == votes.argmax() and abs(found.sum() - 1) < 1e-5
+
+
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
 @pytest.mark.parametrize("labels", [3, 1])
 def test_svm_classifier_without_vectors(labels: int, post: str) -> None:
