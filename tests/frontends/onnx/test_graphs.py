@@ -382,11 +382,28 @@ def test_sizes_that_would_fill_the_memory() -> None:
     tokens = info("x", [2**31], TensorProto.INT64)
     refused("more than 1024 skips", [node("TfIdfVectorizer", ["x"], ["y"], max_skip_count=large, ngram_indexes=[0], **counts)], [tokens])
     refused(f"the result would be {large + 1} numbers", [node("TfIdfVectorizer", ["x"], ["y"], max_skip_count=0, ngram_indexes=[large], **counts)], [tokens])
+    backward = node("TfIdfVectorizer", ["x"], ["y"], max_skip_count=0, ngram_indexes=[-1], **counts)
+    refused(r"ngram_indexes: expected the place of each n-gram, got \[-1\]", [backward], [tokens])
+    tree = {"nodes_treeids": [0], "nodes_nodeids": [0], "nodes_featureids": [0], "nodes_modes": ["LEAF"], "nodes_values": [0.0], "nodes_truenodeids": [0]}
+    leaf = {"nodes_falsenodeids": [0], "target_treeids": [0], "target_nodeids": [0], "target_ids": [0], "target_weights": [1.0], "n_targets": 2**40}
+    forest = node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", **tree, **leaf)
+    with pytest.raises(WeftError, match=f"weights of every leaf would be {2**40} numbers"):
+        load([forest], [x], ["y"], domains=[helper.make_opsetid("ai.onnx.ml", 3)])
+    narrow = node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=2**40, N=2**20, bits=4, block_size=32)
+    with pytest.raises(WeftError, match="weights of 16 bytes are not"):
+        load([narrow], [x, info("s", ["m"])], ["y"], [constant("w", np.zeros((1, 1, 16)), np.uint8)], domains=[helper.make_opsetid("com.microsoft", 1)])
     endless = [constant(n, v, np.float32) for n, v in (("a", 0), ("b", np.inf), ("d", 1))]
     refused("from 0.0 to inf by 1.0 has no end", [node("Range", ["a", "b", "d"], ["y"])], [], *endless)
     graph = load([node("Range", ["a", "b", "d"], ["y"])], [], ["y"], [constant(n, v, np.int64) for n, v in (("a", 5), ("b", 2**50), ("d", 2))])
     assert operators(graph)[0] == "Iota" and graph.outputs[0].tensor.shape == (2**49 - 2,)
     refused(f"{24 * (2**63 - 1)} does not fit into int64", [node("Size", ["x"], ["y"])], [info("x", [24, 2**63 - 1])])
+
+
+@pytest.mark.parametrize("bounds", [(0, 0.3, 0.1), (1, 0, -0.1), (0, 0.7, 0.1), (2, 1, 1)])
+def test_a_range_of_constants_counts_as_numpy_does(bounds: tuple[float, float, float]) -> None:
+    """In float32: 0.3 holds three times 0.1, not a little more."""
+    graph = load([node("Range", ["a", "b", "d"], ["y"])], [], ["y"], [constant(n, v, np.float32) for n, v in zip("abd", bounds)])
+    np.testing.assert_array_equal(run(graph), np.arange(*map(np.float32, bounds), dtype=np.float32))
 
 
 def test_sequences_that_leave_the_graph() -> None:

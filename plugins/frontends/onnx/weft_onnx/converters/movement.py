@@ -470,11 +470,13 @@ def range_(c: Context) -> Value:
     if delta is not None and not delta.reshape(-1)[0]:
         raise c.error("the step is 0")
     if start is not None and limit is not None and delta is not None:
-        first, last, step = (a.reshape(-1)[0].item() for a in (start, limit, delta))
-        places = -((first - last) // step) if start.dtype.kind in "iu" else math.ceil((last - first) / step) if math.isfinite((last - first) / step) else None
-        if places is None:
+        first, last, step = (a.reshape(-1)[0] for a in (start, limit, delta))
+        # Only how much is asked for: numpy counts in the operands' own dtype.
+        span, each = (last.item() - first.item(), step.item())
+        if not math.isfinite(span / each):
             raise c.error(f"from {first} to {last} by {step} has no end")
-        if places > MADE:
+        if span / each > MADE:
+            places = -(-span // each) if isinstance(span, int) else math.ceil(span / each)
             return c.add(c.mul(c(ops.Iota(c.operand_dtype(0), (places,))), c.reshape(c.value(2), ())), c.reshape(c.value(0), ()))
         return c.builder.constant(np.arange(first, last, step, dtype=start.dtype), c.node.output[0])
     dtype, by = c.operand_dtype(0), c.value(2)

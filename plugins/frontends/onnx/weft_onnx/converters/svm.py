@@ -128,7 +128,7 @@ def _coupled(c: Context, scores: Value, classes: int) -> Value:
     r = c.gather(every, c.builder.constant(at), 1)
     squares = c.sum(c.mul(r, r), (1,))
     q = c(ops.Where(), c.builder.constant(np.eye(classes, dtype=bool)), squares, c(ops.Negative(), c.mul(r, c.transpose(r, (0, 2, 1)))))
-    even = c.add(c.mul(c.pick(q, 1, 0), 0.0), 1.0 / classes)
+    even = c.add(c.mul(c.pick(q, 1, 0), 0.0), 1.0 / classes)  # of what is not a number, nothing is
     return c(ops.Loop(_search(q, classes), 1, True), c.number(max(TRIPS, classes), dt.int64), None, even, q)  # type: ignore[no-any-return]
 
 

@@ -64,6 +64,8 @@ def tf_idf(c: Context) -> Value:
     rows = c.cast(c.reshape(x, (1, length) if flat else x.shape), dt.int64)
     starts, indexes = (*(c.integers("ngram_counts") or ()), len(pool)), c.integers("ngram_indexes") or ()
     shortest, longest, skips = c.integer("min_gram_length"), c.integer("max_gram_length"), c.integer("max_skip_count")
+    if not indexes or min(indexes) < 0:
+        raise c.error(f"ngram_indexes: expected the place of each n-gram, got {list(indexes)}")
     counts: list[Value] = []
     for n in range(1, len(starts)):
         grams = np.array(pool[starts[n - 1] : starts[n]], np.int64).reshape(-1, n)
