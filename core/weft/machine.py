@@ -59,6 +59,7 @@ class Machine:
 
     `flops_per_cycle` maps a dtype's name to multiplications plus additions one core starts per cycle;
     `masked` says that masked vector loads and stores cost about as much as plain ones;
+    `ways` is the number of lines that share a set of the first cache;
     `features` are the target's own words for what it can do.
     `grid`: its kernels are grids of groups of threads; a core is what runs a group, `vector_bits` what one thread moves at once.
     """
@@ -74,6 +75,7 @@ class Machine:
     features: frozenset[str] = frozenset()
     scopes: Mapping[str, Scope] = field(default_factory=dict)
     cache_line: int = 64
+    ways: int = 8
     grid: Grid | None = None
 
     def __post_init__(self) -> None:
@@ -82,14 +84,14 @@ class Machine:
         object.__setattr__(self, "scopes", MappingProxyType(dict(self.scopes)))
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.vector_bits, self.vector_registers, self.fma, self.masked, self.caches, self.cores, self.features, self.grid))
+        return hash((self.kind, self.vector_bits, self.vector_registers, self.fma, self.masked, self.caches, self.cores, self.features, self.ways, self.grid))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (
             Machine,
             (
                 self.kind, self.vector_bits, self.vector_registers, self.fma, self.masked, self.caches, self.cores,
-                dict(self.flops_per_cycle), self.features, dict(self.scopes), self.cache_line, self.grid,
+                dict(self.flops_per_cycle), self.features, dict(self.scopes), self.cache_line, self.ways, self.grid,
             ),
         )  # fmt: skip
 

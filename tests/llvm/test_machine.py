@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from weft import dtypes as dt
+from weft.dtypes import float32
 from weft.errors import TargetError
 from weft.machine import Machine
 from weft.target import Target, parse_target
-from weft_llvm.machine import host_caches
+from weft_llvm.machine import host_caches, host_ways
+from weft_llvm.schedules.tiles import Tile, choose_tile, conflict_cycles, fits
 from weft_llvm.target import LlvmTarget, available_threads
 
 KIND = LlvmTarget()
@@ -103,6 +105,43 @@ def test_caches_from_the_kernel(tmp_path: Path) -> None:
             (entry / name).write_text(value + "\n")
     assert host_caches(str(tmp_path)) == (48 << 10, 2 << 20, 2 << 20)
     assert host_caches(str(tmp_path / "absent")) is None
+    assert host_ways(str(tmp_path)) is None
+    for k, ways in enumerate((12, 8, 16)):
+        (tmp_path / f"index{k}" / "ways_of_associativity").write_text(f"{ways}\n")
+    assert host_ways(str(tmp_path)) == 12
+    assert host_ways(str(tmp_path / "absent")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "ways"),
+    [
+        ("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=haswell", 8),
+        ("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=sapphirerapids", 12),
+        ("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n2", 4),
+        ("llvm -mtriple=arm64-apple-macosx -mcpu=apple-m1", 8),
+    ],
+)
+def test_ways_of_other_machines(text: str, ways: int) -> None:
+    if parse(text).options.mcpu == LlvmTarget().isa(parse("llvm")).cpu:
+        pytest.skip("the kernel was asked")
+    assert machine(text).ways == ways
+
+
+def test_rows_that_share_cache_sets_get_low_tiles() -> None:
+    """Rows a multiple of a way's bytes apart all want the same set: a tile of fourteen would have its scalars from the second cache at every step."""
+    avx512 = machine("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=skylake-avx512")
+    args = (128, [2, 4, 6], 48, avx512, float32)
+    assert choose_tile(*args, apart=768 * 4 + 64).rows > avx512.ways
+    for apart in (4096, 8192, 12288):
+        assert choose_tile(*args, apart=apart).rows < avx512.ways
+    assert conflict_cycles(7, 4096, avx512) == 0 < conflict_cycles(8, 4096, avx512) < conflict_cycles(14, 4096, avx512)
+    assert conflict_cycles(14, 2048, avx512) == 0  # seven in each of two sets
+    assert conflict_cycles(14, 8, avx512) == conflict_cycles(14, None, avx512) == 0
+
+
+def test_a_register_is_left_for_the_epilogue() -> None:
+    avx512 = machine("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=znver4")
+    assert not fits(Tile(15, 2), avx512) and not fits(Tile(7, 4), avx512) and fits(Tile(14, 2), avx512) and fits(Tile(6, 4), avx512)
 
 
 def test_threads_follow_affinity() -> None:

@@ -57,6 +57,7 @@ def describe(target: Target, isa: Isa) -> Machine:
         # AVX2 has masked moves of 32- and 64-bit elements only, and its masked stores are slow on several CPUs.
         masked="avx512" in isa.has or "sve" in isa.has,
         caches=_caches(isa),
+        ways=_ways(isa),
         cores=options.threads or 1,
         flops_per_cycle=flops,
         features=isa.has | {isa.arch},
@@ -65,9 +66,7 @@ def describe(target: Target, isa: Isa) -> Machine:
 
 
 def _caches(isa: Isa) -> tuple[int, int, int]:
-    from weft_llvm import toolchain
-
-    if isa.cpu == toolchain.host_cpu() and isa.triple == toolchain.host_triple():
+    if _is_host(isa):
         found = host_caches()
         if found is not None:
             return found
@@ -75,24 +74,55 @@ def _caches(isa: Isa) -> tuple[int, int, int]:
     return l1 << 10, l2 << 10, l3 << 10
 
 
-def host_caches(root: str = "/sys/devices/system/cpu/cpu0/cache") -> tuple[int, int, int] | None:
+def _ways(isa: Isa) -> int:
+    if _is_host(isa):
+        found = host_ways()
+        if found is not None:
+            return found
+    l1 = _CACHES.get(isa.cpu, _DEFAULT_CACHES)[0]
+    # x86 finds a line of the first cache by address bits within a page of 4 KiB.
+    return l1 // 4 if isa.arch in ("x86", "x86_64") else 8 if isa.cpu.startswith("apple") else 4
+
+
+def _is_host(isa: Isa) -> bool:
+    from weft_llvm import toolchain
+
+    return isa.cpu == toolchain.host_cpu() and isa.triple == toolchain.host_triple()
+
+
+_SYSFS = "/sys/devices/system/cpu/cpu0/cache"
+
+
+def host_caches(root: str = _SYSFS) -> tuple[int, int, int] | None:
     """Bytes of the data caches of level 1, 2, 3 as the kernel tells them; None if it does not. A level that is absent is as large as the one before."""
-    sizes: dict[int, int] = {}
-    try:
-        for entry in sorted(os.listdir(root)):
-            if not entry.startswith("index"):
-                continue
-            fields = {}
-            for name in ("level", "type", "size"):
-                with open(os.path.join(root, entry, name), encoding="ascii") as f:
-                    fields[name] = f.read().strip()
-            if fields["type"] in ("Data", "Unified"):
-                unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(fields["size"][-1:], 1)
-                sizes[int(fields["level"])] = int(fields["size"].rstrip("KMG")) * unit
-    except (OSError, ValueError):
-        return None
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    sizes = {level: int(text.rstrip("KMG")) * units.get(text[-1:], 1) for level, text in _host_fields(root, "size").items()}
     if 1 not in sizes:
         return None
     l1 = sizes[1]
     l2 = sizes.get(2, l1)
     return l1, l2, sizes.get(3, l2)
+
+
+def host_ways(root: str = _SYSFS) -> int | None:
+    """Lines in a set of the first data cache as the kernel tells it; None if it does not."""
+    ways = int(_host_fields(root, "ways_of_associativity").get(1, 0))
+    return ways if ways > 0 else None
+
+
+def _host_fields(root: str, field: str) -> dict[int, str]:
+    """One field of the data cache of each level; nothing where the kernel leaves it out or says no number."""
+    found: dict[int, str] = {}
+    try:
+        for entry in sorted(os.listdir(root)):
+            if not entry.startswith("index"):
+                continue
+            fields = {}
+            for name in ("level", "type", field):
+                with open(os.path.join(root, entry, name), encoding="ascii") as f:
+                    fields[name] = f.read().strip()
+            if fields["type"] in ("Data", "Unified") and fields[field].rstrip("KMG").isdigit():
+                found[int(fields["level"])] = fields[field]
+    except (OSError, ValueError):
+        return {}
+    return found

@@ -300,6 +300,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
     row_loop, vector_loop, column_loop = roles.row, roles.vector, None
     tile_order: list[str] = []
 
+    apart = None if roles.row is None else _row_bytes(view, roles.row, roles.vector)
     spare = _shared(view, roles, reduce) + (instruction is not None and not instruction.adds)
     depth = 1
     for x in reduce:
@@ -335,6 +336,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
             spare,
             borders,
             most_parts=1 if borders or grouped or column_extent < LEAST_PANELS * machine.cores else MOST_PARTS,
+            apart=apart,
         )
         panels = max(1, tile.columns // inside)
         if roles.column is not None and panels > 1:
@@ -353,6 +355,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
             spare,
             bool(view.conditions) or len(reduce) > 2,
             grouped,
+            apart=apart,
         )
         vector_outer, vector_loop = s.split(vector_loop, [None, tile.columns * lanes])
         outer.append(vector_outer)
@@ -515,6 +518,12 @@ def _shared(view: access.LoopView, roles: Roles, reduce: list[str]) -> int:
     return 0
 
 
+def _row_bytes(view: access.LoopView, row: str, vector: str) -> int | None:
+    """Bytes from what one row of the tile broadcasts to what the next row does; None if that is not known or not the same everywhere."""
+    steps = {abs(view.stride(x, row) or 0) * x.buffer.dtype.bytes for x in view.loads if view.stride(x, vector) == 0} - {0}
+    return steps.pop() if len(steps) == 1 else None
+
+
 def _choose(
     s: Schedule,
     rows: int | None,
@@ -527,8 +536,9 @@ def _choose(
     taps: bool = False,
     whole: bool = False,
     most_parts: int = 1,
+    apart: int | None = None,
 ) -> Tile:
-    tile = choose_tile(rows, candidates, vectors, machine, dtype, depth=depth, spare=spare, taps=taps, whole=whole, most_parts=most_parts)
+    tile = choose_tile(rows, candidates, vectors, machine, dtype, depth=depth, spare=spare, taps=taps, whole=whole, most_parts=most_parts, apart=apart)
     heights, parts = list(range(1, machine.vector_registers)), [n for n in range(1, most_parts + 1) if rows is not None and rows % n == 0]
     return Tile(
         int(s.choose("tile_rows", heights, tile.rows)),

@@ -2,13 +2,15 @@
 
 A tile holds rows × columns vectors of accumulators; a step of the reduction loads `columns` vectors, broadcasts `rows` scalars, and issues
 rows × columns multiply-adds. Its time is the longest of: issue of multiply-adds, loads, the latency chain of one accumulator, and
-what the vectors take from the cache where they lie (the first row of tiles has them from further away than the ones that follow).
+what the vectors take from the cache where they lie (the first row of tiles has them from further away than the ones that follow). Rows
+that share sets of the first cache cost more, see `conflict_cycles`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import gcd
 
 from weft.dtypes import DType
 from weft.machine import Machine
@@ -44,14 +46,32 @@ def step_cycles(tile: Tile, machine: Machine, dtype: DType, bytes_per_cycle: flo
     return busy + UNHIDDEN * min(busy, streamed)
 
 
+def conflict_cycles(rows: int, apart: int | None, machine: Machine) -> float:
+    """Cycles of a step in which broadcasts come from the second cache, since rows `apart` bytes from each other share sets of the first.
+
+    A line holds the next steps' scalars too, so it should stay; where more rows than a set has ways want the same set, it does not. One way
+    is left to the vectors that stream through. Rows that are a multiple of the bytes of one way apart (4096 on most) all want the same.
+    """
+    if apart is None or rows < 2:
+        return 0.0
+    way = machine.caches[0] // machine.ways
+    sets = way // gcd(way, max(apart, machine.cache_line))
+    crowd = -(-rows // sets)
+    if crowd < machine.ways:
+        return 0.0
+    return (crowd - machine.ways + 1) * min(sets, rows) * machine.cache_line / CACHE_BYTES_PER_CYCLE[1]
+
+
 def held(tile: Tile, machine: Machine) -> int:
-    """Registers beside the accumulators: the fewer operands are held, the others come one after another (or from memory in the multiply-add)."""
-    broadcast_from_memory = machine.vector_bits >= 512
+    """Registers beside the accumulators: the fewer operands are held, the others come one after another (or from memory in the multiply-add).
+
+    One is always left: with none, the compiler spills accumulators as soon as an epilogue has constants of its own.
+    """
     if tile.rows == 1:
-        return 1 if broadcast_from_memory else 2
+        return 2
     if rows_inside(tile):
         return tile.rows + 1
-    return tile.columns + (0 if broadcast_from_memory else 1)
+    return tile.columns + 1
 
 
 def rows_inside(tile: Tile) -> bool:
@@ -86,6 +106,7 @@ def choose_tile(
     taps: bool = False,
     whole: bool = False,
     most_parts: int = 1,
+    apart: int | None = None,
 ) -> Tile:
     """The cheapest tile.
 
@@ -99,6 +120,7 @@ def choose_tile(
         depth: steps of the reduction; None: the vectors are taken to come from the first cache.
         whole: tiles must divide the rows, behind which others go on.
         most_parts: into how many parts the rows may be cut, so that no last tile is too low to keep the multipliers busy.
+        apart: bytes from one row's scalar to the next row's; None: rows do not share sets of the first cache.
     """
     best: tuple[float, int, Tile] | None = None
     vector_bytes = machine.vector_bits // 8
@@ -113,7 +135,7 @@ def choose_tile(
             for parts in range(1, most_parts + 1):
                 if rows is not None and (rows % parts or (parts > 1 and rows // parts < r)):
                     continue
-                total = tiles_cycles(None if rows is None else rows // parts, tile, vectors, parts, machine, dtype, first, again, step_overhead)
+                total = tiles_cycles(None if rows is None else rows // parts, tile, vectors, parts, machine, dtype, first, again, step_overhead, apart)
                 key = (total, -r * c, Tile(r, c, parts))
                 if best is None or key[:2] < best[:2]:
                     best = key
@@ -122,7 +144,16 @@ def choose_tile(
 
 
 def tiles_cycles(
-    rows: int | None, tile: Tile, vectors: int, parts: int, machine: Machine, dtype: DType, first: float | None, again: float | None, overhead: float
+    rows: int | None,
+    tile: Tile,
+    vectors: int,
+    parts: int,
+    machine: Machine,
+    dtype: DType,
+    first: float | None,
+    again: float | None,
+    overhead: float,
+    apart: int | None,
 ) -> float:
     """Cycles of a reduction step of all tiles, `parts` times `rows` rows (None: of one row); see choose_tile."""
     total = 0.0
@@ -130,11 +161,12 @@ def tiles_cycles(
         if not count:
             continue
         full = Tile(tile.rows, columns)
+        beside = overhead + conflict_cycles(tile.rows, apart, machine)
         if rows is None:
-            total += count * (step_cycles(full, machine, dtype, again) + overhead) / tile.rows
+            total += count * (step_cycles(full, machine, dtype, again) + beside) / tile.rows
             continue
-        repeated = step_cycles(full, machine, dtype, again) + overhead
-        total += count * (step_cycles(full, machine, dtype, first) + overhead + (parts * (rows // tile.rows) - 1) * repeated)
-        if rows % tile.rows:
-            total += count * parts * (step_cycles(Tile(rows % tile.rows, columns), machine, dtype, again) + overhead)
+        repeated = step_cycles(full, machine, dtype, again) + beside
+        total += count * (step_cycles(full, machine, dtype, first) + beside + (parts * (rows // tile.rows) - 1) * repeated)
+        if rest := rows % tile.rows:
+            total += count * parts * (step_cycles(Tile(rest, columns), machine, dtype, again) + overhead + conflict_cycles(rest, apart, machine))
     return total
