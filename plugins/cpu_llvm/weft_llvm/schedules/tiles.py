@@ -122,7 +122,7 @@ def choose_tile(
         most_parts: into how many parts the rows may be cut, so that no last tile is too low to keep the multipliers busy.
         apart: bytes from one row's scalar to the next row's; None: rows do not share sets of the first cache.
     """
-    best: tuple[float, int, Tile] | None = None
+    best: tuple[float, int, int, Tile] | None = None
     vector_bytes = machine.vector_bits // 8
     # Each column of tiles has its vectors once from where all of them lie; rows of tiles that follow have them from where one column stays.
     first = None if depth is None else cache_rate(depth * vectors * vector_bytes, machine)
@@ -136,11 +136,13 @@ def choose_tile(
                 if rows is not None and (rows % parts or (parts > 1 and rows // parts < r)):
                     continue
                 total = tiles_cycles(None if rows is None else rows // parts, tile, vectors, parts, machine, dtype, first, again, step_overhead, apart)
-                key = (total, -r * c, Tile(r, c, parts))
-                if best is None or key[:2] < best[:2]:
+                # Of tiles that cost the same those whose last one is highest: a low one has little to do while it waits for its vectors.
+                last = r if rows is None else (rows // parts) % r or r
+                key = (round(total, 6), -last * c, -r * c, Tile(r, c, parts))
+                if best is None or key[:3] < best[:3]:
                     best = key
     assert best is not None
-    return best[2]
+    return best[3]
 
 
 def tiles_cycles(

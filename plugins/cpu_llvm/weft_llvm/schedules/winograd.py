@@ -220,7 +220,8 @@ def _product(s: Schedule, product: str, copy: str, panels: str, panel: int, grou
         # The panels of a group meet the same transformed inputs one after another.
         chosen, *channels = s.split(channels[0], [group, panel]) if panel > 1 else channels
         which.append(chosen)
-    tile = choose_tile(int_const(s.loop(t).extent), [panel], panel, machine, dtype)
+    depth = (int_const(s.loop(cb).extent) or 1) * (int_const(s.loop(ci).extent) or 1)
+    tile = choose_tile(int_const(s.loop(t).extent), [panel], panel, machine, dtype, depth=depth)
     t_outer, t_inner = s.split(t, [None, tile.rows])
     s.reorder(*which, t_outer, cb, ci, t_inner, *channels, lane)
     s.reverse_compute_at(copy, t_outer)
@@ -275,9 +276,9 @@ def panel_blocks(shape: Shape) -> int:
     return PANEL_VECTORS if (shape.outputs // shape.block) % PANEL_VECTORS == 0 else 1
 
 
-def row_tiles_cycles(rows: int, panel: int, machine: Machine) -> float:
-    """Cycles of one step of a sum for `rows` rows by a panel, in register tiles."""
-    height = choose_tile(rows, [panel], panel, machine, float32).rows
+def row_tiles_cycles(rows: int, panel: int, depth: int, machine: Machine) -> float:
+    """Cycles of one step of a sum of `depth` for `rows` rows by a panel, in register tiles."""
+    height = choose_tile(rows, [panel], panel, machine, float32, depth=depth).rows
     parts = [height] * (rows // height) + ([rows % height] if rows % height else [])
     return sum(step_cycles(Tile(r, panel), machine, float32) + STEP_OVERHEAD for r in parts)
 
@@ -293,7 +294,7 @@ def choose_pieces(shape: Shape, images: int, machine: Machine) -> Pieces:
             continue  # a smaller last piece would have conditions in its innermost loops; a single tile has no loop
         count = shape.down // rows
         v = 4 * shape.products * shape.channels * shape.across * rows
-        work = sum(n * row_tiles_cycles(tiles, panel, machine) for n, tiles in shape.parts(rows))
+        work = sum(n * row_tiles_cycles(tiles, panel, shape.channels, machine) for n, tiles in shape.parts(rows))
         cycles = count * work * shape.channels * panels
         for group in range(1, panels + 1):
             if panels % group:
@@ -339,7 +340,7 @@ def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
         assert isinstance(inputs, int)
         inside = sum(max(0, min(n, inputs + low - k) - max(0, low - k)) for k in range(TAPS))
         taps *= inside / n
-    steps = height * row_tiles_cycles(width, panel_blocks(panels), machine)
+    steps = height * row_tiles_cycles(width, panel_blocks(panels), TAPS**2 * channels, machine)
     direct = count * steps * taps * channels * (outputs // (block * panel_blocks(panels)))
     direct = overlapped(direct, 4 * TAPS**2 * channels * outputs / from_memory, MEMORY_UNHIDDEN)
     best, choice = direct, None
