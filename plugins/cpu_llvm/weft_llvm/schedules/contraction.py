@@ -21,7 +21,7 @@ from weft.scheduling.schedule import Schedule
 from weft_llvm.intrinsics import Dot
 from weft_llvm.schedules.elementwise import schedule_elementwise
 from weft_llvm.schedules.prefetch import prefetch_panels, prefetch_rows, prefetch_tiles
-from weft_llvm.schedules.tiles import Tile, choose_tile, rows_inside
+from weft_llvm.schedules.tiles import DOT_COLUMNS, STEP_OVERHEAD, Tile, Window, cache_rate, choose_dot_tile, choose_tile, rows_inside, tiles_cycles
 
 MOST_PARTS = 8
 """Parts that rows are cut into for the sake of their last tiles, at most."""
@@ -43,8 +43,6 @@ REORDER_GAIN = 0.7
 """Traffic of the other order, of this one's, below which loops are reordered."""
 FOLD_CYCLES, COPY_CYCLES = 8.0, 0.7
 """Adding up the lanes of one result; moving one element of an operand that is contiguous along the reduction into a panel."""
-SHARED_REGISTERS = 3
-"""Operands that the compiler keeps for the next tap where taps overlap."""
 UNROLLED_STEPS = 64
 """Most multiply-adds in the innermost body."""
 
@@ -162,10 +160,23 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
     else:
         tail = s.cache_write(name, "register")
     packing = find_packing(s, name, machine)
-    if packing is not None and packing.transposed and packing.rows * FOLD_CYCLES < packing.depth * COPY_CYCLES:
+    if packing is not None and packing.transposed and dots_pay(s, name, packing, machine):
         schedule_dots(s, name, tail, machine)
     else:
         schedule_tile(s, name, tail, machine, None if packing is None else pack_operand(s, name, packing))
+
+
+def dots_pay(s: Schedule, name: str, packing: Packing, machine: Machine) -> bool:
+    """Whether an operand that is contiguous along the reduction is read as it lies, results being added up across lanes, rather than copied into panels."""
+    view = access.LoopView.of(s, name)
+    dtype, columns = view.store.buffer.dtype, view.extent(packing.loop)
+    dots, _ = choose_dot_tile(packing.rows, columns, packing.depth, machine, dtype)
+    dots += packing.rows * columns * FOLD_CYCLES
+    vectors = -(-columns // machine.lanes(dtype))
+    tile = choose_tile(packing.rows, [min(PANEL_VECTORS, vectors)], vectors, machine, dtype, depth=packing.depth)
+    first, again = (cache_rate(packing.depth * n * machine.vector_bits // 8, machine) for n in (vectors, tile.columns))
+    steps = tiles_cycles(packing.rows, tile, vectors, 1, machine, dtype, first, again, STEP_OVERHEAD, None)
+    return dots < packing.depth * (steps + columns * COPY_CYCLES)
 
 
 def schedule_dots(s: Schedule, name: str, tail: str, machine: Machine) -> None:
@@ -179,7 +190,10 @@ def schedule_dots(s: Schedule, name: str, tail: str, machine: Machine) -> None:
     (operand,) = [x for x in view.loads if x.buffer.name != view.store.buffer.name and view.stride(x, column) != 0]
     row = next((x for x in reversed(spatial) if view.extent(x) > 1 and view.stride(operand, x) == 0), None)
     heights = 1 if row is None else view.extents[row]
-    tile = _choose(s, heights, [c for c in (1, 2, 3, 4, 6, 8) if c <= view.extent(column)], view.extent(column), machine, dtype, None)
+    depth = view.extent(reduce)
+    _, best = choose_dot_tile(heights or access.UNKNOWN_EXTENT, view.extent(column), depth, machine, dtype)
+    columns = [c for c in DOT_COLUMNS if c <= view.extent(column)]
+    tile = _chosen(s, columns, best)
     _, lane = s.split(reduce, [None, lanes])
     part = s.rfactor(name, lane, True)
     buffers = [access.target(s.block(b)).buffer.name for b in (part, name)]
@@ -301,7 +315,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
     tile_order: list[str] = []
 
     apart = None if roles.row is None else _row_bytes(view, roles.row, roles.vector)
-    spare = _shared(view, roles, reduce) + (instruction is not None and not instruction.adds)
+    window, spare = _window(view, roles, reduce), int(instruction is not None and not instruction.adds)
     depth = 1
     for x in reduce:
         depth *= view.extent(x)
@@ -334,6 +348,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
             dtype,
             depth,
             spare,
+            window,
             borders,
             most_parts=1 if borders or grouped or column_extent < LEAST_PANELS * machine.cores else MOST_PARTS,
             apart=apart,
@@ -353,6 +368,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
             dtype,
             depth,
             spare,
+            window,
             bool(view.conditions) or len(reduce) > 2,
             grouped,
             apart=apart,
@@ -503,19 +519,16 @@ def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
             s.unroll(loop)
 
 
-def _shared(view: access.LoopView, roles: Roles, reduce: list[str]) -> int:
-    """Registers that fill with what several taps of an unrolled body read: rows of the tile and innermost taps move over the same elements."""
+def _window(view: access.LoopView, roles: Roles, reduce: list[str]) -> Window | None:
+    """How rows of the tile and innermost taps of an unrolled body move over the same elements; None if they do not."""
     if roles.row is None or not reduce or view.extents[reduce[-1]] is None or not 1 < view.extent(reduce[-1]) <= MOST_TAPS:
-        return 0
+        return None
     operands = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
     for x in operands:
         step, tap = view.stride(x, roles.row), view.stride(x, reduce[-1])
         if step and tap and step % tap == 0 and step // tap < view.extent(reduce[-1]):
-            if all(view.stride(o, roles.vector) for o in operands):
-                # Depthwise: weights are held, too.
-                return 2 * SHARED_REGISTERS
-            return SHARED_REGISTERS
-    return 0
+            return Window(step // tap, view.extent(reduce[-1]), all(view.stride(o, roles.vector) for o in operands))
+    return None
 
 
 def _row_bytes(view: access.LoopView, row: str, vector: str) -> int | None:
@@ -533,17 +546,25 @@ def _choose(
     dtype: DType,
     depth: int | None,
     spare: int = 0,
+    window: Window | None = None,
     taps: bool = False,
     whole: bool = False,
     most_parts: int = 1,
     apart: int | None = None,
 ) -> Tile:
-    tile = choose_tile(rows, candidates, vectors, machine, dtype, depth=depth, spare=spare, taps=taps, whole=whole, most_parts=most_parts, apart=apart)
-    heights, parts = list(range(1, machine.vector_registers)), [n for n in range(1, most_parts + 1) if rows is not None and rows % n == 0]
+    tile = choose_tile(
+        rows, candidates, vectors, machine, dtype, depth=depth, spare=spare, window=window, taps=taps, whole=whole, most_parts=most_parts, apart=apart
+    )
+    return _chosen(s, candidates, tile, [n for n in range(1, most_parts + 1) if rows is not None and rows % n == 0])
+
+
+def _chosen(s: Schedule, columns: list[int], tile: Tile, parts: list[int] | None = None) -> Tile:
+    """The tile as a record or a tuner wants it, `tile` if nobody does."""
+    assert s.machine is not None
     return Tile(
-        int(s.choose("tile_rows", heights, tile.rows)),
-        int(s.choose("tile_columns", candidates, tile.columns)),
-        int(s.choose("row_parts", parts, tile.parts)) if len(parts) > 1 else 1,
+        int(s.choose("tile_rows", list(range(1, s.machine.vector_registers)), tile.rows)),
+        int(s.choose("tile_columns", columns, tile.columns)),
+        int(s.choose("row_parts", parts, tile.parts)) if parts and len(parts) > 1 else 1,
     )
 
 

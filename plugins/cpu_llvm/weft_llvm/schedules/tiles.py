@@ -23,6 +23,10 @@ STEP_OVERHEAD = 0.5
 CACHE_BYTES_PER_CYCLE = (64.0, 28.0, 22.0)
 """What one core takes from the first, second and third cache."""
 MEMORY_BYTES_PER_CYCLE = 6.0
+SHARED_REGISTERS, SPILLED = 3, 4
+"""Operands that the compiler keeps for the next tap where taps overlap; those of a whole window that may go to the stack."""
+DOT_COLUMNS = (1, 2, 3, 4, 6, 8)
+"""Columns of a tile of dot products."""
 UNHIDDEN = 0.1
 """The part of the time in which vectors come from a cache beyond the first that adds to the rest."""
 
@@ -34,6 +38,35 @@ class Tile:
     rows: int
     columns: int
     parts: int = 1
+
+
+@dataclass(frozen=True)
+class Window:
+    """Taps of an unrolled body that reach over what neighbouring rows of a tile read: `step` elements from row to row, `taps` of them side by side.
+
+    `lanes`: what they share are vectors, as in a depthwise convolution, not scalars that are broadcast.
+    """
+
+    step: int
+    taps: int
+    lanes: bool = False
+
+    def registers(self, rows: int, machine: Machine) -> int:
+        """Registers of a tile of `rows` rows that fill with what several taps read, which the compiler reads once.
+
+        Where it could take a broadcast from memory in the multiply-add it still keeps all of them, and writes those that find no register to the
+        stack: vectors in place of scalars. A few do no harm.
+        """
+        if self.lanes:
+            return 2 * SHARED_REGISTERS
+        if broadcasts_from_memory(machine):
+            return max(0, (rows - 1) * self.step + self.taps - SPILLED)
+        return SHARED_REGISTERS
+
+
+def broadcasts_from_memory(machine: Machine) -> bool:
+    """Whether a multiply-add takes a scalar from memory into all lanes."""
+    return machine.vector_bits >= 512
 
 
 def step_cycles(tile: Tile, machine: Machine, dtype: DType, bytes_per_cycle: float | None = None) -> float:
@@ -103,6 +136,7 @@ def choose_tile(
     step_overhead: float = STEP_OVERHEAD,
     depth: int | None = None,
     spare: int = 0,
+    window: Window | None = None,
     taps: bool = False,
     whole: bool = False,
     most_parts: int = 1,
@@ -116,6 +150,7 @@ def choose_tile(
         vectors: extent of the column loop in vectors; a tail tile is as dear as its own shape.
         step_overhead: cycles of each reduction step beside the arithmetic (address computation, loop).
         spare: registers that hold something else.
+        window: taps that share elements with neighbouring rows.
         taps: the body holds several steps, among which the compiler holds a vector more where vectors come one after another.
         depth: steps of the reduction; None: the vectors are taken to come from the first cache.
         whole: tiles must divide the rows, behind which others go on.
@@ -130,7 +165,8 @@ def choose_tile(
         again = None if depth is None else cache_rate(depth * c * vector_bytes, machine)
         for r in range(1, machine.vector_registers):
             tile = Tile(r, c)
-            if not fits(tile, machine, 0 if r * c == 1 else spare + (taps and rows_inside(tile))) or (rows is not None and (r > rows or (whole and rows % r))):
+            beside = spare + (0 if window is None else window.registers(r, machine)) + (taps and rows_inside(tile))
+            if not fits(tile, machine, 0 if r * c == 1 else beside) or (rows is not None and (r > rows or (whole and rows % r))):
                 continue
             for parts in range(1, most_parts + 1):
                 if rows is not None and (rows % parts or (parts > 1 and rows // parts < r)):
@@ -172,3 +208,32 @@ def tiles_cycles(
         if rest := rows % tile.rows:
             total += count * parts * (step_cycles(Tile(rest, columns), machine, dtype, again) + overhead + conflict_cycles(rest, apart, machine))
     return total
+
+
+def choose_dot_tile(rows: int, columns: int, depth: int, machine: Machine, dtype: DType) -> tuple[float, Tile]:
+    """Cycles and the cheapest tile of rows × columns dot products of `depth` elements, lanes being partial sums: both operands are read in vectors.
+
+    All rows are read again for every column of tiles, a tile's columns for every row of tiles; of tiles that cost the same the highest.
+    Adding up the lanes is left out.
+    """
+    lanes, size = machine.lanes(dtype), machine.vector_bits // 8
+    fma_per_cycle = max(0.5, machine.flops(dtype) / (2 * lanes))
+    row_bytes = dtype.bytes * depth
+    rows_rate = cache_rate(row_bytes * rows, machine)
+
+    def step(r: int, c: int) -> float:
+        columns_rate = cache_rate(row_bytes * c, machine)
+        streamed = sum(n * size / rate for n, rate in ((r, rows_rate), (c, columns_rate)) if rate is not None)
+        busy = max(r * c / fma_per_cycle, (r + c) * LOAD_CYCLES, float(FMA_LATENCY), streamed)
+        return busy + UNHIDDEN * min(busy, streamed) + STEP_OVERHEAD
+
+    best: tuple[float, int, Tile] | None = None
+    for c in DOT_COLUMNS:
+        for r in range(1, min(rows, machine.vector_registers) + 1):
+            if c > columns or r * c + (min(r, c) if r * c > 1 else 0) + 1 > machine.vector_registers:
+                continue
+            heights = (rows // r) * step(r, c) + (step(rows % r, c) if rows % r else 0.0)
+            key = (round(depth / lanes * columns / c * heights, 3), -r, Tile(r, c))
+            best = key if best is None or key[:2] < best[:2] else best
+    assert best is not None
+    return best[0], best[2]
