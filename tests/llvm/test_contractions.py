@@ -156,10 +156,12 @@ def pointwise(channels: int, size: int, stride: int = 1) -> str:
 
 
 def test_the_next_block_of_channels_is_asked_for_ahead() -> None:
-    channels = 16 * resolve_target("llvm").machine.lanes(dt.float32)
+    machine = resolve_target("llvm").machine
+    channels = 16 * machine.lanes(dt.float32)
     assert "prefetch(" in pointwise(channels, 13) and "prefetch(" in pointwise(channels, 13, stride=2)
-    # The next tile's rows, too, where nothing lies between them.
-    assert [pointwise(channels, 13, stride).count("prefetch(") for stride in (1, 2)] == [2, 1]
+    # The next tile's rows, too, where nothing lies between them; of a tile with many rows those alone.
+    few = machine.vector_registers <= 16
+    assert [pointwise(channels, 13, stride).count("prefetch(") for stride in (1, 2)] == [1 + few, 1]
     # Rows that stay in the first cache; few blocks.
     assert "prefetch(" not in pointwise(channels, 3)
     assert "prefetch(" not in pointwise(channels // 4, 60)

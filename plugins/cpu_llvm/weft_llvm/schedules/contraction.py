@@ -37,6 +37,8 @@ MOST_TAPS = 7
 """Taps along one axis that are unrolled for the sake of borders."""
 TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
+FAR, FEW_ROWS = 0.25, 7
+"""The part of the last cache beyond which an operand is taken to come from memory; rows up to which one from there is used as it lies."""
 SHORT_SUM, PAGE = 32, 4096
 """Steps of a sum up to which writing its results counts; bytes between rows from which on each of them is a stream of its own."""
 REORDER_GAIN = 0.7
@@ -241,7 +243,8 @@ def find_packing(s: Schedule, name: str, machine: Machine) -> Packing | None:
     """Whether and how the operand that gives the lanes should be copied into panels; None if it is used as it lies.
 
     The copy pays where several row tiles read it again (rows of a wide matrix are far apart: a page and a cache set for each step of the
-    reduction), and always where the operand is contiguous along the reduction, not along the output's rows.
+    reduction), where the operand comes from memory (a copy has more lines on their way than a tile), and always where the operand is
+    contiguous along the reduction, not along the output's rows.
     """
     view = access.LoopView.of(s, name)
     operands = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
@@ -265,7 +268,8 @@ def find_packing(s: Schedule, name: str, machine: Machine) -> Packing | None:
     width = PANEL_VECTORS * machine.lanes(operand.buffer.dtype)
     transposed = view.stride(operand, vector) != 1
     n = view.extents[vector]
-    if not transposed and (rows <= machine.vector_registers // 2 or (n is not None and n <= 2 * width)):
+    few = machine.vector_registers // 2 if access.buffer_bytes(operand) <= FAR * machine.caches[2] else FEW_ROWS
+    if not transposed and (rows <= few or (n is not None and n <= 2 * width)):
         return None
     if transposed and view.stride(operand, reduce[0]) != 1:
         return None
