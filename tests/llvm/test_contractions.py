@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,25 @@ def test_few_rows_read_a_transposed_operand_as_it_lies() -> None:
     assert kernel.rule == "contraction" and "rfactor" in str(kernel.trace) and "cache_read" not in str(kernel.trace)
     x, w = normal(0, 3, 203), normal(1, 50, 203)
     check(executable.run({"x": x, "w": w})["y"], x @ w.T)
+
+
+@pytest.mark.parametrize(
+    ("channels", "height", "width", "taps", "pad"),
+    [(5, 19, 19, 5, 0), (3, 45, 45, 3, 1), (2, 30, 56, 7, 3), (4, 9, 33, 3, 0), (3, 1, 40, 1, 0), (2, 7, 61, 5, 2)],
+)
+def test_rows_of_one_channel_are_computed_side_by_side(channels: int, height: int, width: int, taps: int, pad: int) -> None:
+    """Rows that are no whole vectors: with one alone every multiply-add would wait for the last one."""
+    b = GraphBuilder()
+    x, w = normal(0, 1, channels, height, width), normal(1, channels, 1, taps, taps)
+    op = Conv((1, 1), (pad,) * 4, (1, 1), channels)
+    b.output(b.add(op, b.input("x", tensor_type("float32", x.shape)), b.constant(w)), "y")
+    compilation, executable = compiled(b)
+    check(executable.run({"x": x})["y"], op.reference(x, w))
+    if height >= 19 and len(compilation.kernels) == 1:  # few rows leave no whole tiles; of several kernels others bring channels into blocks
+        (kernel,) = compilation.kernels.values()
+        columns = int(re.search(r"tile_columns'.*→ (\d+)", str(kernel.trace)).group(1))  # type: ignore[union-attr]
+        vectors = -(-(width + 2 * pad - taps + 1) // resolve_target("llvm").machine.lanes(dt.float32))
+        assert columns > vectors or columns >= 4
 
 
 def product_of_constants(m: int, k: int, n: int) -> tuple[Any, str]:

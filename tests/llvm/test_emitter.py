@@ -278,6 +278,17 @@ def test_vector_tails_and_gathers() -> None:
         agree(p, [rand(n), rand(40), np.random.default_rng(n).integers(0, 40, n)], {"n": n})
 
 
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.float16, dt.int8, dt.bool_])
+def test_one_element_for_the_lanes_of_a_condition(dtype: dt.DType) -> None:
+    """It is read once, not gathered lane by lane, and not at all where no lane wants it: there it would lie far outside of the array."""
+    p = lowered(f"""program p(x: {dtype}[64], w: {dtype}[2]) -> (y: {dtype}[64]) {{
+      for k in 64 {{ y[k] = x[63 - k] }}
+      for i in 8 {{ for j in 8 vectorized {{ if i*8 + j < 5 {{ y[i*8 + j] = select(x[i*8 + j] == w[i*{1 << 40}], x[i*8 + j], w[i*{1 << 40} + 1]) }} }} }}
+    }}""")
+    agree(p, [np.resize(data(dtype, 3), 64), data(dtype, 3)[:2].copy()], threads=(0,))
+    assert "masked.gather" not in codegen().source(p)
+
+
 @pytest.mark.parametrize("stride", [-4, -3, -2, -1, 2, 3, 4, 5])
 @pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.int8, dt.bool_])
 def test_lanes_close_to_each_other(dtype: dt.DType, stride: int) -> None:

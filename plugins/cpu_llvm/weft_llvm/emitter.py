@@ -494,9 +494,7 @@ class Emitter(Arithmetic):
         mask = self._mask
         if mask is not None and lanes == 1:
             # A scalar under a vector's mask is wanted if any lane is.
-            t = self.value_type(mask.dtype)
-            whole = Value(self.intrinsic("i1", f"llvm.vector.reduce.or.{self.llvm_suffix(mask.dtype)}", (t, mask.text)), dt.bool_, mask.impure)
-            mask = None
+            whole, mask = self._any(mask), None
         if predicate is not None:
             p = self.emit_expr(predicate)
             if p.dtype.lanes == 1:
@@ -506,6 +504,11 @@ class Emitter(Arithmetic):
         if whole is not None and whole.text == "true":
             whole = None
         return whole, mask
+
+    def _any(self, mask: Value) -> Value:
+        """Whether any lane of a mask is true."""
+        name = f"llvm.vector.reduce.or.{self.llvm_suffix(mask.dtype)}"
+        return Value(self.intrinsic("i1", name, (self.value_type(mask.dtype), mask.text)), dt.bool_, mask.impure)
 
     # -- loads ----------------------------------------------------------------------------------------------------
 
@@ -545,8 +548,13 @@ class Emitter(Arithmetic):
             self._declared.setdefault(name, f"declare {t} @{name}(ptr, {m}, {t})")
             text = self._op(f"call {t} @{name}(ptr align {memory_bytes(d)} {pointer}, {m} {mask.text}, {t} {zero}){where.annotations}")
             return self._from_memory(text, d)
-        if mask is None and isinstance(index, ex.Broadcast):
-            return self.splat(self._load_memory(where, index.value, one, None), d.lanes)
+        if isinstance(index, ex.Broadcast):
+            if mask is None:
+                return self.splat(self._load_memory(where, index.value, one, None), d.lanes)
+            # One element for all lanes, read if any of them wants it: a gather would read it once per lane.
+            wanted = self._any(mask)
+            element_read = self._branch(wanted, lambda: self._load_memory(where, index.value, one, None), lambda: self.zero(one), one)
+            return self.select(mask, self.splat(element_read, d.lanes), self.zero(d))
         if self._is_strided(index, d, mask is not None):
             return self._from_memory(self._load_strided(where, index, d, mask), d)
         if mask is None:

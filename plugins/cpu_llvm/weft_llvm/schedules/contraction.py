@@ -243,7 +243,7 @@ def find_packing(s: Schedule, name: str, machine: Machine) -> Packing | None:
     """Whether and how the operand that gives the lanes should be copied into panels; None if it is used as it lies.
 
     The copy pays where several row tiles read it again (rows of a wide matrix are far apart: a page and a cache set for each step of the
-    reduction), where the operand comes from memory (a copy has more lines on their way than a tile), and always where the operand is
+    reduction), where long vectors come from memory (a copy has more lines on their way than a tile), and always where the operand is
     contiguous along the reduction, not along the output's rows.
     """
     view = access.LoopView.of(s, name)
@@ -268,7 +268,9 @@ def find_packing(s: Schedule, name: str, machine: Machine) -> Packing | None:
     width = PANEL_VECTORS * machine.lanes(operand.buffer.dtype)
     transposed = view.stride(operand, vector) != 1
     n = view.extents[vector]
-    few = machine.vector_registers // 2 if access.buffer_bytes(operand) <= FAR * machine.caches[2] else FEW_ROWS
+    # Vectors as long as a cache line, of rows that begin anywhere, want two lines each: from memory that is too slow.
+    far = machine.vector_bits // 8 >= machine.cache_line and access.buffer_bytes(operand) > FAR * machine.caches[2]
+    few = FEW_ROWS if far else machine.vector_registers // 2
     if not transposed and (rows <= few or (n is not None and n <= 2 * width)):
         return None
     if transposed and view.stride(operand, reduce[0]) != 1:
@@ -331,6 +333,9 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
     grouped, grouped_columns = row_loop in shared, roles.column in shared
     width = int_const(s.loop(vector_loop).extent)
     panel = width is not None and (width <= lanes or width == PANEL_VECTORS * lanes)
+    if roles.row is None and roles.column is not None and width is not None and width <= MOST_COLUMNS // 2 * lanes:
+        # Rows of a picture whose weights are those of the rows beside them: with one alone each multiply-add would wait for the last one.
+        panel = True
     if panel:
         assert width is not None
         inside = -(-width // lanes)
