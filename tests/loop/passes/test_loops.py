@@ -11,7 +11,7 @@ from passcheck import ALL, same
 from weft import dtypes as dt
 from weft.errors import LoopError
 from weft.expr.functions import call
-from weft.expr.nodes import Expr, Ramp, Select, Var, all_of, const, maximum, ne, select, walk
+from weft.expr.nodes import Expr, Ramp, Select, Var, all_of, const, maximum, minimum, ne, select, walk
 from weft.loop.nodes import (
     TRUE,
     Allocate,
@@ -296,6 +296,18 @@ def test_loads_within_padding_need_no_mask() -> None:
     same(p, after)
     loads = {n.buffer.name: n.predicate for s in walk_stmts(after.body) for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Load)}
     assert loads["x"] is None and loads["z"] is not None
+
+
+def test_loads_in_the_index_of_a_load_that_needs_no_mask_need_one() -> None:
+    """What is read wherever the place that was read leads to, as Gather clamps it, is in bounds; the place itself is not."""
+    places, table, y = buffer("places", (13,), dt.int64), buffer("table", (5,), dt.float32), buffer("y", (13,), dt.float32)
+    at = I * 8 + L
+    read = table[maximum(minimum(places[at], 4), 0)]
+    p = Program("p", (places, table), (y,), (), loop(I, 2, loop(L, 8, If(at < 13, Store(y, (at,), read)), "vectorized")))
+    after = lowered(p)
+    same(p, after)
+    loads = {n.buffer.name: n.predicate for s in walk_stmts(after.body) for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Load)}
+    assert loads["table"] is None and loads["places"] is not None
 
 
 def test_masked_statement_with_scalar_loads_runs_only_if_a_lane_is_active() -> None:

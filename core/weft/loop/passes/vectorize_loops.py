@@ -169,10 +169,11 @@ class _Lanes:
         return base if int_const(stride) == 0 else Ramp(base, stride, self.lanes)
 
     def load(self, e: Load, mask: _Mask | None) -> Expr:
-        if mask is not None and in_bounds(e, self.ranges):
-            mask = None  # such as padding: what the other lanes read is not used
+        # Loads in an index lie under the mask, whatever becomes of this one.
         indices = self.indices(e.buffer, tuple(self.expr(i, mask) for i in e.indices))
         predicate = None if e.predicate is None else self.expr(e.predicate, mask)
+        if mask is not None and in_bounds(e, self.ranges):
+            mask = None  # such as padding: what the other lanes read is not used
         buffer = self.buffers.get(e.buffer.name, e.buffer)
         varies = any(i.dtype.lanes > 1 for i in indices)
         if not varies and (predicate is None or predicate.dtype.lanes == 1):
