@@ -15,6 +15,7 @@ from weft.loop.passes.join_threads import join_threads
 from weft.loop.passes.lower_blocks import lower_blocks
 from weft.loop.passes.partition_loops import partition_loops
 from weft.loop.passes.private_buffers import private_buffers
+from weft.loop.passes.relax_masks import relax_masks
 from weft.loop.passes.remove_barriers import remove_barriers
 from weft.loop.passes.simplify import simplify
 from weft.loop.passes.start_empty_reductions import start_empty_reductions
@@ -49,6 +50,7 @@ STAGES: tuple[Stage, ...] = (
     _stage(guard_loads, "a Load that a Select guards has a predicate"),
     _stage(vectorize_loops, "no vectorized loop"),
     _stage(unroll_loops, "no unrolled loop"),
+    _stage(relax_masks, "vectors in registers are computed whole where only a part of them is read"),
     _stage(hoist_invariants, "costly invariant formulas are Let outside their loop"),
     Stage("expand_math", "every Call names a function that the target has", expand_math),
 )
