@@ -43,8 +43,8 @@ SHORT_SUM, PAGE = 32, 4096
 """Steps of a sum up to which writing its results counts; bytes between rows from which on each of them is a stream of its own."""
 REORDER_GAIN = 0.7
 """Traffic of the other order, of this one's, below which loops are reordered."""
-FOLD_CYCLES, COPY_CYCLES = 8.0, 0.7
-"""Adding up the lanes of one result; moving one element of an operand that is contiguous along the reduction into a panel."""
+FOLD_CYCLES, COPY_CYCLES = 1.0, 0.7
+"""Adding one lane of a result to the others; moving one element of an operand that is contiguous along the reduction into a panel."""
 UNROLLED_STEPS = 64
 """Most multiply-adds in the innermost body."""
 
@@ -173,7 +173,7 @@ def dots_pay(s: Schedule, name: str, packing: Packing, machine: Machine) -> bool
     view = access.LoopView.of(s, name)
     dtype, columns = view.store.buffer.dtype, view.extent(packing.loop)
     dots, _ = choose_dot_tile(packing.rows, columns, packing.depth, machine, dtype)
-    dots += packing.rows * columns * FOLD_CYCLES
+    dots += packing.rows * columns * FOLD_CYCLES * machine.lanes(dtype)
     vectors = -(-columns // machine.lanes(dtype))
     tile = choose_tile(packing.rows, [min(PANEL_VECTORS, vectors)], vectors, machine, dtype, depth=packing.depth)
     first, again = (cache_rate(packing.depth * n * machine.vector_bits // 8, machine) for n in (vectors, tile.columns))
