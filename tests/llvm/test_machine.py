@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from weft.errors import TargetError
 from weft.machine import Machine
 from weft.target import Target, parse_target
 from weft_llvm.machine import host_caches, host_ways
-from weft_llvm.schedules.tiles import Tile, choose_tile, conflict_cycles, fits
+from weft_llvm.schedules.tiles import Tile, Window, choose_dot_tile, choose_tile, conflict_cycles, fits
 from weft_llvm.target import LlvmTarget, available_threads
 
 KIND = LlvmTarget()
@@ -110,6 +111,9 @@ def test_caches_from_the_kernel(tmp_path: Path) -> None:
         (tmp_path / f"index{k}" / "ways_of_associativity").write_text(f"{ways}\n")
     assert host_ways(str(tmp_path)) == 12
     assert host_ways(str(tmp_path / "absent")) is None
+    (tmp_path / "index0" / "ways_of_associativity").write_text("8K\n")
+    (tmp_path / "index0" / "size").write_text("0K\n")
+    assert host_ways(str(tmp_path)) is None and host_caches(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(
@@ -137,6 +141,18 @@ def test_rows_that_share_cache_sets_get_low_tiles() -> None:
     assert conflict_cycles(7, 4096, avx512) == 0 < conflict_cycles(8, 4096, avx512) < conflict_cycles(14, 4096, avx512)
     assert conflict_cycles(14, 2048, avx512) == 0  # seven in each of two sets
     assert conflict_cycles(14, 8, avx512) == conflict_cycles(14, None, avx512) == 0
+
+
+def test_odd_machines_get_tiles() -> None:
+    """One way, caches smaller than a line or than their ways, as many registers as a tile of one row needs or fewer."""
+    plain = machine("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=haswell")
+    for odd in (replace(plain, ways=1), replace(plain, ways=12), replace(plain, caches=(0, 1 << 20, 1 << 22)), replace(plain, ways=0)):
+        for apart in (4, 3136, 4096, None):
+            assert choose_tile(128, [2, 4], 48, odd, float32, apart=apart).rows > 1
+    few = replace(plain, vector_registers=8)
+    assert choose_tile(56, [3, 6], 6, few, float32, window=Window(1, 7, True)) == Tile(1, 3)
+    _, tile = choose_dot_tile(128, 96, 768, few, float32)
+    assert tile.rows * tile.columns < 8
 
 
 def test_a_register_is_left_for_the_epilogue() -> None:

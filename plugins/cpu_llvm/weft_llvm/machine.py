@@ -96,22 +96,23 @@ _SYSFS = "/sys/devices/system/cpu/cpu0/cache"
 def host_caches(root: str = _SYSFS) -> tuple[int, int, int] | None:
     """Bytes of the data caches of level 1, 2, 3 as the kernel tells them; None if it does not. A level that is absent is as large as the one before."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    sizes = {level: int(text.rstrip("KMG")) * units.get(text[-1:], 1) for level, text in _host_fields(root, "size").items()}
-    if 1 not in sizes:
+    texts = {level: text for level, text in _host_fields(root, "size").items() if text.rstrip("KMG").isdigit()}
+    sizes = {level: int(text.rstrip("KMG")) * units.get(text[-1:], 1) for level, text in texts.items()}
+    if not sizes.get(1):
         return None
     l1 = sizes[1]
-    l2 = sizes.get(2, l1)
-    return l1, l2, sizes.get(3, l2)
+    l2 = sizes.get(2) or l1
+    return l1, l2, sizes.get(3) or l2
 
 
 def host_ways(root: str = _SYSFS) -> int | None:
     """Lines in a set of the first data cache as the kernel tells it; None if it does not."""
-    ways = int(_host_fields(root, "ways_of_associativity").get(1, 0))
-    return ways if ways > 0 else None
+    ways = _host_fields(root, "ways_of_associativity").get(1, "")
+    return int(ways) if ways.isdigit() and int(ways) > 0 else None
 
 
 def _host_fields(root: str, field: str) -> dict[int, str]:
-    """One field of the data cache of each level; nothing where the kernel leaves it out or says no number."""
+    """One field of the data cache of each level; nothing where the kernel leaves it out."""
     found: dict[int, str] = {}
     try:
         for entry in sorted(os.listdir(root)):
@@ -121,7 +122,7 @@ def _host_fields(root: str, field: str) -> dict[int, str]:
             for name in ("level", "type", field):
                 with open(os.path.join(root, entry, name), encoding="ascii") as f:
                     fields[name] = f.read().strip()
-            if fields["type"] in ("Data", "Unified") and fields[field].rstrip("KMG").isdigit():
+            if fields["type"] in ("Data", "Unified"):
                 found[int(fields["level"])] = fields[field]
     except (OSError, ValueError):
         return {}

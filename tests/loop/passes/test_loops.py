@@ -354,6 +354,34 @@ def test_masks_stay_where_others_read_what_they_spare(change: dict[str, str]) ->
     assert relax_masks(before) is before or masks_of(relax_masks(before), "c") == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("register", "body"),
+    [
+        # The last vector reaches over the register's end.
+        ("float32[5]", "c[ramp(0, 1, 8); M] = x[ramp(0, 1, 8); M]\ny[ramp(0, 1, 8); M] = c[ramp(0, 1, 8)]"),
+        # What is read says whether something else is, and where.
+        ("float32[8]", "Z c[ramp(0, 1, 8); M] = broadcast(5.0f32, 8)\ny[ramp(0, 1, 8); M] = x[ramp(0, 1, 8); broadcast(0.0f32, 8) < c[ramp(0, 1, 8)]]"),
+        ("float32[8]", "Z c[ramp(0, 1, 8); M] = broadcast(2.0f32, 8)\ny[ramp(0, 1, 8); M] = x[int64x8(c[ramp(0, 1, 8)]) - broadcast(2, 8); M]"),
+    ],
+)
+def test_masks_stay_where_lanes_beyond_them_matter(register: str, body: str) -> None:
+    text = body.replace("Z", "c[ramp(0, 1, 8)] = broadcast(-1.0f32, 8)\n").replace("M", "ramp(0, 1, 8) < broadcast(5, 8)")
+    start = "for i in 8 { y[i] = 0.0f32 }"
+    before = parse_program(f"program p(x: float32[8]) -> (y: float32[8]) {{ {start}\nallocate c: {register} in register {{ {text} }} }}")
+    assert relax_masks(before) is before
+
+
+def test_masks_stay_where_an_instruction_gets_the_register() -> None:
+    text = """program p(x: float32[5]) -> (y: float32[8]) { for i in 8 { y[i] = 0.0f32 }
+      allocate c: float32[8] in register {
+        c[ramp(0, 1, 8)] = broadcast(0.0f32, 8)
+        c[ramp(0, 1, 8); ramp(0, 1, 8) < broadcast(5, 8)] = x[ramp(0, 1, 8); ramp(0, 1, 8) < broadcast(5, 8)]
+        y[ramp(0, 1, 8); ramp(0, 1, 8) < broadcast(5, 8)] = @reverse(c[ramp(0, 1, 8)]) -> float32x8
+      } }"""
+    before = parse_program(text)
+    assert relax_masks(before) is before
+
+
 def test_a_mask_that_changes_while_the_register_lives_stays() -> None:
     text = """program p(x: float32[4, 8]) -> (y: float32[4, 8]) {
       for i in 4 { for l in 8 { y[i, l] = 0.0f32 } }

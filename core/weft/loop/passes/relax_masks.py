@@ -34,6 +34,9 @@ def relax_masks(program: Program) -> Program:
 
 def _relax(allocate: Allocate) -> Stmt | None:
     name = allocate.buffer.name
+    size = int_const(allocate.buffer.shape[0]) if len(allocate.buffer.shape) == 1 else None
+    if size is None:
+        return None
     stored: dict[Expr, list[Store]] = {}
     read: dict[Expr, set[Expr]] = {}  # the conditions that all who read a vector have
     changing: set[str] = set()
@@ -42,7 +45,13 @@ def _relax(allocate: Allocate) -> Stmt | None:
             changing.add(s.var.name)
         if isinstance(s, AtomicUpdate) and s.buffer.name == name:
             return None
-        places = {e.indices[0] for whole in stmt_exprs(s) for e in walk(whole) if isinstance(e, Load) and e.buffer.name == name}
+        formulas = [e for whole in stmt_exprs(s) for e in walk(whole)]
+        if any(isinstance(e, IntrinsicCall) and _places(e, name) for e in formulas):
+            return None  # it may look at other lanes, or get an address
+        # What leads to an element or says whether it is read counts in every lane: loads are made where their own predicate says.
+        for place in {p for e in formulas if isinstance(e, Load) for child in e.children() for p in _places(child, name)}:
+            read[place] = set()
+        places = {e.indices[0] for e in formulas if isinstance(e, Load) and e.buffer.name == name}
         conditions: set[Expr] = set()
         if isinstance(s, Store):
             conditions = set() if s.predicate is None else set(holds(s.predicate))
@@ -51,10 +60,10 @@ def _relax(allocate: Allocate) -> Stmt | None:
                 places.discard(s.indices[0])  # lane by lane: what a lane is worth nobody else learns
         for place in places:
             read[place] = read[place] & conditions if place in read else conditions
-    if not _apart({*stored, *read}):
+    if not _apart({*stored, *read}, size):
         return None
     dropped = {
-        place: {c for c in read.get(place, ()) if c.dtype.lanes > 1 and not free_vars(c).keys() & changing and not has(c, Load)}
+        place: {c for c in read.get(place, ()) if c.dtype.lanes > 1 and not free_vars(c).keys() & changing and not has(c, (Load, IntrinsicCall))}
         for place, stores in stored.items()
         if all(_harmless(s.value) for s in stores)
     }
@@ -69,13 +78,18 @@ def _relax(allocate: Allocate) -> Stmt | None:
     return None if body is allocate.body else replace(allocate, body=body)
 
 
-def _apart(places: Iterable[Expr]) -> bool:
-    """Whether places are constant and no two of them share an element."""
+def _places(e: Expr, name: str) -> set[Expr]:
+    """Where a formula reads a buffer."""
+    return {x.indices[0] for x in walk(e) if isinstance(x, Load) and x.buffer.name == name}
+
+
+def _apart(places: Iterable[Expr], size: int) -> bool:
+    """Whether places are constant, whole vectors inside of the buffer, and no two of them share an element."""
     taken: set[int] = set()
     for place in places:
         base, lanes = (place.base, place.lanes) if isinstance(place, Ramp) and int_const(place.stride) == 1 else (place, 1)
         first = int_const(base) if base.dtype.lanes == 1 else None
-        if first is None or taken & {*range(first, first + lanes)}:
+        if first is None or not 0 <= first <= size - lanes or taken & {*range(first, first + lanes)}:
             return False
         taken |= {*range(first, first + lanes)}
     return True

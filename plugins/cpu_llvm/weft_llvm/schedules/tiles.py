@@ -87,10 +87,12 @@ def conflict_cycles(rows: int, apart: int | None, machine: Machine) -> float:
     """
     if apart is None or rows < 2:
         return 0.0
-    way = machine.caches[0] // machine.ways
+    way = machine.caches[0] // max(1, machine.ways) // machine.cache_line * machine.cache_line
+    if not way:
+        return 0.0
     sets = way // gcd(way, max(apart, machine.cache_line))
     crowd = -(-rows // sets)
-    if crowd < machine.ways:
+    if crowd < max(2, machine.ways):
         return 0.0
     return (crowd - machine.ways + 1) * min(sets, rows) * machine.cache_line / CACHE_BYTES_PER_CYCLE[1]
 
@@ -158,6 +160,7 @@ def choose_tile(
         apart: bytes from one row's scalar to the next row's; None: rows do not share sets of the first cache.
     """
     best: tuple[float, int, int, Tile] | None = None
+    columns = list(columns)
     vector_bytes = machine.vector_bits // 8
     # Each column of tiles has its vectors once from where all of them lie; rows of tiles that follow have them from where one column stays.
     first = None if depth is None else cache_rate(depth * vectors * vector_bytes, machine)
@@ -177,7 +180,8 @@ def choose_tile(
                 key = (round(total, 6), -last * c, -r * c, Tile(r, c, parts))
                 if best is None or key[:3] < best[:3]:
                     best = key
-    assert best is not None
+    if best is None:  # so few registers that nothing fits: what spills least
+        return Tile(1, min(columns))
     return best[3]
 
 
