@@ -135,9 +135,9 @@ def test_rows_that_share_cache_sets_get_low_tiles() -> None:
     """Rows a multiple of a way's bytes apart all want the same set: a tile of fourteen would have its scalars from the second cache at every step."""
     avx512 = machine("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=skylake-avx512")
     args = (128, [2, 4, 6], 48, avx512, float32)
-    assert choose_tile(*args, apart=768 * 4 + 64).rows > avx512.ways
+    assert choose_tile(*args, apart=768 * 4 + 64)[1].rows > avx512.ways
     for apart in (4096, 8192, 12288):
-        assert choose_tile(*args, apart=apart).rows < avx512.ways
+        assert choose_tile(*args, apart=apart)[1].rows < avx512.ways
     assert conflict_cycles(7, 4096, avx512) == 0 < conflict_cycles(8, 4096, avx512) < conflict_cycles(14, 4096, avx512)
     assert conflict_cycles(14, 2048, avx512) == 0  # seven in each of two sets
     assert conflict_cycles(14, 8, avx512) == conflict_cycles(14, None, avx512) == 0
@@ -148,9 +148,9 @@ def test_odd_machines_get_tiles() -> None:
     plain = machine("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=haswell")
     for odd in (replace(plain, ways=1), replace(plain, ways=12), replace(plain, caches=(0, 1 << 20, 1 << 22)), replace(plain, ways=0)):
         for apart in (4, 3136, 4096, None):
-            assert choose_tile(128, [2, 4], 48, odd, float32, apart=apart).rows > 1
+            assert choose_tile(128, [2, 4], 48, odd, float32, apart=apart)[1].rows > 1
     few = replace(plain, vector_registers=8)
-    assert choose_tile(56, [3, 6], 6, few, float32, window=Window(1, 7, True)) == Tile(1, 3)
+    assert choose_tile(56, [3, 6], 6, few, float32, window=Window(1, 7, True))[1] == Tile(1, 3)
     _, tile = choose_dot_tile(128, 96, 768, few, float32)
     assert tile.rows * tile.columns < 8
 

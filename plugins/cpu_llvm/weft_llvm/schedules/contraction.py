@@ -21,7 +21,7 @@ from weft.scheduling.schedule import Schedule
 from weft_llvm.intrinsics import Dot
 from weft_llvm.schedules.elementwise import schedule_elementwise
 from weft_llvm.schedules.prefetch import prefetch_panels, prefetch_rows, prefetch_tiles
-from weft_llvm.schedules.tiles import DOT_COLUMNS, STEP_OVERHEAD, Tile, Window, cache_rate, choose_dot_tile, choose_tile, rows_inside, tiles_cycles
+from weft_llvm.schedules.tiles import DOT_COLUMNS, Tile, Window, choose_dot_tile, choose_tile, rows_inside
 
 MOST_PARTS = 8
 """Parts that rows are cut into for the sake of their last tiles, at most."""
@@ -175,9 +175,7 @@ def dots_pay(s: Schedule, name: str, packing: Packing, machine: Machine) -> bool
     dots, _ = choose_dot_tile(packing.rows, columns, packing.depth, machine, dtype)
     dots += packing.rows * columns * FOLD_CYCLES * machine.lanes(dtype)
     vectors = -(-columns // machine.lanes(dtype))
-    tile = choose_tile(packing.rows, [min(PANEL_VECTORS, vectors)], vectors, machine, dtype, depth=packing.depth)
-    first, again = (cache_rate(packing.depth * n * machine.vector_bits // 8, machine) for n in (vectors, tile.columns))
-    steps = tiles_cycles(packing.rows, tile, vectors, 1, machine, dtype, first, again, STEP_OVERHEAD, None)
+    steps, _ = choose_tile(packing.rows, [min(PANEL_VECTORS, vectors)], vectors, machine, dtype, depth=packing.depth)
     return dots < packing.depth * (steps + columns * COPY_CYCLES)
 
 
@@ -561,7 +559,7 @@ def _choose(
     most_parts: int = 1,
     apart: int | None = None,
 ) -> Tile:
-    tile = choose_tile(
+    _, tile = choose_tile(
         rows, candidates, vectors, machine, dtype, depth=depth, spare=spare, window=window, taps=taps, whole=whole, most_parts=most_parts, apart=apart
     )
     return _chosen(s, candidates, tile, [n for n in range(1, most_parts + 1) if rows is not None and rows % n == 0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, inf
 
 from weft.dtypes import DType
 from weft.machine import Machine
@@ -143,8 +143,8 @@ def choose_tile(
     whole: bool = False,
     most_parts: int = 1,
     apart: int | None = None,
-) -> Tile:
-    """The cheapest tile.
+) -> tuple[float, Tile]:
+    """Cycles of one step of the reduction for all rows and columns, and the cheapest tile.
 
     Args:
         rows: extent of the row loop (None: symbolic, tails do not matter).
@@ -181,8 +181,8 @@ def choose_tile(
                 if best is None or key[:3] < best[:3]:
                     best = key
     if best is None:  # so few registers that nothing fits: what spills least
-        return Tile(1, min(columns))
-    return best[3]
+        return inf, Tile(1, min(columns))
+    return best[0], best[3]
 
 
 def tiles_cycles(

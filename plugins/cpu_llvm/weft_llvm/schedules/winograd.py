@@ -221,7 +221,7 @@ def _product(s: Schedule, product: str, copy: str, panels: str, panel: int, grou
         chosen, *channels = s.split(channels[0], [group, panel]) if panel > 1 else channels
         which.append(chosen)
     depth = (int_const(s.loop(cb).extent) or 1) * (int_const(s.loop(ci).extent) or 1)
-    tile = choose_tile(int_const(s.loop(t).extent), [panel], panel, machine, dtype, depth=depth)
+    _, tile = choose_tile(int_const(s.loop(t).extent), [panel], panel, machine, dtype, depth=depth)
     t_outer, t_inner = s.split(t, [None, tile.rows])
     s.reorder(*which, t_outer, cb, ci, t_inner, *channels, lane)
     s.reverse_compute_at(copy, t_outer)
@@ -278,7 +278,7 @@ def panel_blocks(shape: Shape) -> int:
 
 def row_tiles_cycles(rows: int, panel: int, depth: int, machine: Machine) -> float:
     """Cycles of one step of a sum of `depth` for `rows` rows by a panel, in register tiles."""
-    height = choose_tile(rows, [panel], panel, machine, float32, depth=depth).rows
+    height = choose_tile(rows, [panel], panel, machine, float32, depth=depth)[1].rows
     parts = [height] * (rows // height) + ([rows % height] if rows % height else [])
     return sum(step_cycles(Tile(r, panel), machine, float32) + STEP_OVERHEAD for r in parts)
 
