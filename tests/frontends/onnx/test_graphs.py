@@ -444,3 +444,13 @@ def test_softmax_before_version_13_is_over_all_later_axes() -> None:
 def test_wrong_choices_of_words(name: str) -> None:
     with pytest.raises(FrontendError, match=f"Gelu: approximate is '{name}', expected none or tanh"):
         load([node("Gelu", ["x"], ["y"], approximate=name)], [info("x", [2])], ["y"])
+
+
+def test_a_state_whose_open_sizes_grow_with_every_trip_is_not_unrolled() -> None:
+    """Its sizes are those of a broadcast of itself: written out, a formula that doubles sixteen times."""
+    body = helper.make_graph([node("Add", ["s", "e"], ["t"])], "body", [info("s", ["p"]), info("e", ["q"])], [info("t", ["r"])])
+    scan = node("Scan", ["a", "x"], ["y"], body=body, num_scan_inputs=1)
+    graph = load([scan], [info("a", ["m"]), info("x", [16, "n"])], ["y"])
+    assert operators(graph).count("Loop") == 1 and len(str(graph)) < 4000
+    a, x = np.arange(3, dtype=np.float32), np.ones((16, 3), np.float32)
+    np.testing.assert_array_equal(evaluate(graph, [a, x])[0], a + 16)

@@ -214,7 +214,9 @@ def _scanned(c: Context, body: GraphProto, states: Sequence[Any], course: _Cours
     counts = [x.shape[a] for x, a in zip(course.items, course.axes)]
     count = next((n for n in counts if isinstance(n, int)), counts[0])
     if isinstance(count, int) and 0 < count <= TRIPS and all(isinstance(n, int) for n in counts):
-        return _scan_unrolled(c, body, states, course, count)
+        unrolled = _scan_unrolled(c, body, states, course, count)
+        if unrolled is not None:
+            return unrolled
     initial = [c.importer.as_value(s) for s in states]
     taken = [TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :])) for x, a in zip(course.items, course.axes)]
     inner = _fitting(c, body, initial, (), taken, False)
@@ -227,16 +229,25 @@ def _scanned(c: Context, body: GraphProto, states: Sequence[Any], course: _Cours
     return _added(c, op, None, None, *initial, *course.items, *inner.captured)
 
 
-def _scan_unrolled(c: Context, body: GraphProto, states: Sequence[Any], course: _Course, count: int) -> list[Any]:
+def _scan_unrolled(c: Context, body: GraphProto, states: Sequence[Any], course: _Course, count: int) -> list[Any] | None:
+    """One body after another; None where open sizes of a state are formulas of those before it, which would double with every trip."""
     found: list[list[Value]] = [[] for _ in course.result_axes]
     for k in range(count):
         items = [c.pick(s, a, count - 1 - k if back else k) for s, a, back in zip(course.items, course.axes, course.backward)]
         results = c.importer.subgraph(body, c, [*states, *items])
-        states = results[: len(states)]
+        before, states = states, results[: len(states)]
+        if k and any(_differs(a, b) for a, b in zip(before, states)):
+            return None
         for parts, value in zip(found, results[len(states) :]):
             parts.append(c.importer.as_value(value))
     ends = zip(found, course.result_axes, course.result_backward)
     return [*states, *(_stacked(c, parts[::-1] if back else parts, axis) for parts, axis, back in ends)]
+
+
+def _differs(before: Any, after: Any) -> bool:
+    """Whether a state has other sizes after a trip, some of which only a run knows."""
+    shapes = [v.shape for v in (before, after) if isinstance(v, Value) and isinstance(v.type, TensorType)]
+    return len(shapes) == 2 and shapes[0] != shapes[1] and not all(isinstance(d, int) for d in shapes[1])
 
 
 @onnx_op("SequenceMap")
