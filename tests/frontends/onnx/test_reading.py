@@ -154,6 +154,9 @@ def test_tensors_that_do_not_fit_their_shape() -> None:
         to_array(TensorProto(name="w", data_type=99))
     with pytest.raises(FrontendError, match=r"tensor 'w' has 0 element\(s\) of data, string\[2\] takes 2"):
         to_array(TensorProto(name="w", data_type=TensorProto.STRING, dims=[2]))
+    for dtype in (TensorProto.INT64, TensorProto.STRING):  # of no elements, by sizes that numpy cannot multiply
+        with pytest.raises(FrontendError, match=r"tensor 'w' has shape \[0, 4611686018427387904\]\n  why: its sizes multiply to more than any memory holds"):
+            to_array(TensorProto(name="w", data_type=dtype, dims=[0, 1 << 62], raw_data=b""))
     with pytest.raises(FrontendError, match="tensor 'w' has a string that is no UTF-8"):
         to_array(TensorProto(name="w", data_type=TensorProto.STRING, dims=[1], string_data=[b"\xff"]))
     assert to_array(TensorProto(name="w", data_type=TensorProto.STRING, dims=[1], string_data=["µ".encode()])).tolist() == ["µ"]

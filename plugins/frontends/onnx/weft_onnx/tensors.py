@@ -30,6 +30,9 @@ DTYPES: dict[int, DType] = {
     getattr(T, enumerator): dt.dtype("bool" if name == "bool" else name) for name in _SAME if hasattr(T, enumerator := _RENAMED.get(name, name.upper()))
 }
 
+WIDEST = 16
+"""Bytes of an element: complex128."""
+
 
 def dtype_of(data_type: int, what: str) -> DType:
     """The dtype of an ONNX element type.
@@ -54,6 +57,8 @@ def to_array(tensor: onnx.TensorProto, raw: memoryview | None = None, folder: Pa
     shape = tuple(tensor.dims)
     if any(d < 0 for d in shape):
         raise FrontendError(f"{what} has shape {list(shape)}")
+    if math.prod(d for d in shape if d) * WIDEST > sys.maxsize:  # of no elements too: strides go by the other sizes
+        raise FrontendError(f"{what} has shape {list(shape)}", why="its sizes multiply to more than any memory holds")
     count = math.prod(shape)
     if dtype.name == "string":
         return _strings(tensor, shape, what)
