@@ -15,7 +15,7 @@ from weft.ops.arithmetic import Add
 from weft.ops.contraction import Conv
 from weft.passes.capabilities import Capabilities
 from weft.passes.choose_layouts import choose_layouts
-from weft.passes.layout_offers import GROUPED_ROWS, conv_layout, conv_weight_layout
+from weft.passes.layout_offers import GROUPED_BORDERS, conv_layout, conv_weight_layout
 from weft.passes.merge_groups import choose_groups, merge_groups
 
 CAPABILITIES = Capabilities(channel_block=4)
@@ -29,17 +29,35 @@ def grouped(channels: int, outputs: int, groups: int, stride: int = 1) -> Graph:
     return b.build()
 
 
+def between(channels: int, outputs: int, groups: int) -> Graph:
+    """The same between two convolutions without groups, which store blocks."""
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (2, 8, 6, 6)))
+    x = b.add(Conv(), x, b.constant(numbers(channels, 8, 1, 1, seed=2), "before"))
+    y = b.add(Conv((1, 1), (1, 1, 1, 1), groups=groups), x, b.constant(numbers(outputs, channels // groups, 3, 3, seed=1), "w"))
+    b.output(b.add(Conv(), y, b.constant(numbers(8, outputs, 1, 1, seed=3), "after")))
+    return b.build()
+
+
 @pytest.mark.parametrize(
     ("channels", "outputs", "groups", "after"),
-    [(16, 16, 8, 4), (8, 16, 8, 4), (16, 16, 4, 4), (24, 24, 4, 2), (8, 8, 8, 8), (18, 18, 3, 3), (4, 4, 1, 1), (20, 20, 10, 5), (4, 8, 4, 2), (6, 10, 2, 1)],
+    [(16, 16, 8, 4), (8, 16, 8, 2), (16, 16, 4, 4), (24, 24, 4, 2), (8, 8, 8, 8), (18, 18, 3, 3), (4, 4, 1, 1), (20, 20, 10, 5), (4, 8, 4, 1), (6, 10, 2, 1)],
 )
 def test_groups(channels: int, outputs: int, groups: int, after: int) -> None:
-    graph = grouped(channels, outputs, groups)
+    graph = between(channels, outputs, groups)
     merged = merge_groups(graph, CAPABILITIES)
-    (node,) = merged.nodes
+    node = merged.nodes[1]
     assert isinstance(node.op, Conv) and node.op.groups == after
     assert str(merge_groups(merged, CAPABILITIES)) == str(merged)
-    keeps_meaning(graph, merged, [numbers(2, channels, 6, 6)])
+    keeps_meaning(graph, merged, [numbers(2, 8, 6, 6)])
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_few_channels_in_a_group_of_rows_to_rows_stay_there(outputs: int) -> None:
+    """No padding multiplies their work, and nothing is converted."""
+    graph = grouped(15, 3 * outputs, 3)
+    after = choose_layouts(merge_groups(graph, CAPABILITIES), CAPABILITIES)
+    assert str(after) == str(graph)
 
 
 @pytest.mark.parametrize(("channels", "outputs", "groups"), [(95, 80, 5), (170, 170, 10), (80, 95, 5), (10, 95, 5)])
@@ -66,19 +84,20 @@ def test_blocks_of_groups_of_any_number_of_pictures() -> None:
 
 
 def test_the_cheapest_way_is_taken() -> None:
-    def chosen(groups: int, inputs: int, outputs: int, lanes: int = 8, size: int = 28, taps: int = 9, rows: float = GROUPED_ROWS) -> int:
-        positions = size * size
+    def chosen(groups: int, inputs: int, outputs: int, lanes: int = 8, taps: int = 9, rows: float = GROUPED_BORDERS, alone: bool = False) -> int:
+        positions = 28 * 28
         before, after = positions * inputs * groups, positions * outputs * groups
-        return choose_groups(groups, inputs, outputs, lanes, 2.0 * inputs * taps * after, before, after, rows)
+        return choose_groups(groups, inputs, outputs, lanes, 2.0 * inputs * taps * after, before, after, rows, alone, alone)
 
-    assert chosen(32, 4, 4) == 2 and chosen(32, 4, 4, 16) == 4 and chosen(16, 24, 24, 16) == 2
+    assert chosen(32, 4, 4) == 2 and chosen(32, 4, 4, 16, taps=1) == 4 and chosen(16, 24, 24, 16, rows=2) == 2
     assert chosen(32, 8, 8) == 1  # whole blocks already
-    assert chosen(3, 2, 2) == 3  # one group pads its own blocks
+    assert chosen(3, 2, 2, rows=2) == 3  # one group pads its own blocks
     assert chosen(6, 50, 50) == 1  # twice the work is more than blocks that others do not share
     assert chosen(8, 1, 83) == 1 and chosen(32, 2, 27) == 1
     # Five channels of the model's own input are read where they lie; of another operator's blocks they would have to be taken apart.
-    assert choose_groups(32, 5, 16, 8, 10.4e6, 1.3e6, 1.04e6) == 8 and choose_groups(32, 5, 16, 8, 10.4e6, 1.3e6, 1.04e6, in_rows=True) == 1
-    assert chosen(32, 24, 24, taps=1, rows=2) == 1 and chosen(32, 12, 12, taps=1, rows=2) == 1  # products of rows are no slower than twice the work
+    assert choose_groups(32, 5, 16, 8, 10.4e6, 1.3e6, 1.04e6, 5) == 8 and choose_groups(32, 5, 16, 8, 10.4e6, 1.3e6, 1.04e6, 5, in_rows=True) == 1
+    assert chosen(32, 24, 24, taps=1, rows=2, alone=True) == 1 and chosen(32, 12, 12, taps=1, rows=2, alone=True) == 1  # twice the work is no less
+    assert chosen(32, 12, 12, taps=1, rows=2) == 2  # than conversions from and to the blocks around
 
 
 def test_without_blocks_and_without_constants_nothing_changes() -> None:

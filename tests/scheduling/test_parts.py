@@ -13,6 +13,7 @@ from weft.loop.interpret import interpret
 from weft.loop.nodes import Program, Store
 from weft.loop.parser import parse_program
 from weft.scheduling import Schedule, replay
+from weft.scheduling.access import LoopView
 
 PADDED = """
 program p(x: float32[6, 5]) -> (y: float32[8, 7]) {
@@ -327,3 +328,17 @@ def test_a_tile_takes_no_condition_of_what_it_does_not_vary_with() -> None:
     assert line.strip().startswith("c[bi, bj] = c[bi, bj] + e[bi, rk]*select(")
     x, w = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32), np.random.default_rng(1).standard_normal((8, 6)).astype(np.float32)
     np.testing.assert_allclose(interpret(s.program, [x, w], {"n": 6})["y"], x @ w, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("where", "stride"), [(" where t*9 + r < 61", 0), ("", None)])
+def test_a_tile_stays_in_its_group_where_its_predicate_says_so(where: str, stride: int | None) -> None:
+    """What is read of the group then moves along no row of tiles, though 9 does not divide the group's 61 rows."""
+    s = sched(f"""
+    program p(x: float32[9]) -> (y: float32[490]) {{
+      for g in 8 {{ for t in 7 {{ for r in 9 {{
+        block C(v: 490 = g*61 + t*9 + r){where} {{ y[v] = x[v//61] }}
+      }} }} }}
+    }}""")
+    view = LoopView.of(s, "C")
+    (load,) = view.loads
+    assert view.stride(load, "t") == stride

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -21,12 +22,10 @@ MOST_VAIN = 1.3
 MOST_GAPS = 0.9
 # Rows of one channel with a stride give no vector of neighbours: a convolution per channel or group runs about so many times as long as at stride 1.
 STRIDED_ROWS = 8
-# Rows of a register tile that make up for what is read: a group's output channels must divide into such.
-ROW_TILES = range(4, 13)
 # How many times as long a product of narrow operands runs without the instruction for it.
 WITHOUT_DOTS = 8
-# How many times as long as on blocks a convolution in groups runs on rows of single channels: groups share no operand.
-GROUPED_ROWS = 20
+# How many times as long as on blocks a convolution in groups runs on rows of single channels whose vectors are all full: as it is, with borders, with a stride.
+GROUPED_ROWS, GROUPED_BORDERS, GROUPED_STRIDES = 1.2, 1.6, 5.0
 
 
 def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
@@ -83,7 +82,7 @@ def conv_offers(node: Node, lanes: int) -> list[LayoutOffer]:
         groups = 1
     rank, rest = x.tensor.rank, (None,) * (len(node.inputs) - 2)
     half = conv_flops(node.output, w) * BYTES_PER_FLOP
-    rows = rows_cost(node, groups, depthwise)
+    rows = rows_cost(node, groups, lanes, depthwise)
     wider, longer = (-(-n // lanes) * lanes / n for n in (ic // groups, oc // groups))
     if rows + 1 - longer <= 0:
         return []
@@ -102,14 +101,21 @@ def conv_offers(node: Node, lanes: int) -> list[LayoutOffer]:
     return found
 
 
-def rows_cost(node: Node, groups: int, depthwise: bool = False) -> float:
+def rows_cost(node: Node, groups: int, lanes: int, depthwise: bool = False) -> float:
     """How many times as long as on blocks a convolution runs on rows of single channels, beside the once that it takes on blocks."""
     attributes = node.op.attributes()
-    strided = any(n != 1 for n in attributes.get("strides", ())[-1:])
-    if groups > 1 and (strided or any(attributes.get("pads", ())) or not any(node.output.shape[1] // groups % r == 0 for r in ROW_TILES)):
-        return GROUPED_ROWS
+    strided, borders = any(n != 1 for n in attributes.get("strides", ())[-1:]), any(attributes.get("pads", ()))
+    if groups > 1:
+        times = GROUPED_STRIDES if strided else GROUPED_BORDERS if borders else GROUPED_ROWS
+        w = node.inputs[1]
+        assert w is not None
+        # One tap at stride 1 reads the rows of a picture as one long row.
+        joined = not borders and all(n == 1 for n in (*attributes.get("strides", ()), *w.shape[2:]))
+        sizes = node.output.shape[2:] if joined else node.output.shape[-1:]
+        length = math.prod(n if isinstance(n, int) else lanes for n in sizes)
+        return times * (-(-length // lanes) * lanes / max(1, length)) - 1
     # Rows with a stride lose more than half, and so do many channels' rows with borders.
-    return STRIDED_ROWS if strided or (not depthwise and any(attributes.get("pads", ()))) else 1
+    return STRIDED_ROWS if strided or (not depthwise and borders) else 1
 
 
 def taps_inside(node: Node) -> float:

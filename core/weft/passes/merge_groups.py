@@ -7,6 +7,7 @@ its own, the last one padded: a layout, see `layout_offers`, which those around 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from weft.graph.nodes import Graph, Node, Value
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.ops.contraction import Conv
 from weft.passes.capabilities import Capabilities
-from weft.passes.layout_offers import BYTES_PER_FLOP, GROUPED_ROWS, MOST_VAIN, elements, rows_cost
+from weft.passes.layout_offers import BYTES_PER_FLOP, MOST_VAIN, elements, rows_cost
 
 # Bytes for each element that is read from or written to blocks that are a group's own: those around store it in another way.
 MOVED_BYTES = 8
@@ -30,28 +31,35 @@ def merge_groups(graph: Graph, capabilities: Capabilities | None = None) -> Grap
     if lanes is None:
         return graph
 
-    def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        return _merge(r, node, inputs, lanes)
+    users, ends = graph.users(), {id(v) for v in graph.outputs}
 
-    return rewrite(graph, rule, on_subgraph=lambda g: merge_groups(g, capabilities))
+    def ends_in_rows(value: Value) -> bool:
+        """Whether the value, or what is computed of it element by element, is an output of the graph."""
+        followers = [n for n, _ in users.get(id(value), ()) if n.op.kind == "elementwise" and len(n.outputs) == 1]
+        return id(value) in ends or any(ends_in_rows(n.output) for n in followers)
+
+    def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+        return _merge(r, node, inputs, lanes, ends_in_rows)
+
+    return rewrite(graph, rule, rounds=1, on_subgraph=lambda g: merge_groups(g, capabilities))
 
 
 def choose_groups(
-    groups: int, inputs: int, outputs: int, lanes: int, flops: float, before: float, after: float, rows: float = GROUPED_ROWS, in_rows: bool = False
+    groups: int, inputs: int, outputs: int, lanes: int, flops: float, before: float, after: float, rows: float, in_rows: bool = False, out_rows: bool = False
 ) -> int:
     """How many groups of so many input and output channels should become one.
 
     Args:
         flops: of the convolution as it is.
         before, after: elements of its input and its output.
-        rows: how many times as long it runs on rows of single channels, which need no conversion.
-        in_rows: its input lies in rows already, as the model's inputs do, so that what needs few channels of a group may read them there.
+        rows: how many times as long as on blocks it runs on rows of single channels.
+        in_rows, out_rows: its input lies in rows already, as the model's inputs do, and its output is wanted in rows; blocks are converted else.
     """
 
     def padded(n: int) -> float:
         return -(-n // lanes) * lanes / n
 
-    best, least = 1, rows * flops * BYTES_PER_FLOP
+    best, least = 1, rows * flops * BYTES_PER_FLOP + MOVED_BYTES * (before * (not in_rows) + after * (not out_rows))
     for count in (c for c in range(1, groups + 1) if groups % c == 0):
         wider, longer = padded(count * inputs), padded(count * outputs)
         cost = count * min(wider, MOST_VAIN) * longer * flops * BYTES_PER_FLOP
@@ -63,7 +71,7 @@ def choose_groups(
     return best
 
 
-def _merge(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], lanes: int) -> Replacement:
+def _merge(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], lanes: int, ends_in_rows: Callable[[Value], bool]) -> Replacement:
     if not isinstance(node.op, Conv) or node.op.groups == 1:
         return None
     x, weights = inputs[:2]
@@ -73,8 +81,8 @@ def _merge(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], lanes: int
     ic, oc = w.shape[1], w.shape[0] // groups
     if ic == 1 and oc == 1:
         return None
-    flops, rows = 2.0 * float(np.prod(w.shape[1:])) * elements(node.output), 1 + rows_cost(node, groups)
-    count = choose_groups(groups, ic, oc, lanes, flops, elements(x), elements(node.output), rows, x.producer is None)
+    flops, rows = 2.0 * float(np.prod(w.shape[1:])) * elements(node.output), 1 + rows_cost(node, groups, lanes)
+    count = choose_groups(groups, ic, oc, lanes, flops, elements(x), elements(node.output), rows, x.producer is None, ends_in_rows(node.output))
     if count == 1:
         return None
     left = groups // count

@@ -113,9 +113,10 @@ class LoopView:
         kinds = {v: i.kind for i, b in zip(block.iters, block.bindings) for v in free_vars(b)}
         extents = {x: int_const(s.loop(x).extent) for x in loops}
         ranges = {x: Range(0, None if n is None else n - 1) for x, n in extents.items()}
+        facts = tuple(c for c in conjuncts(block.predicate) if not any(isinstance(n, Load) for n in walk(c)))
 
         def seen(x: Load | Store) -> Load:
-            return Load(x.buffer, tuple(simplify(substitute(i, values), ranges) for i in x.indices))
+            return Load(x.buffer, tuple(simplify(substitute(i, values), ranges, facts) for i in x.indices))
 
         parts = [c for s in walk_stmts(block.body) if isinstance(s, If) for c in conjuncts(s.cond)]
         conditions = [set(free_vars(substitute(c, values))) for c in parts]

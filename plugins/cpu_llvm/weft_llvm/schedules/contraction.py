@@ -377,7 +377,6 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
             spare,
             window,
             bool(view.conditions) or len(reduce) > 2,
-            grouped,
             apart=apart,
         )
         vector_outer, vector_loop = s.split(vector_loop, [None, tile.columns * lanes])
@@ -555,12 +554,11 @@ def _choose(
     spare: int = 0,
     window: Window | None = None,
     taps: bool = False,
-    whole: bool = False,
     most_parts: int = 1,
     apart: int | None = None,
 ) -> Tile:
     _, tile = choose_tile(
-        rows, candidates, vectors, machine, dtype, depth=depth, spare=spare, window=window, taps=taps, whole=whole, most_parts=most_parts, apart=apart
+        rows, candidates, vectors, machine, dtype, depth=depth, spare=spare, window=window, taps=taps, most_parts=most_parts, apart=apart
     )
     return _chosen(s, candidates, tile, [n for n in range(1, most_parts + 1) if rows is not None and rows % n == 0])
 

@@ -140,7 +140,6 @@ def choose_tile(
     spare: int = 0,
     window: Window | None = None,
     taps: bool = False,
-    whole: bool = False,
     most_parts: int = 1,
     apart: int | None = None,
 ) -> tuple[float, Tile]:
@@ -155,7 +154,6 @@ def choose_tile(
         window: taps that share elements with neighbouring rows.
         taps: the body holds several steps, among which the compiler holds a vector more where vectors come one after another.
         depth: steps of the reduction; None: the vectors are taken to come from the first cache.
-        whole: tiles must divide the rows, behind which others go on.
         most_parts: into how many parts the rows may be cut, so that no last tile is too low to keep the multipliers busy.
         apart: bytes from one row's scalar to the next row's; None: rows do not share sets of the first cache.
     """
@@ -169,7 +167,7 @@ def choose_tile(
         for r in range(1, machine.vector_registers):
             tile = Tile(r, c)
             beside = spare + (0 if window is None else window.registers(r, machine)) + (taps and rows_inside(tile))
-            if not fits(tile, machine, 0 if r * c == 1 else beside) or (rows is not None and (r > rows or (whole and rows % r))):
+            if not fits(tile, machine, 0 if r * c == 1 else beside) or (rows is not None and r > rows):
                 continue
             for parts in range(1, most_parts + 1):
                 if rows is not None and (rows % parts or (parts > 1 and rows // parts < r)):
