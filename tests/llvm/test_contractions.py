@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 from weft import dtypes as dt
 from weft.compilation import Compilation
 from weft.expr.nodes import Var
+from weft.graph.group import Group
 from weft.graph.nodes import GraphBuilder, tensor_type
+from weft.lower.lower import lower_group
 from weft.ops.activation import Relu
 from weft.ops.arithmetic import Add
 from weft.ops.contraction import Conv, MatMul
 from weft.ops.movement import Transpose
+from weft.passes.pipeline import run_passes
 from weft.pipeline import resolve_target
+from weft.scheduling.schedule import Schedule
 
 quick = settings(max_examples=8, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
 edge = st.one_of(st.integers(1, 9), st.sampled_from([15, 16, 17, 24, 31, 32, 33, 48, 65, 86, 100]))
@@ -30,6 +34,17 @@ def compiled(builder: GraphBuilder, threads: int = 2) -> tuple[Compilation, Any]
     for kernel in compilation.kernels.values():
         assert not [why for _, why in kernel.declines if why.startswith("failed")]
     return compilation, executable
+
+
+def scheduled(builder: GraphBuilder, target_string: str) -> Schedule:
+    """The one convolution among the graph's groups as the rule schedules it."""
+    target = resolve_target(target_string)
+    groups: list[Group] = [n.op for n in run_passes(builder.build(), target.capabilities).nodes if isinstance(n.op, Group)]
+    (group,) = (g.body for g in groups if any(isinstance(m.op, Conv) for m in g.body.nodes))
+    (rule,) = (r for r in target.rules if r.name == "contraction")
+    s = Schedule(lower_group(group), target.machine, intrinsics=target.intrinsics)
+    rule.apply(s)
+    return s
 
 
 def check(got: Any, want: Any) -> None:
@@ -256,22 +271,20 @@ def test_groups_whose_rows_no_tile_divides(groups: int, inputs: int, outputs: in
     check(executable.run({"x": x})["y"], np.maximum(op.reference(x, w) + bias, 0))
 
 
+def test_rows_of_one_group_are_of_no_use_to_another() -> None:
+    """Rows that the second cache has no room for are not taken in parts around all groups, which no loop over parts and pictures could share out."""
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (Var("batch"), 224, 24, 24)))
+    b.output(b.add(Conv((1, 1), (1, 1, 1, 1), groups=16), x, b.constant(normal(0, 400, 14, 3, 3))))
+    s = scheduled(b, "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell -threads=2")
+    assert any(step.do == "parallel" for step in s.trace.steps)
+
+
 @pytest.mark.parametrize(("inputs", "outputs", "size", "threads"), [(144, 32, 28, 1), (192, 64, 14, 1), (144, 32, 28, 4), (144, 24, 56, 16)])
 def test_parts_of_rows_whose_last_tile_is_not_whole(inputs: int, outputs: int, size: int, threads: int) -> None:
     """All columns in one tile, so that tasks are made of rows, which are taken in parts: the rule schedules them, and no loop runs over two parts' tiles."""
-    from weft.graph.group import Group
-    from weft.lower.lower import lower_group
-    from weft.passes.pipeline import run_passes
-    from weft.pipeline import resolve_target
-    from weft.scheduling.schedule import Schedule
-
     b = GraphBuilder()
     w = normal(0, outputs, inputs, 1, 1)
     b.output(b.add(Add(), b.add(Conv(), b.input("x", tensor_type("float32", (1, inputs, size, size))), b.constant(w)), b.constant(normal(1, outputs, 1, 1))))
-    target = resolve_target(f"llvm -mtriple=x86_64-linux-gnu -mcpu=znver3 -threads={threads}")
-    groups: list[Group] = [n.op for n in run_passes(b.build(), target.capabilities).nodes if isinstance(n.op, Group)]
-    (group,) = (g.body for g in groups if any(isinstance(m.op, Conv) for m in g.body.nodes))
-    (rule,) = (r for r in target.rules if r.name == "contraction")
-    s = Schedule(lower_group(group), target.machine, intrinsics=target.intrinsics)
-    rule.apply(s)
+    s = scheduled(b, f"llvm -mtriple=x86_64-linux-gnu -mcpu=znver3 -threads={threads}")
     assert any(step.do == "parallel" for step in s.trace.steps)

@@ -342,3 +342,9 @@ def test_a_tile_stays_in_its_group_where_its_predicate_says_so(where: str, strid
     view = LoopView.of(s, "C")
     (load,) = view.loads
     assert view.stride(load, "t") == stride
+    if stride == 0:
+        s.prefetch("C", "x", "g", "t")
+        assert "@prefetch(x[g + 1], 2)" in str(s)
+    else:
+        with pytest.raises(ScheduleError, match="how far 'x' moves with loop 'r' is not a number"):
+            s.prefetch("C", "x", "g", "t")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.expr.affine import affine
-from weft.expr.nodes import Add, And, Call, Cast, Const, Expr, Mul, Var, free_vars, substitute, walk
+from weft.expr.nodes import Add, And, Call, Cast, Const, Expr, Mul, Var, free_vars, has, substitute, walk
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
 from weft.loop.nodes import Block, For, If, Load, Program, Stmt, Store, int_const, stmt_children, stmt_exprs, walk_stmts
@@ -113,7 +113,7 @@ class LoopView:
         kinds = {v: i.kind for i, b in zip(block.iters, block.bindings) for v in free_vars(b)}
         extents = {x: int_const(s.loop(x).extent) for x in loops}
         ranges = {x: Range(0, None if n is None else n - 1) for x, n in extents.items()}
-        facts = tuple(c for c in conjuncts(block.predicate) if not any(isinstance(n, Load) for n in walk(c)))
+        facts = known_of(block)
 
         def seen(x: Load | Store) -> Load:
             return Load(x.buffer, tuple(simplify(substitute(i, values), ranges, facts) for i in x.indices))
@@ -134,6 +134,11 @@ class LoopView:
 def conjuncts(condition: Expr) -> list[Expr]:
     """The parts of a conjunction."""
     return [*conjuncts(condition.a), *conjuncts(condition.b)] if isinstance(condition, And) else [condition]
+
+
+def known_of(block: Block) -> tuple[Expr, ...]:
+    """What holds of the loops wherever the block runs: the parts of its predicate that read no memory."""
+    return tuple(c for c in conjuncts(block.predicate) if not has(c, Load))
 
 
 def extent(loop: For) -> int:

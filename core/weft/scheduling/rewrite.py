@@ -24,9 +24,9 @@ def ranges(loops: Mapping[str, Expr]) -> dict[str, Range]:
     return result
 
 
-def clean(e: Expr, loops: Mapping[str, Expr]) -> Expr:
-    """`e` simplified, given the loops around."""
-    return e if isinstance(e, (Const, Var)) else simplify(e, ranges(loops))
+def clean(e: Expr, loops: Mapping[str, Expr], facts: Iterable[Expr] = ()) -> Expr:
+    """`e` simplified, given the loops around and what else holds."""
+    return e if isinstance(e, (Const, Var)) else simplify(e, ranges(loops), facts)
 
 
 def tidy(e: Expr, loops: Mapping[str, Expr]) -> Expr:

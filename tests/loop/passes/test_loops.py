@@ -180,6 +180,44 @@ def test_partition_of_grouped_rows_leaves_no_condition(rows: int) -> None:
     assert conditions(simplify(unroll_loops(after)).body) <= 1
 
 
+@pytest.mark.parametrize("columns", [12, 10])
+@pytest.mark.parametrize("rows", [36, 37, 6, N])
+def test_partition_of_fused_tiles_asks_once(rows: int | Var, columns: int) -> None:
+    """Of a fused loop the remainder tells the row of tiles: no bound of the variable says which is the last, one question does."""
+    height, width = 6, 4
+    tiles, across = (rows + height - 1) // height, -(-columns // width)
+    x, y = buffer("x", (rows,), F32), buffer("y", (rows, columns), F32)
+    row, column = I % tiles * height + K, I // tiles * width + J
+    store = Store(y, (row, column), x[row])
+    nest = loop(K, height, loop(J, width, If(all_of([row < rows, column < columns]), store), "unrolled"), "unrolled")
+    p = Program("p", (x,), (y,), (N,) if rows is N else (), loop(I, tiles * across, nest, "parallel"))
+    after = partition_loops(p)
+    for n in (1, 6, 13) if rows is N else (1,):
+        same(p, after, {"n": n, "m": 1})
+    (outer,) = [f for f in fors(after) if f.kind == "parallel"]
+    if rows is not N and rows % height == 0 and columns % width == 0:
+        assert conditions(after.body) == 0
+        return
+    assert isinstance(outer.body, If)
+    hot = outer.body.then
+    while isinstance(hot, If):
+        hot = hot.then
+    assert conditions(hot) == 0
+    if rows is not N:
+        # Whatever is left when the tiles that are not whole are unrolled is the question where a tile is, no part of what it computes.
+        assert conditions(simplify(unroll_loops(after)).body) <= 3
+
+
+def test_partition_asks_no_question_of_memory_or_of_lets() -> None:
+    x, y = buffer("x", (4,), "int64"), buffer("y", (12,), F32)
+    for condition in (I % 3 + x[I // 3] < 3, I % 3 + K < 3):
+        body: Stmt = If(condition, Store(y, (I,), const(1.0)), Store(y, (I,), const(2.0)))
+        p = Program("p", (x,), (y,), (), loop(I, 12, Let(K, I // 6, body), "parallel"))
+        after = partition_loops(p)
+        same(p, after)
+        assert conditions(after.body) == 1
+
+
 def test_partition_of_borders() -> None:
     p = simplify(conv(tile=2))
     after = partition_loops(p)

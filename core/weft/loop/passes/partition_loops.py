@@ -23,6 +23,7 @@ from weft.expr.nodes import (
     Sub,
     Var,
     add,
+    all_of,
     floordiv,
     free_vars,
     le,
@@ -200,6 +201,29 @@ def _atom(cond: Expr, loop: For, binders: tuple[Stmt, ...], scope: Scope) -> Ato
     return Atom(cond, scope.simplify(bound), lower, found[1], TRUE, scope.simplify(nowhere))
 
 
+def _everywhere(cond: Expr, loop: For, binders: tuple[Stmt, ...], scope: Scope) -> Expr | None:
+    """What an iteration of `loop` has to be like for `cond` to hold in all of the loops between: a comparison that no bound of the variable decides,
+    as that of the remainder which stands for the inner one of fused loops.
+    """
+    form = _positive(cond)
+    if form is None or loop.var.name not in free_vars(cond):
+        return None
+    found = _extreme(form, binders)
+    if found is None or any(isinstance(n, Load) for t in found[0].terms for n in walk(t)):
+        return None
+    asked = scope.simplify(le(int64(0), found[0].expr()))
+    return asked if loop.var.name in free_vars(asked) else None
+
+
+def _only(asked: Expr, scope: Scope) -> dict[Expr, Expr]:
+    """The term that has only one value left where `asked` is false, and that value."""
+    if isinstance(asked, Lt) and (bound := int_const(asked.b)) is not None and range_of(asked.a, scope.ranges).hi == bound:
+        return {asked.a: int64(bound)}
+    if isinstance(asked, Le) and (bound := int_const(asked.a)) is not None and range_of(asked.b, scope.ranges).lo == bound - 1:
+        return {asked.b: int64(bound - 1)}
+    return {}
+
+
 def _solve(form: Linear, var: Var) -> tuple[Expr | None, bool]:
     """The bound of `var` beyond (True) or below which `form` is not negative; None if there is none."""
     # The variable itself, or that of fused loops: var//k < b is var < b*k, and b <= var//k is b*k <= var.
@@ -303,12 +327,33 @@ def partition_loops(program: Program) -> Program:
     def inside(loop: For, scope: Scope) -> Stmt:
         """The loop uncut; the loops in its body may be cut."""
         hi = range_of(loop.extent, scope.ranges).hi
-        return replace(loop, body=visit(loop.body, scope.with_range(loop.var.name, Range(0, None if hi is None else hi - 1), lt(loop.var, loop.extent))))
+        known = scope.with_range(loop.var.name, Range(0, None if hi is None else hi - 1), lt(loop.var, loop.extent))
+        asks = loop.kind == "parallel" and dict(loop.annotations).get("partition") != 0
+        return replace(loop, body=asking(loop, loop.body, known) if asks else visit(loop.body, known))
+
+    def asking(loop: For, body: Stmt, scope: Scope) -> Stmt:
+        """The body of a parallel loop, twice if it has conditions that one question about the iteration decides."""
+        nonlocal budget, changed
+        asked: dict[Expr, dict[Expr, None]] = {}
+        for condition, binders in conditions_in(body):
+            for cond in atoms_of(condition):
+                everywhere = _everywhere(cond, loop, binders, scope)
+                if everywhere is not None:
+                    asked.setdefault(cond, {})[everywhere] = None
+        growth = _weight(body)
+        if not asked or growth > budget:
+            return visit(body, scope)
+        budget, changed = budget - growth, True
+        questions = list(dict.fromkeys(q for qs in asked.values() for q in qs))
+        test = all_of(questions)
+        only = _only(questions[0], scope) if len(questions) == 1 else {}
+        rest = decide(copy_stmt(body, {}, names), only)
+        fast = visit(decide(body, dict.fromkeys(asked, TRUE)), scope.with_facts(holds(test)))
+        return if_stmt(test, fast, visit(rest, scope.with_facts(fails(test))))
 
     def cut(loop: For, scope: Scope) -> Stmt | None:
         nonlocal budget, changed
         atoms: dict[Expr, Atom] = {}
-        seen: set[Expr] = set()
         for condition, binders in conditions_in(loop.body):
             for cond in atoms_of(condition):
                 atom = _atom(cond, loop, binders, scope)
@@ -321,7 +366,6 @@ def partition_loops(program: Program) -> Program:
                     nowhere = scope.simplify(widen(old.nowhere, atom.nowhere))
                     atom = replace(atom, bound=scope.simplify(join(old.bound, atom.bound)), exact=False, nowhere=nowhere)
                 atoms[cond] = atom
-                seen.add(cond)
         lower = [a for a in atoms.values() if a.lower]
         upper = [a for a in atoms.values() if not a.lower]
         n = loop.extent
@@ -369,12 +413,12 @@ def partition_loops(program: Program) -> Program:
         if parallel:
             conditions = ([] if no_pre else [le(begin, loop.var)]) + ([] if no_post else [lt(loop.var, end)])
             test = conditions[0] if len(conditions) == 1 else And(*conditions) if conditions else TRUE
-            fast = visit(mid_body, scope.with_range(loop.var.name, Range(0, None)))
+            fast = asking(loop, mid_body, scope.with_range(loop.var.name, Range(0, None)))
             # What is known of the other side: where it is one of the ends, the variable's range.
             last = range_of(n, scope.ranges).hi
             first = range_of(end, scope.ranges).lo if no_pre else 0
             rest = scope.with_range(loop.var.name, Range(first, last - 1 if no_pre and last is not None else None), *fails(test))
-            slow = EMPTY if is_empty(sides[0]) else visit(copy_stmt(sides[0], {}, names), rest)
+            slow = EMPTY if is_empty(sides[0]) else asking(loop, copy_stmt(sides[0], {}, names), rest)
             result: Stmt = replace(loop, body=if_stmt(test, fast, None if is_empty(slow) else slow))
         else:
             middle_body = mid_body if no_pre else copy_stmt(mid_body, {loop.var.name: add(begin, loop.var)}, None)

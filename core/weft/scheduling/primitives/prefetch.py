@@ -8,6 +8,7 @@ from weft import dtypes as dt
 from weft.expr.affine import affine
 from weft.expr.nodes import Const, Expr, Var, const, floordiv, floormod, maximum, minimum, substitute
 from weft.loop.nodes import PREFETCH, Evaluate, For, IntrinsicCall, Load, Program, Stmt, int_const, seq
+from weft.scheduling.access import known_of
 from weft.scheduling.region import block_accesses
 from weft.scheduling.rewrite import clean, domain
 from weft.scheduling.tree import Tree
@@ -45,7 +46,7 @@ def prefetch(program: Program, block: str, buffer: str, ahead: str, at: str, lin
         raise tree.error(step, f"'{buffer}' is no input of the program", (block,), "what the program itself computes may not be there yet")
     around = domain(path)
     values = {i.var.name: x for i, x in zip(b.iters, b.bindings)}
-    indices = [clean(substitute(i, values), around) for i in reads[0].indices]
+    indices = [clean(substitute(i, values), around, known_of(b)) for i in reads[0].indices]
 
     def stride(loop: For) -> int:
         """Bytes from one iteration to the next."""

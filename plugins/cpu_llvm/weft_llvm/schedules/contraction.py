@@ -403,7 +403,7 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
         whole, tile_order[0] = s.split(tile_order[0], [1, None])
         vector_loop = tile_order[-1]
         outer = [whole]
-    outer, together = (outer, outer) if part or packed is not None else _block_for_cache(s, name, outer, vector_loop, machine, step)
+    outer, together = (outer, outer) if part or packed is not None else _block_for_cache(s, name, outer, vector_loop, machine, step, grouped)
     s.reorder(*outer, *reduce, *tile_order, *products)
     if packed is not None:
         together = _place_panels(s, packed, name, outer, together, lanes)
@@ -437,11 +437,14 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
         s.tensorize(loop, instruction.name)
 
 
-def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, machine: Machine, step: int) -> tuple[list[str], list[str]]:
+def _block_for_cache(
+    s: Schedule, name: str, outer: list[str], vector: str, machine: Machine, step: int, grouped: bool
+) -> tuple[list[str], list[str]]:
     """The outer loops in an order that streams less through the second cache, and those of them that may run in parallel.
 
     Columns stand outside rows, so every column tile reads all rows again. Where those do not fit in half of the cache, rows are taken in
     groups that do, groups outside columns, if reading the weights once per group is less than what is saved. `step`: as `find_roles` has it.
+    `grouped`: rows of a convolution in groups, of which no other group needs any.
     """
     view = access.LoopView.of(s, name)
     operands = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
@@ -464,7 +467,7 @@ def _block_for_cache(s: Schedule, name: str, outer: list[str], vector: str, mach
         if steps <= SHORT_SUM and row_step * wide[0].buffer.dtype.bytes >= PAGE and needed <= machine.caches[1] // 2:
             order = [*outer[:-2], outer[-1], column]
             return order, order
-    if free_vars(s.block(name).predicate).keys() & set(columns):
+    if grouped or free_vars(s.block(name).predicate).keys() & set(columns):
         # The last column tile is not whole. Its condition leaves the hot loops only where the columns' loop runs in parallel by itself.
         return outer, outer
     row_bytes = sum(access.buffer_bytes(x) for x in narrow)
