@@ -120,3 +120,13 @@ def test_groups_of_whole_blocks_are_stored_in_blocks(stride: int) -> None:
     weights = convolutions[1].inputs[1]
     assert weights is not None and weights.tensor.layout == conv_weight_layout(4, 4, True, False, taps_first=True)
     keeps_meaning(b.build(), after, [np.asarray(numbers(1, 8, 12, 12))])
+
+
+def test_long_chains_and_diamonds_behind_a_convolution() -> None:
+    """Each value is looked at once, and by a loop: paths through twenty diamonds are a million, and a chain of a thousand is no recursion."""
+    b = GraphBuilder()
+    y = b.add(Conv(groups=8), b.input("x", tensor_type("float32", (1, 16, 4, 4))), b.constant(numbers(16, 2, 1, 1)))
+    for k in range(1000):
+        y = b.add(Add(), y, b.add(Relu(), y)) if k < 40 else b.add(Relu(), y)
+    b.output(y)
+    assert len(merge_groups(b.build(), CAPABILITIES).nodes) == 1041

@@ -7,7 +7,6 @@ its own, the last one padded: a layout, see `layout_offers`, which those around 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -31,15 +30,13 @@ def merge_groups(graph: Graph, capabilities: Capabilities | None = None) -> Grap
     if lanes is None:
         return graph
 
-    users, ends = graph.users(), {id(v) for v in graph.outputs}
-
-    def ends_in_rows(value: Value) -> bool:
-        """Whether the value, or what is computed of it element by element, is an output of the graph."""
-        followers = [n for n, _ in users.get(id(value), ()) if n.op.kind == "elementwise" and len(n.outputs) == 1]
-        return id(value) in ends or any(ends_in_rows(n.output) for n in followers)
+    ends = {id(v) for v in graph.outputs}  # in rows: outputs of the graph, and what they are computed of element by element
+    for node in reversed(graph.nodes):
+        if node.op.kind == "elementwise" and any(id(o) in ends for o in node.outputs):
+            ends.update(id(v) for v in node.inputs if v is not None)
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        return _merge(r, node, inputs, lanes, ends_in_rows)
+        return _merge(r, node, inputs, lanes, id(node.outputs[0]) in ends)
 
     return rewrite(graph, rule, rounds=1, on_subgraph=lambda g: merge_groups(g, capabilities))
 
@@ -71,7 +68,7 @@ def choose_groups(
     return best
 
 
-def _merge(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], lanes: int, ends_in_rows: Callable[[Value], bool]) -> Replacement:
+def _merge(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], lanes: int, out_rows: bool) -> Replacement:
     if not isinstance(node.op, Conv) or node.op.groups == 1:
         return None
     x, weights = inputs[:2]
@@ -82,7 +79,7 @@ def _merge(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], lanes: int
     if ic == 1 and oc == 1:
         return None
     flops, rows = 2.0 * float(np.prod(w.shape[1:])) * elements(node.output), 1 + rows_cost(node, groups, lanes)
-    count = choose_groups(groups, ic, oc, lanes, flops, elements(x), elements(node.output), rows, x.producer is None, ends_in_rows(node.output))
+    count = choose_groups(groups, ic, oc, lanes, flops, elements(x), elements(node.output), rows, x.producer is None, out_rows)
     if count == 1:
         return None
     left = groups // count

@@ -454,3 +454,10 @@ def test_a_state_whose_open_sizes_grow_with_every_trip_is_not_unrolled() -> None
     assert operators(graph).count("Loop") == 1 and len(str(graph)) < 4000
     a, x = np.arange(3, dtype=np.float32), np.ones((16, 3), np.float32)
     np.testing.assert_array_equal(evaluate(graph, [a, x])[0], a + 16)
+
+
+def test_a_state_that_grows_by_as_much_with_every_trip_is_unrolled() -> None:
+    """Its sizes stay short formulas, which a loop would lose."""
+    body = helper.make_graph([node("Concat", ["s", "e"], ["t"], axis=0)], "body", [info("s", ["p"]), info("e", ["q"])], [info("t", ["r"])])
+    graph = load([node("Scan", ["a", "x"], ["y"], body=body, num_scan_inputs=1)], [info("a", ["m"]), info("x", [3, 2])], ["y"])
+    assert operators(graph).count("Loop") == 0 and str(graph.outputs[0].tensor.shape[0]) == "m + 6"

@@ -210,12 +210,37 @@ def test_partition_of_fused_tiles_asks_once(rows: int | Var, columns: int) -> No
 
 def test_partition_asks_no_question_of_memory_or_of_lets() -> None:
     x, y = buffer("x", (4,), "int64"), buffer("y", (12,), F32)
-    for condition in (I % 3 + x[I // 3] < 3, I % 3 + K < 3):
+    for condition in (I % 3 + x[I // 3] < 3, I % 3 + K < 3, I % (K + 2) < 1):
         body: Stmt = If(condition, Store(y, (I,), const(1.0)), Store(y, (I,), const(2.0)))
         p = Program("p", (x,), (y,), (), loop(I, 12, Let(K, I // 6, body), "parallel"))
         after = partition_loops(p)
         same(p, after)
         assert conditions(after.body) == 1
+
+
+def test_partition_asks_no_question_that_its_guard_makes_safe() -> None:
+    """A remainder by a number that may be zero stays under what says that it is not."""
+    y = buffer("y", (6,), F32)
+    body = Seq((Store(y, (I,), const(1.0)), If(N > 0, If(I % N < 2, Store(y, (I,), const(2.0))))))
+    p = Program("p", (), (y,), (N,), loop(I, 6, body, "parallel"))
+    for n in (0, 1, 4):
+        same(p, partition_loops(p), {"n": n, "m": 1})
+
+
+def test_partition_leaves_nothing_behind_that_never_runs() -> None:
+    """What one exact question decides is gone on the other side, and what bounds have decided is not asked again."""
+    y = buffer("y", (12,), F32)
+    p = Program("p", (), (y,), (), loop(I, 12, If(I % 3 + I % 2 < 3, Store(y, (I,), const(2.0))), "parallel"))
+    assert conditions(partition_loops(p).body) == 1
+    x, y = buffer("x", (N, 24), F32), buffer("y", (N, 24), F32)
+    row, column = I * 8 + K, J * 8 + L
+    store = Store(y, (row, column), x[row - 1, column] + x[row + 1, column])
+    nest = loop(J, 3, loop(K, 8, loop(L, 8, If(row >= 1, If(row < N - 1, store)), "vectorized"), "unrolled"))
+    p = Program("p", (x,), (y,), (N,), loop(I, (N + 7) // 8, nest, "parallel"))
+    after = partition_loops(p)
+    assert sum(isinstance(s, Store) for s in walk_stmts(after.body)) == 2
+    for n in (1, 7, 30):
+        same(p, after, {"n": n, "m": 1})
 
 
 def test_partition_of_borders() -> None:

@@ -9,10 +9,12 @@ from functools import reduce
 from weft.expr.nodes import (
     Add,
     And,
+    Call,
     Const,
     Eq,
     Expr,
     FloorDiv,
+    FloorMod,
     Le,
     Lt,
     Mul,
@@ -21,10 +23,14 @@ from weft.expr.nodes import (
     Or,
     Select,
     Sub,
+    TruncDiv,
+    TruncMod,
     Var,
     add,
     all_of,
+    eq,
     floordiv,
+    floormod,
     free_vars,
     le,
     lt,
@@ -43,6 +49,7 @@ from weft.loop.nodes import (
     Evaluate,
     For,
     If,
+    IntrinsicCall,
     Let,
     Load,
     Program,
@@ -201,18 +208,29 @@ def _atom(cond: Expr, loop: For, binders: tuple[Stmt, ...], scope: Scope) -> Ato
     return Atom(cond, scope.simplify(bound), lower, found[1], TRUE, scope.simplify(nowhere))
 
 
-def _everywhere(cond: Expr, loop: For, binders: tuple[Stmt, ...], scope: Scope) -> Expr | None:
-    """What an iteration of `loop` has to be like for `cond` to hold in all of the loops between: a comparison that no bound of the variable decides,
-    as that of the remainder which stands for the inner one of fused loops.
+def _everywhere(cond: Expr, loop: For, binders: tuple[Stmt, ...], scope: Scope) -> tuple[Expr, bool] | None:
+    """What an iteration of `loop` has to be like for `cond` to hold in all of the loops between, and whether else it holds in none: for comparisons
+    that no bound of the variable decides, as those of the remainder that stands for the inner one of fused loops.
     """
     form = _positive(cond)
-    if form is None or loop.var.name not in free_vars(cond):
+    if form is None or loop.var.name not in free_vars(cond) or _atom(cond, loop, binders, scope) is not None:
         return None
     found = _extreme(form, binders)
-    if found is None or any(isinstance(n, Load) for t in found[0].terms for n in walk(t)):
+    if found is None:
         return None
     asked = scope.simplify(le(int64(0), found[0].expr()))
-    return asked if loop.var.name in free_vars(asked) else None
+    if loop.var.name not in free_vars(asked) or not all(_anywhere(n, loop, scope) for n in walk(asked)):
+        return None
+    return asked, found[1]
+
+
+def _anywhere(e: Expr, loop: For, scope: Scope) -> bool:
+    """Whether a formula may stand anywhere in `loop`, without the conditions that it stood under: it reads nothing, calls nothing and divides by no zero."""
+    if isinstance(e, (FloorDiv, FloorMod)):
+        least = range_of(e.b, scope.ranges).lo
+        # A loop of so many times the divisor has no iteration if that is zero.
+        return least is not None and (least > 0 or (least == 0 and always(eq(floormod(loop.extent, e.b), 0), scope)))
+    return not isinstance(e, (Load, Call, IntrinsicCall, TruncDiv, TruncMod))
 
 
 def _only(asked: Expr, scope: Scope) -> dict[Expr, Expr]:
@@ -334,22 +352,25 @@ def partition_loops(program: Program) -> Program:
     def asking(loop: For, body: Stmt, scope: Scope) -> Stmt:
         """The body of a parallel loop, twice if it has conditions that one question about the iteration decides."""
         nonlocal budget, changed
-        asked: dict[Expr, dict[Expr, None]] = {}
+        asked: dict[Expr, dict[Expr, bool]] = {}
         for condition, binders in conditions_in(body):
             for cond in atoms_of(condition):
-                everywhere = _everywhere(cond, loop, binders, scope)
-                if everywhere is not None:
-                    asked.setdefault(cond, {})[everywhere] = None
+                found = _everywhere(cond, loop, binders, scope)
+                if found is not None:
+                    question, exact = found
+                    asked.setdefault(cond, {})[question] = exact
         growth = _weight(body)
-        if not asked or growth > budget:
+        if not asked or 2 * growth > budget:  # as much is left for the loops inside
             return visit(body, scope)
-        budget, changed = budget - growth, True
         questions = list(dict.fromkeys(q for qs in asked.values() for q in qs))
+        rest: dict[Expr, Expr] = {}
+        if len(questions) == 1:
+            rest = _only(questions[0], scope) | {c: FALSE for c, qs in asked.items() if all(qs.values())}
+        fast, slow = decide(body, dict.fromkeys(asked, TRUE)), decide(body, rest)
+        budget, changed = budget - (0 if is_empty(slow) else growth), True
         test = all_of(questions)
-        only = _only(questions[0], scope) if len(questions) == 1 else {}
-        rest = decide(copy_stmt(body, {}, names), only)
-        fast = visit(decide(body, dict.fromkeys(asked, TRUE)), scope.with_facts(holds(test)))
-        return if_stmt(test, fast, visit(rest, scope.with_facts(fails(test))))
+        slow = EMPTY if is_empty(slow) else visit(copy_stmt(slow, {}, names), scope.with_facts(fails(test)))
+        return if_stmt(test, visit(fast, scope.with_facts(holds(test))), None if is_empty(slow) else slow)
 
     def cut(loop: For, scope: Scope) -> Stmt | None:
         nonlocal budget, changed

@@ -12,7 +12,7 @@ from onnx import GraphProto
 from weft import dtypes as dt
 from weft import ops
 from weft.errors import FrontendError
-from weft.expr.nodes import Var
+from weft.expr.nodes import Expr, Var, walk
 from weft.graph.nodes import OpenType, SequenceType, TensorType, Type, Value
 from weft.graph.operator import Operator
 from weft.ops.host import joined
@@ -25,6 +25,8 @@ from weft_onnx.tensors import dtype_of
 
 # Beyond this many trips the unrolled graph would be larger than is useful.
 TRIPS = 64
+# Parts of the formula of a size from which on bodies are no longer written one after another.
+LONGEST_SIZE = 64
 # How often a body is read anew because what it carries changes its type from trip to trip.
 ROUNDS = 8
 
@@ -230,13 +232,13 @@ def _scanned(c: Context, body: GraphProto, states: Sequence[Any], course: _Cours
 
 
 def _scan_unrolled(c: Context, body: GraphProto, states: Sequence[Any], course: _Course, count: int) -> list[Any] | None:
-    """One body after another; None where open sizes of a state are formulas of those before it, which would double with every trip."""
+    """One body after another; None where open sizes of a state are formulas of those before it and grow long: some double with every trip."""
     found: list[list[Value]] = [[] for _ in course.result_axes]
     for k in range(count):
         items = [c.pick(s, a, count - 1 - k if back else k) for s, a, back in zip(course.items, course.axes, course.backward)]
         results = c.importer.subgraph(body, c, [*states, *items])
-        before, states = states, results[: len(states)]
-        if k and any(_differs(a, b) for a, b in zip(before, states)):
+        states = results[: len(states)]
+        if any(_is_long(d) for v in states if isinstance(v, Value) and isinstance(v.type, TensorType) for d in v.shape):
             return None
         for parts, value in zip(found, results[len(states) :]):
             parts.append(c.importer.as_value(value))
@@ -244,10 +246,9 @@ def _scan_unrolled(c: Context, body: GraphProto, states: Sequence[Any], course: 
     return [*states, *(_stacked(c, parts[::-1] if back else parts, axis) for parts, axis, back in ends)]
 
 
-def _differs(before: Any, after: Any) -> bool:
-    """Whether a state has other sizes after a trip, some of which only a run knows."""
-    shapes = [v.shape for v in (before, after) if isinstance(v, Value) and isinstance(v.type, TensorType)]
-    return len(shapes) == 2 and shapes[0] != shapes[1] and not all(isinstance(d, int) for d in shapes[1])
+def _is_long(size: Any) -> bool:
+    """Whether the formula of a size has become a long one."""
+    return isinstance(size, Expr) and any(k == LONGEST_SIZE for k, _ in enumerate(walk(size)))
 
 
 @onnx_op("SequenceMap")
