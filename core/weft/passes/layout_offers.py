@@ -27,6 +27,10 @@ WITHOUT_DOTS = 8
 # How many times as long as on blocks a convolution in groups runs on rows of single channels whose vectors are all full: as it is, with borders, with a stride.
 GROUPED_ROWS, GROUPED_BORDERS, GROUPED_STRIDES = 1.2, 1.6, 5.0
 
+# How many times as long as a multiply-add of other convolutions one of a depthwise convolution takes, each of which wants an element of its own; and how
+# many times as long as on blocks on rows of single channels.
+DEPTHWISE, DEPTHWISE_ROWS = 3, 1.6
+
 
 def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
     """Operator class name → rule, for the channel block and the panel of `capabilities`."""
@@ -107,15 +111,22 @@ def rows_cost(node: Node, groups: int, lanes: int, depthwise: bool = False) -> f
     strided, borders = any(n != 1 for n in attributes.get("strides", ())[-1:]), any(attributes.get("pads", ()))
     if groups > 1:
         times = GROUPED_STRIDES if strided else GROUPED_BORDERS if borders else GROUPED_ROWS
-        w = node.inputs[1]
-        assert w is not None
-        # One tap at stride 1 reads the rows of a picture as one long row.
-        joined = not borders and all(n == 1 for n in (*attributes.get("strides", ()), *w.shape[2:]))
-        sizes = node.output.shape[2:] if joined else node.output.shape[-1:]
-        length = math.prod(n if isinstance(n, int) else lanes for n in sizes)
-        return times * (-(-length // lanes) * lanes / max(1, length)) - 1
+        return times * _partly_filled(node, lanes) - 1
+    if depthwise and not strided:
+        return DEPTHWISE * (DEPTHWISE_ROWS * _partly_filled(node, lanes) - 1)
     # Rows with a stride lose more than half, and so do many channels' rows with borders.
-    return STRIDED_ROWS if strided or (not depthwise and borders) else 1
+    return STRIDED_ROWS if strided or borders else 1
+
+
+def _partly_filled(node: Node, lanes: int) -> float:
+    """Lanes of the vectors along a convolution's rows over the elements that they compute."""
+    attributes, w = node.op.attributes(), node.inputs[1]
+    assert w is not None
+    # One tap at stride 1 reads the rows of a picture as one long row.
+    joined = not any(attributes.get("pads", ())) and all(n == 1 for n in (*attributes.get("strides", ()), *w.shape[2:]))
+    sizes = node.output.shape[2:] if joined else node.output.shape[-1:]
+    length = math.prod(n if isinstance(n, int) else lanes for n in sizes)
+    return -(-length // lanes) * lanes / max(1, length)
 
 
 def taps_inside(node: Node) -> float:
