@@ -461,3 +461,13 @@ def test_a_state_that_grows_by_as_much_with_every_trip_is_unrolled() -> None:
     body = helper.make_graph([node("Concat", ["s", "e"], ["t"], axis=0)], "body", [info("s", ["p"]), info("e", ["q"])], [info("t", ["r"])])
     graph = load([node("Scan", ["a", "x"], ["y"], body=body, num_scan_inputs=1)], [info("a", ["m"]), info("x", [3, 2])], ["y"])
     assert operators(graph).count("Loop") == 0 and str(graph.outputs[0].tensor.shape[0]) == "m + 6"
+
+
+@pytest.mark.parametrize(("op", "dtype"), [("ReduceProd", np.int64), ("Mul", np.int64), ("Mul", np.int32), ("Neg", np.int32)])
+def test_numbers_that_leave_their_range_wrap_around(op: str, dtype: type) -> None:
+    """As operators compute them, though sizes are formulas of unbounded integers."""
+    x = np.array([np.iinfo(dtype).min, 3], dtype)
+    graph = load([node(op, ["x", "x"] if op == "Mul" else ["x"], ["y"])], [], ["y"], [constant("x", x, dtype)])
+    with np.errstate(all="ignore"):
+        want = {"ReduceProd": np.prod(x, keepdims=True), "Mul": x * x, "Neg": -x}[op]
+    np.testing.assert_array_equal(evaluate(graph, [])[0], want)

@@ -41,6 +41,14 @@ class Content:
     def is_constant(self) -> bool:
         return all(not isinstance(x, Expr) for x in self.elements.flat)
 
+    @property
+    def fits(self) -> bool:
+        """Whether every number is within the dtype's range."""
+        if self.dtype.is_bool:
+            return True
+        bits = np.iinfo(self.dtype.numpy)
+        return all(isinstance(x, Expr) or bits.min <= x <= bits.max for x in self.elements.flat)
+
     def array(self) -> np.ndarray[Any, Any]:
         """The numbers of a constant content.
 

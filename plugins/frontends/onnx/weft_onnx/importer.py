@@ -340,7 +340,8 @@ class Importer:
         formula = find_formula(c.domain, c.op_type)
         if formula is not None and c.all_contents():
             result = formula(c)
-            if result is not None:
+            # What leaves its dtype's range wraps around, which numbers here do not: operators do.
+            if result is not None and all(r.fits for r in _sequence(result) if isinstance(r, ct.Content)):
                 return _sequence(result)
         return [self.refined(c, r) for r in _sequence(converter(c))]
 
