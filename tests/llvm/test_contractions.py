@@ -240,11 +240,13 @@ def test_grouped_convolutions(groups: int, inputs: int, outputs: int, size: tupl
     y = b.add(Relu(), b.add(Add(), b.add(op, b.input("x", tensor_type("float32", x.shape)), b.constant(w)), b.constant(bias)))
     b.output(y, "y")
     compilation, executable = compiled(b)
-    assert "fallback" not in [k.rule for k in compilation.kernels.values()]
+    rules = [k.rule for k in compilation.kernels.values()]
+    # One output channel of a group at a stride is no product of rows, and one tap of one channel no sum.
+    assert rules.count("contraction") == 1 or ((outputs == 1 or inputs * kernel == 1) and "fallback" not in rules)
     check(executable.run({"x": x})["y"], np.maximum(op.reference(x, w) + bias, 0))
 
 
-@pytest.mark.parametrize(("groups", "inputs", "outputs", "kernel", "stride", "size"), [(4, 8, 136, 3, 1, 9), (16, 1, 43, 1, 2, 44), (3, 8, 232, 3, 1, 15)])
+@pytest.mark.parametrize(("groups", "inputs", "outputs", "kernel", "stride", "size"), [(4, 8, 136, 3, 1, 9), (16, 2, 43, 3, 2, 44), (3, 8, 232, 3, 1, 15)])
 def test_groups_of_prime_numbers_of_blocks(groups: int, inputs: int, outputs: int, kernel: int, stride: int, size: int) -> None:
     """Neither tiles nor tasks may reach from one group's channels into the next group's."""
     op = Conv((stride, stride), (kernel // 2,) * 4, groups=groups)
@@ -252,7 +254,7 @@ def test_groups_of_prime_numbers_of_blocks(groups: int, inputs: int, outputs: in
     x, w = normal(0, 1, groups * inputs, size, size), normal(1, groups * outputs, inputs, kernel, kernel)
     b.output(b.add(op, b.input("x", tensor_type("float32", x.shape)), b.constant(w)), "y")
     compilation, executable = compiled(b)
-    assert "fallback" not in [k.rule for k in compilation.kernels.values()]
+    assert [k.rule for k in compilation.kernels.values()].count("contraction") == 1
     check(executable.run({"x": x})["y"], op.reference(x, w))
 
 

@@ -26,7 +26,6 @@ STRIDED_ROWS = 8
 WITHOUT_DOTS = 8
 # How many times as long as on blocks a convolution in groups runs on rows of single channels whose vectors are all full: as it is, with borders, with a stride.
 GROUPED_ROWS, GROUPED_BORDERS, GROUPED_STRIDES = 1.2, 1.6, 5.0
-
 # How many times as long as a multiply-add of other convolutions one of a depthwise convolution takes, each of which wants an element of its own; and how
 # many times as long as on blocks on rows of single channels.
 DEPTHWISE, DEPTHWISE_ROWS = 3, 1.6
