@@ -105,12 +105,13 @@ def test_texts_on_fragments(name: str) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_texts_on_fragments_compile(name: str) -> None:
     """The same texts, for tensor cores as they are."""
-    target = resolve_target("cuda -arch=sm_80 -tf32")
+    target = resolve_target(f"cuda -arch={'sm_90a' if EVERY[name].warps > 1 else 'sm_80'} -tf32")
     codegen = target.codegen()
     for form in ("compute", "reset", "update"):
         if EVERY[name].code(form) is not None:
             program = WarpCase.make(EVERY[name], form, True, np.random.default_rng(0), EVERY.values(), 32).program
-            assert Kernel.from_bytes(codegen.compile(lower_program(program, codegen.functions)).object, name).launches[0].group == (32, 2, 1)
+            (launch,) = Kernel.from_bytes(codegen.compile(lower_program(program, codegen.functions)).object, name).launches
+            assert launch.group == (32 * EVERY[name].warps, 2, 1)
 
 
 def test_without_a_gpu_they_are_interpreted_and_said_to_be() -> None:

@@ -126,7 +126,8 @@ def test_integer_products() -> None:
 def test_kits_are_whole_or_not_there() -> None:
     assert [k.product.name for k in kits(KITS["fragments"] + KITS["shared"])] == ["mma_4_4_4_float16", "mma_8_4_8_float16"]
     (found,) = kits(KITS["shared"])
-    assert (found.rows, found.columns, found.depth, found.right_across, found.loads) == (8, 4, 8, False, (None, None))
+    assert (found.rows, found.columns, found.depth, found.loads) == (8, 4, 8, (None, None))
+    assert found.orders == ((("row", 0), ("term", 0)), (("column", 0), ("term", 0)))
     assert kits(KITS["shared"][:1]) == [] and kits(KITS["fragments"][:3]) == []  # nothing stores the result, loads the right factor
 
 

@@ -168,6 +168,7 @@ class Intrinsic:
         requires: words that `Machine.features` must have.
         instructions: what instructions in the code mean, where they are not a `Call`: name → function, as `interpret` takes them.
         limits: conditions that the lengths meet, as `m * n <= 1024` (`weft.expr.nodes.le`); all are 1 or more, and 1 is allowed.
+        warps: of an instruction that works in fragments: how many warps hold these together and execute it.
 
     Raises:
         ScheduleError: the declaration contradicts itself.
@@ -182,6 +183,7 @@ class Intrinsic:
     requires: tuple[str, ...] = ()
     instructions: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: MappingProxyType({}))
     limits: tuple[Expr, ...] = ()
+    warps: int = 1
     given: tuple[int, ...] = field(default=(), repr=False)
     """Of an intrinsic that `at` gave: the lengths."""
 

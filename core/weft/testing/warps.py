@@ -201,12 +201,12 @@ class WarpCase:
     def make(cls, intrinsic: Intrinsic, form: Form, wide: bool, rng: np.random.Generator, every: Iterable[Intrinsic], warp: int) -> WarpCase:
         """Args:
             every: the target's intrinsics, with which fragments are filled and shown.
-            warp: threads of a warp.
+            warp: threads of a warp; an instruction of several warps is tried by twice as many.
 
         Raises:
             CodegenError: none of them fills a fragment that the intrinsic reads, or shows the one that it writes.
         """
-        chain = _Chain([i for i in every if not i.lengths], wide, rng)
+        chain = _Chain([i for i in every if not i.lengths and i.warps == intrinsic.warps], wide, rng)
         try:
             result = chain.try_(intrinsic, form)
         except _NoWay as why:
@@ -214,7 +214,7 @@ class WarpCase:
         shows = [s.intrinsic for s in chain.steps[[s.intrinsic is intrinsic and s.form == form for s in chain.steps].index(True) + 1 :]]
         seen = next((i.name for i in shows if not copies(i)), "")
         given = [h for h in chain.homes if not h.in_fragment]
-        program = _program(f"{intrinsic.name}_{form}", chain, given, result, warp)
+        program = _program(f"{intrinsic.name}_{form}", chain, given, result, warp * intrinsic.warps)
         verify(program)
         return cls(intrinsic, form, chain.steps, given, result, program, seen)
 

@@ -31,6 +31,7 @@ CUDA = Dialect(
         "register": "{type} {name}[{size}];",
         "shared": "__shared__ __align__({align}) {type} {name}[{size}];",
         **{f"fragment.{part}": "weft_fragment<{type}, {size}> {name};" for part in "abc"},
+        "fragment.wide": "weft_wide_fragment<{type}, {size}> {name};",
     },
     shared_scopes=frozenset({"shared"}),
     indices={f"{kind}.{axis}": f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx") for axis in "xyz"},

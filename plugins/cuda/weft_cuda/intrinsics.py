@@ -6,18 +6,25 @@ A, B and C are fragments: 32 threads hold them by the layouts of mma.sync, which
 has elements of their size. Source: NVIDIA, "Parallel Thread Execution ISA", "Matrix multiply-accumulate operation using mma instruction". Products of float16
 and bfloat16 are exact in float32; the hardware adds them in an order of its own and may cut bits below the greatest's last, so that sums are about as near as
 float32's. TF32 keeps 10 bits of the factors of a float32 product: a target has it only where it is asked for (-tf32).
+
+On sm_90a four warps take 64 rows and 64 or 128 columns together (wgmma), whose factors stay in shared memory, in bricks of 8 lines of 16 bytes:
+
+    C[i, i', j, j'] += Σ A·B        i', j', k' in 8 (k' in 4 or 16 where elements have 4 bytes or one)
+
+with A as A[k, i, i', k'], where lines go along the sum, or of 16 bits as A[i, k, k', i'], where they go along rows; B alike, with j for i. Source: the same,
+"Asynchronous warpgroup level matrix instructions", "Shared memory matrix layout" without swizzling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from weft import dtypes as dt
 from weft.dtypes import DType
-from weft.expr.nodes import cast_to
+from weft.expr.nodes import Expr, cast_to
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand
-from weft.tensor.language import compute, placeholder, reduce_axis, sum
+from weft.tensor.language import Tensor, compute, placeholder, reduce_axis, sum
 
 A, B, C, SHARED = "fragment.a", "fragment.b", "fragment.c", "shared"
 SIDE = 16
@@ -79,9 +86,100 @@ def intrinsics() -> Iterator[Intrinsic]:
         yield copy(f"load_b_{m.word}", (m.depth, SIDE), m.factor, SHARED, B, m.requires, m.bits)
     for d in (dt.float32, dt.int32):
         yield copy(f"store_{d}", (SIDE, SIDE), d, C, SHARED, ("mma",))
+    yield from wide_intrinsics()
+
+
+# -- warp groups ------------------------------------------------------------------------------------------------------
+
+WIDE, GROUP_WARPS = "fragment.wide", 4
+GROUP_ROWS, GROUP_COLUMNS, BRICK = 64, (64, 128), 8
+CHAIN = 128
+"""Bytes of terms of one chain of instructions, of which each takes 32."""
+_WAYS = ("along", "across")
+"""How lines of a factor's bricks go: along the sum, or across it."""
+
+
+def ways(m: Mma) -> list[tuple[str, str]]:
+    """Of the left factor and the right one; only elements of 16 bits go across the sum."""
+    return [(a, b) for a in _WAYS for b in _WAYS] if m.factor.bytes == 2 else [("along", "along")]
+
+
+def wide_product(m: Mma, columns: int, left: str, right: str) -> Intrinsic:
+    """A sum of products of a warp group, whose factors lie in shared memory."""
+    line = 16 // m.factor.bytes
+    terms = reduce_axis(CHAIN // 16, "k"), reduce_axis(line, "l")
+
+    def factor(name: str, side: int, way: str) -> tuple[Tensor, Callable[[Expr, Expr], Expr]]:
+        if way == "along":
+            x = placeholder((CHAIN // 16, side // BRICK, BRICK, line), m.factor, name)
+            return x, lambda i, j: x[terms[0], i, j, terms[1]]
+        y = placeholder((side // BRICK, CHAIN // 16, line, BRICK), m.factor, name)
+        return y, lambda i, j: y[i, terms[0], terms[1], j]
+
+    (_, a), (_, b) = factor("a", GROUP_ROWS, left), factor("b", columns, right)
+
+    def element(i: Expr, i1: Expr, j: Expr, j1: Expr) -> Expr:
+        x, y = a(i, i1), b(j, j1)
+        return sum(x * y if m.factor == m.result else cast_to(x, m.result) * cast_to(y, m.result), axis=list(terms))
+
+    meaning = compute((GROUP_ROWS // BRICK, BRICK, columns // BRICK, BRICK), element, "c")
+    strides = (None, BRICK * line, line, 1)
+    operands = (Operand("a", SHARED, 16, strides, bits=m.bits), Operand("b", SHARED, 16, strides, bits=m.bits), Operand("c", WIDE))
+    name = f"wgmma_{m.word}_{columns}_{left}_{right}"
+    requires = ("wgmma", "arch-specific", *(r for r in m.requires if r != "mma"))
+    return Intrinsic(name, meaning, operands, Call(f"{name}_first"), Call(f"wide_fill_{m.result}_{columns}"), Call(name), requires, warps=GROUP_WARPS)
+
+
+def wide_store(d: DType, columns: int) -> Intrinsic:
+    """A warp group's result to shared memory."""
+    x = placeholder((GROUP_ROWS // BRICK, BRICK, columns // BRICK, BRICK), d, "x")
+    y = compute(tuple(x.shape), lambda i, i1, j, j1: x[i, i1, j, j1], "y")
+    operands = (Operand("x", WIDE), Operand("y", SHARED, 16, (None, None, BRICK, 1)))
+    name = f"wide_store_{d}_{columns}"
+    return Intrinsic(name, y, operands, Call(name), requires=("wgmma", "arch-specific"), warps=GROUP_WARPS)
+
+
+def wide_intrinsics() -> Iterator[Intrinsic]:
+    """Those of warp groups."""
+    for columns in GROUP_COLUMNS:
+        for m in MMAS:
+            for left, right in ways(m):
+                yield wide_product(m, columns, left, right)
+        for d in (dt.float32, dt.int32):
+            yield wide_store(d, columns)
+
+
+def _wide_templates() -> Iterator[tuple[str, str]]:
+    for n in GROUP_COLUMNS:
+        for d in ("float32", "int32"):
+            yield f"wide_fill_{d}_{n}", f"weft_wide_fill<{n}>({{0:address}})"
+            yield f"wide_store_{d}_{n}", f"weft_wide_store<{n}>({{0:address}}, {{1:address}}, {{2}}, {{3}})"
+        for m in MMAS:
+            for left, right in ways(m):
+                name = f"wgmma_{m.word}_{n}_{left}_{right}"
+                turns = ", ".join(str(_WAYS.index(w)) for w in (left, right))
+                call = f"weft_wgmma_{m.word}<{n}, {turns}>({{0:address}}, {{1}}, {{2:address}}, {{3}}, {{4:address}})"
+                yield name, call
+                yield f"{name}_first", f"weft_wide_fill<{n}>({{4:address}}), {call}"
+
+
+OF_WARPS = 0.62
+"""What the instructions of single warps reach of the rate of those of warp groups, on GPUs that have these. Source: Luo et al., "Benchmarking and Dissecting
+the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024."""
+
+
+def rates(dense: int, groups: bool) -> dict[str, int]:
+    """Operations that a multiprocessor starts in a cycle by each product, from those on float16. `groups`: it has instructions of warp groups."""
+    found = {}
+    for i in intrinsics():
+        if i.reduction is not None:
+            rate = 2 * dense // i.tensors[0].dtype.bytes
+            found[i.name] = int(rate * OF_WARPS) if groups and i.warps == 1 else rate
+    return found
 
 
 TEMPLATES: dict[str, str] = {
+    **dict(_wide_templates()),
     **{f"mma_{m.word}": f"weft_mma_{m.word}({{0:address}}, {{1:address}}, {{2:address}})" for m in MMAS},
     **{f"mma_{m.word}_first": f"weft_fill({{2:address}}), weft_mma_{m.word}({{0:address}}, {{1:address}}, {{2:address}})" for m in MMAS},
     **{f"fill_{m.word}": "weft_fill({0:address})" for m in MMAS},

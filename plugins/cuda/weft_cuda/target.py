@@ -23,7 +23,8 @@ _ARCH = re.compile(r"(?:sm_|compute_)?(\d{2,3})([af]?)")
 
 @dataclass(frozen=True)
 class CudaOptions:
-    """-arch: the GPU's compute capability, as sm_90 (or 9.0); by default that of the GPU that is here.
+    """-arch: the GPU's compute capability, as sm_90 (or 9.0); by default that of the GPU that is here. sm_90a has the tensor cores' instructions of that
+    very architecture; its code runs on no other.
 
     -device: which GPU runs it, the driver's number. -maxrregcount: registers of a thread at most. -lineinfo: profilers show lines of the kernels' texts.
     -tf32: products of float32 may round their factors to 10 bits after the point, which tensor cores take.
@@ -76,7 +77,7 @@ class CudaTarget(TargetKind):
             if arch is None and isinstance(here, str):
                 raise TargetError("there is no GPU to compile for", where=str(target), why=here, hint=f"name an architecture: cuda -arch=sm_90; {listed}")
             if arch is None and not isinstance(here, str):
-                arch = f"sm_{here[0]}"
+                arch = f"sm_{here[0]}{'a' if 'wgmma' in architecture(here[0]).features else ''}"  # code for the GPU that is here has all of its words
             if processors is None and not isinstance(here, str) and number(arch or "") == here[0]:
                 processors = here[1]
         assert arch is not None
@@ -89,6 +90,7 @@ class CudaTarget(TargetKind):
 
     def machine(self, target: Target) -> Machine:
         from weft_cuda.architectures import GROUP_RESERVED, STATIC_SHARED, WARP, architecture
+        from weft_cuda.intrinsics import rates
         from weft_gpu.machines import grid_machine
 
         o: CudaOptions = self.resolve(target).options
@@ -102,7 +104,10 @@ class CudaTarget(TargetKind):
             warp=WARP,
             resident=a.resident,
             caches=(a.shared, a.l2, a.l2),
-            flops_per_cycle={"float32": 2 * a.fp32, "float64": 2 * a.fp64, "float16": narrow, "bfloat16": narrow, "int8": 2 * narrow, "uint8": 2 * narrow},
+            flops_per_cycle={
+                "float32": 2 * a.fp32, "float64": 2 * a.fp64, "float16": narrow, "bfloat16": narrow, "int8": 2 * narrow, "uint8": 2 * narrow,
+                **rates(narrow, "wgmma" in a.features),
+            },
             features=a.features | ({"arch-specific"} if o.arch[-1] == "a" else set()) | ({"tf32"} if o.tf32 else set()),
         )
 

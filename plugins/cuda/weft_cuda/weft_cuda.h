@@ -93,3 +93,75 @@ static __device__ __forceinline__ unsigned int weft_tf32(float x) {
   return y;
 }
 #endif
+
+// -- tensor cores of a warp group, four warps whose first is a multiple of four, on compute capability 9.0 alone ----------
+
+// A matrix in shared memory in bricks of 8 lines of 16 bytes, 128 bytes in a row: `terms` bytes from one brick to the next along the sum, `side` bytes along
+// rows or columns. ACROSS 0: a line's 16 bytes go along the sum; 1: along rows or columns.
+struct weft_bricks {
+  const void *at;
+  unsigned int terms, side;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+static __device__ __forceinline__ unsigned long long weft_described(const weft_bricks &m) {
+  unsigned long long at;
+  asm("cvta.to.shared.u64 %0, %1;" : "=l"(at) : "l"(m.at));
+  return (at & 0x3ffff) >> 4 | (unsigned long long)(m.terms >> 4 & 0x3fff) << 16 | (unsigned long long)(m.side >> 4 & 0x3fff) << 32;
+}
+
+#define WEFT_NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WEFT_NAMES_64 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, " \
+  "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, " \
+  "%62, %63"
+#define WEFT_FOUR(C, d) "+" C((d)[0]), "+" C((d)[1]), "+" C((d)[2]), "+" C((d)[3])
+#define WEFT_SIXTEEN(C, d) WEFT_FOUR(C, d), WEFT_FOUR(C, (d) + 4), WEFT_FOUR(C, (d) + 8), WEFT_FOUR(C, (d) + 12)
+#define WEFT_HELD_32(C, d) WEFT_SIXTEEN(C, d), WEFT_SIXTEEN(C, (d) + 16)
+#define WEFT_HELD_64(C, d) WEFT_HELD_32(C, d), WEFT_HELD_32(C, (d) + 32)
+
+// Results of a thread go through what begins and what ends a chain of products, so that nothing is read before or after its time.
+#define WEFT_CHAIN(RESULT, C, HELD)                                                                                              \
+  static __device__ __forceinline__ void weft_ptx_wgmma_begin(RESULT (&d)[HELD]) {                                               \
+    asm volatile("fence.proxy.async;" ::: "memory"); /* what threads stored or copied is seen by the tensor cores */             \
+    asm volatile("wgmma.fence.sync.aligned;" : WEFT_HELD_##HELD(C, d) : : "memory");                                             \
+  }                                                                                                                              \
+  static __device__ __forceinline__ void weft_ptx_wgmma_end(RESULT (&d)[HELD]) {                                                 \
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");                                                               \
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : WEFT_HELD_##HELD(C, d) : : "memory");                                      \
+  }
+WEFT_CHAIN(float, "f", 32)
+WEFT_CHAIN(float, "f", 64)
+WEFT_CHAIN(int, "r", 32)
+WEFT_CHAIN(int, "r", 64)
+#undef WEFT_CHAIN
+
+// D += A . B of 64 rows, N columns and 32 bytes of terms; a thread holds HELD = N / 2 results.
+#define WEFT_WGMMA(NAME, RESULT, C, SHAPE, HELD, A, B, MORE, ...)                                                                    \
+  template <int ACROSS_A, int ACROSS_B>                                                                                           \
+  static __device__ __forceinline__ void NAME(RESULT (&d)[HELD], const weft_bricks &a, const weft_bricks &b) {                    \
+    asm volatile("{ .reg .pred more; setp.eq.u32 more, 0, 0; wgmma.mma_async.sync.aligned." SHAPE                                 \
+                 " {" WEFT_NAMES_##HELD "}, " A ", " B ", more" MORE "; }"                                                        \
+                 : WEFT_HELD_##HELD(C, d) : "l"(weft_described(a)), "l"(weft_described(b)) __VA_ARGS__ : "memory");               \
+  }
+#define WEFT_TURNS , "n"(ACROSS_A), "n"(ACROSS_B)
+WEFT_WGMMA(weft_ptx_wgmma_f16, float, "f", "m64n64k16.f32.f16.f16", 32, "%32", "%33", ", 1, 1, %34, %35", WEFT_TURNS)
+WEFT_WGMMA(weft_ptx_wgmma_f16, float, "f", "m64n128k16.f32.f16.f16", 64, "%64", "%65", ", 1, 1, %66, %67", WEFT_TURNS)
+WEFT_WGMMA(weft_ptx_wgmma_bf16, float, "f", "m64n64k16.f32.bf16.bf16", 32, "%32", "%33", ", 1, 1, %34, %35", WEFT_TURNS)
+WEFT_WGMMA(weft_ptx_wgmma_bf16, float, "f", "m64n128k16.f32.bf16.bf16", 64, "%64", "%65", ", 1, 1, %66, %67", WEFT_TURNS)
+WEFT_WGMMA(weft_ptx_wgmma_tf32, float, "f", "m64n64k8.f32.tf32.tf32", 32, "%32", "%33", ", 1, 1", )
+WEFT_WGMMA(weft_ptx_wgmma_tf32, float, "f", "m64n128k8.f32.tf32.tf32", 64, "%64", "%65", ", 1, 1", )
+WEFT_WGMMA(weft_ptx_wgmma_s8, int, "r", "m64n64k32.s32.s8.s8", 32, "%32", "%33", "", )
+WEFT_WGMMA(weft_ptx_wgmma_s8, int, "r", "m64n128k32.s32.s8.s8", 64, "%64", "%65", "", )
+WEFT_WGMMA(weft_ptx_wgmma_u8, int, "r", "m64n64k32.s32.u8.u8", 32, "%32", "%33", "", )
+WEFT_WGMMA(weft_ptx_wgmma_u8, int, "r", "m64n128k32.s32.u8.u8", 64, "%64", "%65", "", )
+#undef WEFT_WGMMA
+#undef WEFT_TURNS
+#undef WEFT_NAMES_32
+#undef WEFT_NAMES_64
+#undef WEFT_FOUR
+#undef WEFT_SIXTEEN
+#undef WEFT_HELD_32
+#undef WEFT_HELD_64
+#endif

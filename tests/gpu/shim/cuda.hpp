@@ -21,6 +21,7 @@ SHIM_VECTORS(double, double)
 #define __shared__ static __attribute__((section(SHIM_SHARED)))
 #define __constant__ static const
 #define __CUDA_ARCH__ 900
+#define __CUDA_ARCH_FEAT_SM90_ALL
 #define blockIdx (shim::group)
 #define threadIdx (shim::current->index)
 #define gridDim (shim::groups)

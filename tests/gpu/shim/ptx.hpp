@@ -50,3 +50,38 @@ inline void weft_ptx_mma_u8(int *c, const unsigned *a, const unsigned *b) {
   shim_mma<4>(c, a, b, [](unsigned x, unsigned e) { return (int)(uint8_t)(x >> 8 * e); });
 }
 inline unsigned weft_tf32(float x) { return (__builtin_bit_cast(unsigned, x) + 0x1000u) & 0xffffe000u; }  // to nearest, ties away from zero
+
+// wgmma: warp w of a group of four has rows 16w to 16w + 15; of each 8 columns thread 4g + t of it has those of mma. Factors lie in bricks in shared memory.
+struct weft_bricks {
+  const void *at;
+  unsigned terms, side;
+};
+// Element k of line x of a factor: of the rows of A, of the columns of B.
+template <int ACROSS, class T> inline T shim_brick(const weft_bricks &m, unsigned x, unsigned k) {
+  constexpr unsigned each = 16 / sizeof(T);
+  const char *at = (const char *)m.at;
+  if ((uintptr_t)at % 16) shim::fail("wgmma: a matrix does not begin at a multiple of 16 bytes, thread %u", shim::current->number);
+  return *(const T *)(ACROSS ? at + x / 8 * m.side + k / 8 * m.terms + k % 8 * 16 + x % 8 * sizeof(T)
+                             : at + x / 8 * m.side + k / each * m.terms + x % 8 * 16 + k % each * sizeof(T));
+}
+template <class R, int HELD> inline void weft_ptx_wgmma_begin(R (&)[HELD]) { shim::warp_barrier(0); }
+template <class R, int HELD> inline void weft_ptx_wgmma_end(R (&)[HELD]) { shim::warp_barrier(0); }
+template <class T, int A, int B, class R, int HELD, class Element>
+inline void shim_wgmma(R (&d)[HELD], const weft_bricks &a, const weft_bricks &b, Element element) {
+  static_assert(sizeof(T) == 2 || (A == 0 && B == 0), "only elements of 16 bits go across the sum");
+  const unsigned warp = shim::current->number / 32 % 4;
+  for (unsigned r = 0; r < HELD; ++r) {
+    const unsigned row = 16 * warp + shim::lane() / 4 + r % 4 / 2 * 8, column = r / 4 * 8 + shim::lane() % 4 * 2 + r % 2;
+    for (unsigned k = 0; k < 32 / sizeof(T); ++k) d[r] = (R)(d[r] + element(shim_brick<A, T>(a, row, k)) * element(shim_brick<B, T>(b, column, k)));
+  }
+}
+#define SHIM_WGMMA(NAME, T, R, ELEMENT)                                                                                     \
+  template <int A, int B, int HELD> inline void weft_ptx_wgmma_##NAME(R (&d)[HELD], const weft_bricks &a, const weft_bricks &b) { \
+    shim_wgmma<T, A, B>(d, a, b, [](T x) { return ELEMENT; });                                                              \
+  }
+SHIM_WGMMA(f16, uint16_t, float, (float)__builtin_bit_cast(_Float16, x))
+SHIM_WGMMA(bf16, uint16_t, float, __builtin_bit_cast(float, (unsigned)x << 16))
+SHIM_WGMMA(tf32, unsigned, float, __builtin_bit_cast(float, x & 0xffffe000u))
+SHIM_WGMMA(s8, int8_t, int, (int)x)
+SHIM_WGMMA(u8, uint8_t, int, (int)x)
+#undef SHIM_WGMMA

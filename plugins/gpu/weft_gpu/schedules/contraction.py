@@ -20,7 +20,7 @@ from weft.scheduling.patterns import inline_producers
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.fallback import schedule_launch
-from weft_gpu.schedules.fragments import find_kit, schedule_fragments
+from weft_gpu.schedules.fragments import schedule_fragments
 from weft_gpu.schedules.groups import absorb, bind_threads, bring_ahead, flatten, kept, own, share
 from weft_gpu.schedules.products import Product, anchor_of, contiguous_loop, factors, find_product, narrow, split_groups
 from weft_gpu.schedules.threads import most_threads, top_statements
@@ -107,12 +107,11 @@ def split_sum(s: Schedule, name: str, machine: Machine) -> str:
 
 def in_fragments(s: Schedule, name: str, product: Product, machine: Machine) -> bool:
     """Schedules the product by instructions of warps, if the target has some for it; False, with nothing done, if not."""
-    kit = find_kit(s, name, product, machine)
-    if kit is None:
+    if not product.rows or not product.columns:
         return False
     program, trace = s.program, list(s.trace.steps)
     try:
-        return schedule_fragments(s, name, product, machine, kit)
+        return schedule_fragments(s, name, product, machine)
     except ScheduleError as error:
         s.program, s.trace.steps[:] = program, trace
         s.annotate(name, "fragments_declined", error.why or error.what)

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product as combinations
 from math import prod
+from typing import Literal
 
 from weft.dtypes import DType
 from weft.errors import ScheduleError
-from weft.expr.nodes import Mul, walk
+from weft.expr.nodes import Mul, Var, walk
 from weft.loop.nodes import Load
 from weft.machine import Machine
 from weft.scheduling import access
@@ -30,23 +31,48 @@ from weft_gpu.schedules.tiles import AHEAD_THREADS, LEAST_STEPS
 FRAGMENT = "fragment"
 
 
+Role = tuple[Literal["row", "column", "term"], int]
+"""An axis of an instruction: what it moves, and its number among those that do."""
+
+
 @dataclass(frozen=True)
 class Kit:
     """What a product in fragments takes: the product itself, copies of its factors from shared memory, if it wants them in fragments, and of the result to it.
 
-    `scopes`: where the factors lie; `right_across`: the right one is indexed [term, column], not [column, term].
+    `extents`: of the instruction's axes, the first of rows, of columns and of terms outermost; `orders`: by which of them the left and the right factor are
+    indexed; `scopes`: where the factors and the result lie.
     """
 
     product: Intrinsic
     loads: tuple[Intrinsic | None, Intrinsic | None]
     store: Intrinsic
-    rows: int
-    columns: int
-    depth: int
+    extents: Mapping[Role, int]
+    orders: tuple[tuple[Role, ...], tuple[Role, ...]]
     operands: tuple[DType, DType]
     result: DType
     scopes: tuple[str, str, str]
-    right_across: bool
+
+    def roles(self, kind: str) -> list[Role]:
+        return [r for r in self.extents if r[0] == kind]
+
+    def size(self, kind: str) -> int:
+        return prod(self.extents[r] for r in self.roles(kind))
+
+    @property
+    def rows(self) -> int:
+        return self.size("row")
+
+    @property
+    def columns(self) -> int:
+        return self.size("column")
+
+    @property
+    def depth(self) -> int:
+        return self.size("term")
+
+    def lanes(self, machine: Machine) -> int:
+        """Threads that execute an instruction together."""
+        return self.product.warps * grid_of(machine).warp
 
 
 def kits(intrinsics: Iterable[Intrinsic]) -> list[Kit]:
@@ -56,18 +82,26 @@ def kits(intrinsics: Iterable[Intrinsic]) -> list[Kit]:
 
 
 def _kit(i: Intrinsic, every: list[Intrinsic]) -> Kit | None:
-    if i.reduction is None or i.update is None or i.reset is None or i.lengths or len(i.operands) != 3 or len(i.reduction.axes) != 1:
+    if i.reduction is None or i.update is None or i.reset is None or i.lengths or len(i.operands) != 3:
         return None
-    if any(len(o.scopes) != 1 for o in i.operands) or not _is_fragment(i.operands[2].scopes[0]) or len(i.source.axes) != 2:
+    if any(len(o.scopes) != 1 for o in i.operands) or not _is_fragment(i.operands[2].scopes[0]):
         return None
     (value,) = i.reduction.values
-    reads = {x.tensor: x for x in walk(value) if isinstance(x, Read)}
-    (row, column), term = i.source.axes, i.reduction.axes[0].var
-    left = next((k for k in range(2) if i.tensors[k] in reads and reads[i.tensors[k]].indices == (row, term)), None)
-    if left is None or not isinstance(value, Mul):
+    if not isinstance(value, Mul):
         return None
-    right = reads.get(i.tensors[1 - left])
-    if left != 0 or right is None or right.indices not in ((column, term), (term, column)):
+    reads = {x.tensor: x for x in walk(value) if isinstance(x, Read)}
+    if set(reads) != set(i.tensors[:2]) or any(not isinstance(x, Var) for r in reads.values() for x in r.indices):
+        return None
+    left, right = ([x.name for x in reads[t].indices if isinstance(x, Var)] for t in i.tensors[:2])
+    names: dict[str, Role] = {}
+    extents: dict[Role, int] = {}
+    for name, extent, kind in i.axes:
+        moved: Literal["row", "column", "term"] = "term" if kind == "reduce" else "row" if name.name in left else "column"
+        if (moved != "column") != (name.name in left) or (moved != "row") != (name.name in right):
+            return None  # an axis that moves both factors, or none
+        names[name.name] = moved, sum(r[0] == moved for r in extents)
+        extents[names[name.name]] = extent
+    if [r[0] for r in extents] != sorted((r[0] for r in extents), key=("row", "column", "term").index) or {r[0] for r in extents} != {"row", "column", "term"}:
         return None
     scopes = (i.operands[0].scopes[0], i.operands[1].scopes[0], i.operands[2].scopes[0])
     loads: list[Intrinsic | None] = []
@@ -77,12 +111,11 @@ def _kit(i: Intrinsic, every: list[Intrinsic]) -> Kit | None:
             return None
         loads.append(load)
     store = _copy(every, scopes[2], "shared", i.meaning)
-    if store is None:
+    if store is None or any(x is not None and x.warps != i.warps for x in (store, *loads)):
         return None
-    m, n, k = i.meaning.shape[0], i.meaning.shape[1], i.reduction.axes[0].extent
-    assert isinstance(m, int) and isinstance(n, int) and isinstance(k, int)
     dtypes = i.tensors[0].dtype, i.tensors[1].dtype
-    return Kit(i, (loads[0], loads[1]), store, m, n, k, dtypes, i.meaning.dtype, scopes, right.indices == (term, column))
+    orders = tuple(names[x] for x in left), tuple(names[x] for x in right)
+    return Kit(i, (loads[0], loads[1]), store, extents, orders, dtypes, i.meaning.dtype, scopes)
 
 
 def _is_fragment(scope: str) -> bool:
@@ -102,8 +135,8 @@ def _copy(every: list[Intrinsic], source: str, to: str, tensor: Tensor) -> Intri
 
 @dataclass(frozen=True)
 class WarpTile:
-    """`warps` (rows, columns) of a group, the `fragments` (rows, columns) of a result that each holds, and the `steps` of an instruction staged at once;
-    `ahead`: while those before are computed."""
+    """`warps` (rows, columns) of a group, or as many times those that an instruction takes together, the `fragments` (rows, columns) of a result that each
+    holds, and the `steps` of an instruction staged at once; `ahead`: while those before are computed."""
 
     warps: tuple[int, int]
     fragments: tuple[int, int]
@@ -125,19 +158,22 @@ INSTRUCTION_GAIN = 8
 """How much faster than by themselves threads multiply by an instruction of which the machine does not say how fast it is."""
 BUSY_WARPS = 8
 """Warps of a core that keep its units busy."""
+TURNED = 8
+"""How many times as long copies into shared memory take that turn a matrix round: what neighbouring threads store lies in few banks, one by one."""
+SPARE_REGISTERS = 48
+"""Registers of a thread that addresses, counters and what is on its way from memory take."""
 
 
-def find_kit(s: Schedule, name: str, product: Product, machine: Machine) -> Kit | None:
-    """The kit for a product's dtypes, if the target has one and the product is no smaller than half an instruction."""
+def find_kits(s: Schedule, name: str, product: Product, machine: Machine) -> list[Kit]:
+    """The kits for a product's dtypes; none if the target has none, or the product is smaller than half an instruction of each."""
     pair = factors(s.block(name))
     operands = narrow(pair[1 - product.right]).dtype, narrow(pair[product.right]).dtype
     view = access.LoopView.of(s, name)
     if not product.rows or not product.columns or grid_of(machine).warp < 2:
-        return None
+        return []
     rows, columns = (_size(view, loops) for loops in (product.rows, product.columns))
     fitting = [k for k in kits(s.intrinsics.values()) if k.operands == operands and k.result == view.store.buffer.dtype]
-    fitting = [k for k in fitting if set(k.product.requires) <= machine.features and 2 * rows > k.rows and 2 * columns > k.columns]
-    return max(fitting, key=lambda k: (k.rows * k.columns * k.depth, k.product.name), default=None)
+    return [k for k in fitting if set(k.product.requires) <= machine.features and 2 * rows > k.rows and 2 * columns > k.columns]
 
 
 def _size(view: access.LoopView, loops: Iterable[str]) -> int:
@@ -156,9 +192,12 @@ def warp_tiles(kit: Kit, machine: Machine) -> list[WarpTile]:
         tile = WarpTile((wm, wn), (fm, fn), steps, ahead)
         if wm * wn < 2:  # a loop over one warp would be no loop
             continue
-        threads = wm * wn * grid.warp
-        held = fm * fn * kit.rows * kit.columns * max(1, kit.result.bytes // 4) // grid.warp
-        if threads > min(grid.threads, 512) or grid.warp > grid.threads_per_axis[0] or wm * wn > grid.threads_per_axis[1] or held > MOST_ACCUMULATORS:
+        lanes = kit.lanes(machine)
+        threads = wm * wn * lanes
+        held = fm * fn * kit.rows * kit.columns * max(1, kit.result.bytes // 4) // lanes
+        if threads > min(grid.threads, 512) or lanes > grid.threads_per_axis[0] or wm * wn > grid.threads_per_axis[1]:
+            continue
+        if held > MOST_ACCUMULATORS or threads * (held + SPARE_REGISTERS) > grid.registers:
             continue
         if shared is None or room(kit, tile) <= shared:
             found.append(tile)
@@ -187,8 +226,8 @@ def rate(kit: Kit, machine: Machine) -> float:
     return max(1, machine.flops_per_cycle.get(kit.product.name, INSTRUCTION_GAIN * machine.flops(kit.operands[0])))
 
 
-def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, machine: Machine) -> float:
-    """Of a product of sizes (batch, rows, columns, terms) on the machine."""
+def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, machine: Machine, along: tuple[bool, bool] | None = None) -> float:
+    """Of a product of sizes (batch, rows, columns, terms) on the machine; `along`: whether each factor is contiguous along the sum, where that is known."""
     batch, rows, columns, terms = sizes
     grid = grid_of(machine)
     across = tile.warps[1] * tile.fragments[1] * kit.columns
@@ -196,54 +235,61 @@ def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, mach
     groups = batch * -(-rows // down) * -(-columns // across)
     steps = -(-terms // (tile.steps * kit.depth))
     arithmetic = 2.0 * steps * tile.steps * kit.depth * down * across / max(1, rate(kit, machine))
-    warps = tile.warps[0] * tile.warps[1]
+    each, warps = tile.warps[0] * tile.warps[1], tile.warps[0] * tile.warps[1] * kit.product.warps
     a, b = tile.fragments[0] * kit.rows * kit.operands[0].bytes, tile.fragments[1] * kit.columns * kit.operands[1].bytes
-    read = steps * tile.steps * kit.depth * warps * (a + b)
+    read = steps * tile.steps * kit.depth * each * (a + b)
+    sides = down * kit.operands[0].bytes, across * kit.operands[1].bytes
+    turned = 0.0 if along is None else sum(x for k, x in enumerate(sides) if along[k] != (kit.orders[k][-1][0] == "term"))
     fetched = steps * staged_bytes(kit, tile)
     scope = machine.scopes.get("shared")
     resident = max(1, min(grid.resident // (warps * grid.warp), 2 * scope.size // room(kit, tile) if scope is not None and scope.size else 8))
     at_once = min(resident, -(-groups // machine.cores))
     waiting = max(1.0, BUSY_WARPS / (at_once * warps * (AHEAD_THREADS if tile.ahead else 1)))
-    bound = max(arithmetic, read / SHARED_BYTES, fetched / GLOBAL_BYTES)
+    bound = max(arithmetic, read / SHARED_BYTES, fetched / GLOBAL_BYTES) + steps * tile.steps * kit.depth * turned * TURNED / SHARED_BYTES
     group = bound * waiting**0.5 + (steps * (AHEAD_CYCLES if tile.ahead else STEP_CYCLES) + GROUP_CYCLES) / at_once
     return float(group * -(-groups // machine.cores))
 
 
-def choose_warps(s: Schedule, sizes: tuple[int, int, int, int], kit: Kit, machine: Machine) -> WarpTile | None:
-    """The tile of the least time, or a record's; None if none fits."""
-    tiles = {str(t): t for t in warp_tiles(kit, machine) if not t.ahead or sizes[3] >= LEAST_STEPS * t.steps * kit.depth}
-    if not tiles:
+def choose_warps(
+    s: Schedule, sizes: tuple[int, int, int, int], found: Iterable[Kit], machine: Machine, along: tuple[bool, bool]
+) -> tuple[Kit, WarpTile] | None:
+    """The kit and the tile of the least time, or a record's; None if none fits."""
+    able: dict[str, tuple[Kit, dict[str, WarpTile]]] = {}
+    times: dict[str, tuple[float, str]] = {}
+    for kit in found:
+        tiles = {str(t): t for t in warp_tiles(kit, machine) if not t.ahead or sizes[3] >= LEAST_STEPS * t.steps * kit.depth}
+        if tiles:
+            able[kit.product.name] = kit, tiles
+            times[kit.product.name] = min((warp_cycles(sizes, kit, t, machine, along), text) for text, t in tiles.items())
+    if not able:
         return None
-    best = min(tiles, key=lambda name: (warp_cycles(sizes, kit, tiles[name], machine), name))
-    return tiles[str(s.choose("warp_tile", list(tiles), best))]
+    best = min(times, key=lambda n: (times[n][0], n))
+    kit, tiles = able[str(s.choose("fragments", list(able), best)) if len(able) > 1 else best]
+    return kit, tiles[str(s.choose("warp_tile", list(tiles), times[kit.product.name][1]))]
 
 
-def pieces(s: Schedule, loop: str, sizes: Mapping[str, int]) -> dict[str, str]:
-    """A loop cut into pieces of these sizes, outermost first; those of one iteration are left out. "grid" is whatever is left."""
-    wanted = [(role, n) for role, n in sizes.items() if n > 1]
-    return dict(zip(("grid", *(role for role, _ in wanted)), s.split(loop, [None, *(n for _, n in wanted)])))
-
-
-def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machine, kit: Kit) -> bool:
-    """Schedules a product in fragments; False, with nothing done, if no tile fits."""
-    view = access.LoopView.of(s, name)
+def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machine) -> bool:
+    """Schedules a product in fragments; False, with nothing done, if the target has no instruction for it or no tile fits."""
+    found, view = find_kits(s, name, product, machine), access.LoopView.of(s, name)
     sizes = (_size(view, product.batch), _size(view, product.rows), _size(view, product.columns), _size(view, product.sums))
-    tile = choose_warps(s, sizes, kit, machine)
-    if tile is None:
-        return False
     order = (1 - product.right, product.right)
-    along = [contiguous_loop(s, name, factors(s.block(name))[k]) in product.sums for k in order]
+    left, right = (contiguous_loop(s, name, factors(s.block(name))[k]) in product.sums for k in order)
+    chosen = choose_warps(s, sizes, found, machine, (left, right))
+    if chosen is None:
+        return False
+    kit, tile = chosen
     s.reorder(*product.batch, *product.rows, *product.columns, *product.sums)
     batch, row, column = (flatten(s, group) for group in (product.batch, product.rows, product.columns))
     assert row is not None and column is not None
-    rows = pieces(s, row, {"warp": tile.warps[0], "fragment": tile.fragments[0], "element": kit.rows})
-    columns = pieces(s, column, {"warp": tile.warps[1], "fragment": tile.fragments[1], "element": kit.columns})
-    terms = pieces(s, s.fuse(*product.sums), {"fragment": tile.steps, "element": kit.depth})
+    rows = cut(s, row, {"warp": tile.warps[0], "fragment": tile.fragments[0]}, kit, "row")
+    columns = cut(s, column, {"warp": tile.warps[1], "fragment": tile.fragments[1]}, kit, "column")
+    terms = cut(s, s.fuse(*product.sums), {"fragment": tile.steps}, kit, "term")
+    element = {role: x for part in (rows, columns, terms) for role, x in part.items() if isinstance(role, tuple)}
     outer = [x for x in (batch, rows["grid"], columns["grid"]) if x]
     warps, mine = ([x[role] for x in (rows, columns) if role in x] for role in ("warp", "fragment"))
     steps = [terms["fragment"]] if "fragment" in terms else []
-    last = [terms["element"], columns["element"]] if kit.right_across else [columns["element"], terms["element"]]
-    s.reorder(*outer, terms["grid"], *steps, *warps, *mine, rows["element"], *last)
+    inner, spatial = list(element.values()), [x for role, x in element.items() if role[0] != "term"]
+    s.reorder(*outer, terms["grid"], *steps, *warps, *mine, *inner)
 
     copy = s.stage_result(name, terms["grid"], kit.scopes[2])
     absorb(s, copy)
@@ -253,50 +299,78 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
     for b in (start, name):
         s.pad_tile(b)
     held = next(str(x) for x in access.loads(s.block(copy)) if x.buffer.scope == kit.scopes[2])
-    results = dict(zip([*warps, *mine, rows["element"], columns["element"]], s.loops(copy)[len(outer) :]))
+    results = dict(zip([*warps, *mine, *spatial], s.loops(copy)[len(outer) :]))
     turns = [results[x] for x in mine[:1]]  # one row of fragments at a time goes through shared memory
     s.reorder(*turns, *(results[x] for x in (*warps, *mine[1:])))
     _serial(s, turns)
     for x in turns:
         s.unroll(x)
-    out = s.stage(copy, results[[*warps, *mine[1:], rows["element"]][0]], held, "shared")
+    out = s.stage(copy, results[[*warps, *mine[1:], *spatial][0]], held, "shared")
     s.pad_tile(out)
     shared: list[tuple[str, list[str]]] = []
     for k, axis in enumerate((rows, columns)):
         formula = narrow(factors(s.block(name))[order[k]])
         if isinstance(formula, Load) and formula.buffer.scope == "shared":
             raise ScheduleError("contraction: both factors are the same, which fragments do not share")
-        inner = kept(s, name, formula, [*steps, *warps, *mine, rows["element"], *last])
+        place = [element[role] for role in kit.orders[k]]
+        s.reorder(*steps, *warps, *mine, *(x for x in inner if x not in place), *place)
+        inside = kept(s, name, formula, [*steps, *warps, *mine, *place])
         made = s.stage(name, s.loops(name)[len(outer) + 1], str(formula), "shared")
-        place = dict(zip(inner, s.loops(made)[-len(inner) :]))
-        across = [axis[role] for role in ("warp", "fragment", "element") if role in axis]
-        down = [*steps, terms["element"]]
-        shared.append((made, [place[x] for x in ((*across, *down) if along[k] else (*down, *across)) if x in place]))
-    lanes = grid_of(machine).warp
+        copied = dict(zip(inside, s.loops(made)[-len(inside) :]))
+        shared.append((made, [copied[x] for x in _neighbours(kit, k, axis, steps, element, (left, right)[k]) if x in copied]))
+    lanes = kit.lanes(machine)
     threads = tile.warps[0] * tile.warps[1], lanes
     for made, loops in shared:
         share(s, made, loops, threads, max(1, machine.vector_bits // 8 // access.target(s.block(made)).buffer.dtype.bytes))
         if tile.ahead:
             bring_ahead(s, made, terms["grid"], machine)
-    s.reorder(*warps, *steps, *mine, rows["element"], *last)
+    s.reorder(*warps, *steps, *mine, *inner)
     for k in range(2):
         load = kit.loads[k]
         if load is not None:
             formula = narrow(factors(s.block(name))[order[k]])
-            made = s.stage(name, [*mine, rows["element"]][0], str(formula), kit.scopes[k])
-            instruct(s, made, s.loops(made)[len(outer) + 1 + len(warps) + len(steps) :], load)
-    instruct(s, name, [*mine, rows["element"], *last], kit.product, 3)
+            s.reorder(*(x for x in inner if x not in [element[role] for role in kit.orders[k]]), *(element[role] for role in kit.orders[k]))
+            made = s.stage(name, [*mine, *s.loops(name)[-len(inner) :]][0], str(formula), kit.scopes[k])
+            instruct(s, made, s.loops(made)[len(outer) + 1 + len(warps) + len(steps) :], load, len(kit.orders[k]))
+    s.reorder(*inner)
+    instruct(s, name, [*mine, *inner], kit.product, len(inner))
     for b, instruction in ((start, kit.product), (out, kit.store)):
         loops = s.loops(b)[len(outer) + (len(turns) if b == out else 0) :]
-        instruct(s, b, loops[len(warps) :], instruction)
+        instruct(s, b, loops[len(warps) :], instruction, len(spatial))
         s.bind(s.fuse(*loops[: len(warps)]), "threadIdx.y")
     s.bind(s.fuse(*warps), "threadIdx.y")
-    across = [x[role] for x in (rows, columns) for role in ("warp", "fragment", "element") if role in x and x[role] not in mine[:1]]
+    across = [x[role] for x in (rows, columns) for role in x if role not in ("grid",) and x[role] not in mine[:1]]
     width = access.target(s.block(copy)).buffer.dtype.bytes
     share(s, copy, [results[x] for x in across], threads, max(1, machine.vector_bits // 8 // width))
     for x, kind in zip(reversed(outer), ("blockIdx.x", "blockIdx.y", "blockIdx.z")):
         s.bind(x, kind)  # type: ignore[arg-type]
     return True
+
+
+def cut(s: Schedule, loop: str, sizes: Mapping[str, int], kit: Kit, kind: str) -> dict[str | Role, str]:
+    """A loop cut into pieces of these sizes, outermost first, and the axes of an instruction within them; pieces of one iteration are left out. "grid" is
+    whatever is left."""
+    wanted: dict[str | Role, int] = {role: n for role, n in sizes.items() if n > 1}
+    wanted |= {role: kit.extents[role] for role in kit.roles(kind)}
+    return dict(zip(("grid", *wanted), s.split(loop, [None, *wanted.values()])))
+
+
+def _neighbours(kit: Kit, k: int, axis: Mapping[str | Role, str], steps: list[str], element: Mapping[Role, str], along: bool) -> list[str]:
+    """The loops that copy a factor's tile to shared memory as threads should share them: the last ones are what neighbouring threads take.
+
+    These read neighbours in global memory. Where the tile lies in bricks of 16 bytes by a few lines, neighbours store those of one brick, and a warp reads
+    some bricks side by side.
+    """
+    others, terms = [axis[role] for role in axis if isinstance(role, str) and role != "grid"], [element[r] for r in kit.roles("term")]
+    *_, line, vector = kit.orders[k]
+    kind = vector[0]
+    side = [element[r] for r in kit.orders[k] if r[0] != "term"]
+    if len(kit.roles(kind)) == 1 or (kind == "term") != along:
+        return [*others, *side, *steps, *terms] if along else [*steps, *terms, *others, *side]
+    brick = [r for r in kit.orders[k] if r[0] == kind and r != vector]
+    rest = [element[r] for r in kit.orders[k] if r not in (line, vector, *brick)]
+    outside = [*others, *steps, *rest] if kind == "term" else [*steps, *rest, *others]
+    return [*outside, *(element[r] for r in (*brick, line, vector))]
 
 
 def instruct(s: Schedule, name: str, loops: list[str], instruction: Intrinsic, elements: int = 2) -> None:
