@@ -431,6 +431,14 @@ def test_addresses() -> None:
     assert "address in 'y' is out of bounds" in message("program p() -> (y: int64[2]) { @fill(y[2], 1) }", intrinsics={"fill": fill})
 
 
+def test_what_one_statement_computed_under_a_condition_no_other_takes_for_granted() -> None:
+    text = """program p(x: float32[9]) -> (y: float32[9]) {
+      for j in 9 { y[j] = 0.0f32 }
+      for i in 9 { if i >= 5 { y[i*2 % 9] = x[i*2 % 9] } @prefetch(x[i*2 % 9], 2) }
+    }"""
+    np.testing.assert_array_equal(run(text, np.arange(9, dtype=np.float32)), [0, 1, 0, 3, 0, 5, 0, 7, 0])
+
+
 def test_a_prefetch_means_nothing_but_its_element_exists() -> None:
     text = "program p(x: float32[4]) -> (y: float32[4]) { for i in 4 { @prefetch(x[min(i + 1, 3)], 2) y[i] = x[i] } }"
     assert run(text, np.arange(4, dtype=np.float32)).tolist() == [0, 1, 2, 3]

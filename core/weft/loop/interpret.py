@@ -482,10 +482,12 @@ class _Run:
                         self.fail("a barrier outside every threadIdx loop")
                     self.put("yield")
                 elif s.call.name == PREFETCH and PREFETCH not in self.intrinsics:
+                    self.statement_of(*s.call.args)
                     for a in s.call.args:
                         if isinstance(a, Load):
                             self.check("prefetch of", self.find(a.buffer), [self.formula(i) for i in a.indices])
                 elif s.call.name in (COPY_ASYNC, AWAIT_COPIES) and s.call.name not in self.intrinsics:
+                    self.statement_of(*s.call.args)
                     places = [self.address(a) if isinstance(a, Load) else self.formula(a).text for a in s.call.args]
                     self.put(f"_{s.call.name}({', '.join([f'({_items(self.thread)})', *places])})")
                 else:
@@ -667,6 +669,11 @@ class _Run:
     # -- formulas
     def formulas(self, *exprs: Expr) -> list[_Code]:
         """Source of the formulas of one statement; subformulas that occur twice are computed once."""
+        self.statement_of(*exprs)
+        return [self.formula(x) for x in exprs]
+
+    def statement_of(self, *exprs: Expr) -> None:
+        """A statement with these formulas begins: nothing is computed yet that they may share."""
         self.counts = Counter()
         stack = list(exprs)
         while stack:
@@ -675,7 +682,6 @@ class _Run:
             if self.counts[node] == 1:
                 stack.extend(node.children())
         self.memo = [{}]
-        return [self.formula(x) for x in exprs]
 
     def formula(self, x: Expr) -> _Code:
         if isinstance(x, e.Const):
