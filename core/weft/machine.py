@@ -43,6 +43,7 @@ class Grid:
         warp: threads that run in step, and can hand each other values where `Machine.features` has "shuffle"; 1 where none do.
         registers: of 32 bits, that the threads of one group have together.
         resident: threads that one core keeps at once, in one group or several.
+        shared: bytes of shared memory of one core, for all its groups; None: for two as large as there may be.
     """
 
     threads: int = 1024
@@ -51,6 +52,7 @@ class Grid:
     warp: int = 32
     registers: int = 65536
     resident: int = 2048
+    shared: int | None = None
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,9 @@ def test_machines_come_from_the_table() -> None:
     assert "cp.async" not in resolve_target("cuda -arch=sm_75").machine.features
     for number in supported():
         found = resolve_target(f"cuda -arch=sm_{number}").machine
-        assert 48 << 10 <= (found.scopes["shared"].size or 0) < architecture(number).group_shared or number == 75
-        assert architecture(number).number <= number
+        of, grid = architecture(number), found.grid
+        assert 48 << 10 <= (found.scopes["shared"].size or 0) == of.group_shared and of.number <= number
+        assert grid is not None and of.group_shared <= (grid.shared or 0) + 2048 == of.shared
     numbers = [a.number for a in ARCHITECTURES]
     assert numbers == sorted(numbers)
     with pytest.raises(ValueError, match="sm_70 is older than sm_75"):

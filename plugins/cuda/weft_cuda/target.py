@@ -100,7 +100,8 @@ class CudaTarget(TargetKind):
         return grid_machine(
             "cuda",
             cores=o.processors,
-            shared=max(STATIC_SHARED, min(a.group_shared, a.shared // 2 - GROUP_RESERVED)),  # two groups of a core have as much
+            shared=max(STATIC_SHARED, a.group_shared),
+            core_shared=a.shared - 2 * GROUP_RESERVED,
             warp=WARP,
             resident=a.resident,
             caches=(a.shared, a.l2, a.l2),

@@ -9,7 +9,7 @@ from itertools import product
 from weft.dtypes import float32
 from weft.machine import Machine
 from weft.scheduling.access import UNKNOWN_EXTENT
-from weft_gpu.schedules.threads import grid_of
+from weft_gpu.schedules.threads import grid_of, shared_of_core, shared_of_group
 from weft_gpu.schedules.tiles import (
     BUSY_THREADS,
     CPU_THREADS,
@@ -84,7 +84,7 @@ def lanes_of(machine: Machine) -> int:
 def candidates(a: Attention, machine: Machine) -> list[AttentionTile]:
     """Tiles that the machine's limits allow, with no more queries and fewer keys than there are: two steps at least."""
     grid = grid_of(machine)
-    shared = machine.scopes["shared"].size
+    shared = shared_of_group(machine)
     if grid.warp == 1:
         shared = min(shared or machine.caches[0], machine.caches[0])
     most = min(grid.threads, MOST_THREADS if grid.warp > 1 else CPU_THREADS)
@@ -148,9 +148,9 @@ def cycles(a: Attention, t: AttentionTile, machine: Machine) -> float:
     read = warps * (depth * turns(scores, tiles[0], machine) + inside * turns(weighed, tiles[1], machine))
     held = shared_bytes(a, t, machine)
     resident = max(1, min(grid.resident // (warps * grid.warp), grid.registers // (registers(a, t, machine) * warps * grid.warp)))
-    size = machine.scopes["shared"].size
+    size = shared_of_core(machine)
     if size:
-        resident = max(1, min(resident, 2 * size // held))
+        resident = max(1, min(resident, size // held))
     at_once = min(resident, -(-groups // machine.cores))
     waiting = max(1.0, BUSY_THREADS / (at_once * threads))
     arithmetic = (2 * work + softmax) / max(1, machine.flops(float32)) * warps * grid.warp / threads

@@ -23,9 +23,9 @@ from weft.scheduling import access
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.schedule import Schedule
 from weft.tensor.language import Read, Tensor
-from weft_gpu.schedules.groups import absorb, bring_ahead, flatten, kept, share
+from weft_gpu.schedules.groups import ASYNC_TURNS, UNROLLED_TURNS, absorb, bring_ahead, flatten, kept, share
 from weft_gpu.schedules.products import Product, contiguous_loop, factors, narrow
-from weft_gpu.schedules.threads import grid_of
+from weft_gpu.schedules.threads import grid_of, shared_of_core
 from weft_gpu.schedules.tiles import AHEAD_THREADS, LEAST_STEPS
 
 FRAGMENT = "fragment"
@@ -148,8 +148,8 @@ class WarpTile:
         return f"{text} ahead" if self.ahead else text
 
 
-GLOBAL_BYTES, SHARED_BYTES = 16.0, 128.0
-"""Of one core in a cycle: from far memory, second caches included; and from shared memory."""
+GLOBAL_BYTES, SHARED_BYTES = 32.0, 128.0
+"""Of one core in a cycle: from far memory, most of it from second caches, where groups side by side find each other's tiles; and from shared memory."""
 STEP_CYCLES, AHEAD_CYCLES, GROUP_CYCLES = 80.0, 45.0, 2500.0
 """What a step of the sum, one whose operands were brought a step ahead, and a group cost beyond their work."""
 MOST_ACCUMULATORS = 128
@@ -241,11 +241,12 @@ def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, mach
     sides = down * kit.operands[0].bytes, across * kit.operands[1].bytes
     turned = 0.0 if along is None else sum(x for k, x in enumerate(sides) if along[k] != (kit.orders[k][-1][0] == "term"))
     fetched = steps * staged_bytes(kit, tile)
-    scope = machine.scopes.get("shared")
-    resident = max(1, min(grid.resident // (warps * grid.warp), 2 * scope.size // room(kit, tile) if scope is not None and scope.size else 8))
+    resident = max(1, min(grid.resident // (warps * grid.warp), (shared_of_core(machine) or 8 * room(kit, tile)) // room(kit, tile)))
     at_once = min(resident, -(-groups // machine.cores))
     waiting = max(1.0, BUSY_WARPS / (at_once * warps * (AHEAD_THREADS if tile.ahead else 1)))
-    bound = max(arithmetic, read / SHARED_BYTES, fetched / GLOBAL_BYTES) + steps * tile.steps * kit.depth * turned * TURNED / SHARED_BYTES
+    alone = 0.0 if tile.ahead else max(arithmetic, read / SHARED_BYTES) + fetched / GLOBAL_BYTES  # a group that waits for what it computes with
+    bound = max(arithmetic, read / SHARED_BYTES, fetched / GLOBAL_BYTES, alone / at_once)
+    bound += steps * tile.steps * kit.depth * turned * TURNED / SHARED_BYTES
     group = bound * waiting**0.5 + (steps * (AHEAD_CYCLES if tile.ahead else STEP_CYCLES) + GROUP_CYCLES) / at_once
     return float(group * -(-groups // machine.cores))
 
@@ -321,7 +322,8 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
     lanes = kit.lanes(machine)
     threads = tile.warps[0] * tile.warps[1], lanes
     for made, loops in shared:
-        share(s, made, loops, threads, max(1, machine.vector_bits // 8 // access.target(s.block(made)).buffer.dtype.bytes))
+        lane = max(1, machine.vector_bits // 8 // access.target(s.block(made)).buffer.dtype.bytes)
+        share(s, made, loops, threads, lane, ASYNC_TURNS if "cp.async" in machine.features else UNROLLED_TURNS)
         if tile.ahead:
             bring_ahead(s, made, terms["grid"], machine)
     s.reorder(*warps, *steps, *mine, *inner)

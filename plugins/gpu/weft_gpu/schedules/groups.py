@@ -11,8 +11,8 @@ from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.schedule import Schedule
 
-UNROLLED_TURNS = 8
-"""Elements that a thread copies into shared memory one after another, all of them on their way at once."""
+UNROLLED_TURNS, ASYNC_TURNS = 8, 16
+"""Elements that a thread copies into shared memory one after another, all of them on their way at once; where no register holds them meanwhile, more."""
 COPIED_BYTES = (4, 8, 16)
 """What a thread copies at once into shared memory without waiting for it, where it can."""
 
@@ -59,10 +59,12 @@ def own(s: Schedule, loops: list[str], lane: str | None) -> None:
             s.unroll(x)
 
 
-def share(s: Schedule, name: str, order: list[str], threads: tuple[int, int], lanes: int) -> None:
+def share(s: Schedule, name: str, order: list[str], threads: tuple[int, int], lanes: int, unrolled: int = UNROLLED_TURNS) -> None:
     """What all threads (down, across) of a group do together, each some elements of a block, neighbours neighbouring ones, several at once where memory allows.
 
-    `order`: the block's loops within the group, as they should follow one another.
+    Args:
+        order: the block's loops within the group, as they should follow one another.
+        unrolled: turns of a thread that are unrolled, if there are no more.
     """
     if not order:
         return
@@ -90,7 +92,7 @@ def share(s: Schedule, name: str, order: list[str], threads: tuple[int, int], la
     bind_threads(s, pieces.get("y"), pieces.get("x"))
     if "turns" in pieces:
         s.serial(pieces["turns"])
-        if (int_const(s.loop(pieces["turns"]).extent) or 0) <= UNROLLED_TURNS:
+        if (int_const(s.loop(pieces["turns"]).extent) or 0) <= unrolled:
             s.unroll(pieces["turns"])
     elif not parts:
         s.serial(flat)

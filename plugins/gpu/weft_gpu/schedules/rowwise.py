@@ -12,7 +12,7 @@ from weft.scheduling.patterns import common_rows, inline_producers
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.reduction import Shape, cooperate, in_register, schedule_apart, sum_threads
-from weft_gpu.schedules.threads import GROUP, grid_of, share, spread
+from weft_gpu.schedules.threads import GROUP, grid_of, share, shared_of_group, spread
 
 SHORT = 32
 """Elements of rows that one thread goes through where there are many rows."""
@@ -117,7 +117,7 @@ def _by_group(s: Schedule, names: list[str], around: list[str], count: int, leng
     if len(around) > 1:
         group = s.fuse(*around[:-1], group)
     together = _gather(s, names, group, machine)
-    room = (machine.scopes["shared"].size or 0) // SHARED_PART
+    room = (shared_of_group(machine) or 0) // SHARED_PART
     for name in together[:-1]:
         room -= _keep(s, name, room)
     for name in together:

@@ -25,6 +25,20 @@ def grid_of(machine: Machine) -> Grid:
     return machine.grid
 
 
+def shared_of_core(machine: Machine) -> int | None:
+    """Bytes of shared memory that a core has for all its groups; None: no limit is known."""
+    size, grid = machine.scopes["shared"].size if "shared" in machine.scopes else None, machine.grid
+    if grid is not None and grid.shared is not None:
+        return grid.shared
+    return None if size is None else 2 * size
+
+
+def shared_of_group(machine: Machine) -> int | None:
+    """Bytes of it that a group takes where a core should have two groups, one to compute while the other waits; None: no limit is known."""
+    core = shared_of_core(machine)
+    return None if core is None else min(core // 2, machine.scopes["shared"].size or core)
+
+
 def most_threads(machine: Machine, wanted: int = GROUP) -> int:
     """Threads along x of a group: as many as wanted, if there may be."""
     grid = grid_of(machine)

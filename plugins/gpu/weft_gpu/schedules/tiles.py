@@ -8,7 +8,7 @@ from itertools import product
 
 from weft.dtypes import DType
 from weft.machine import Machine
-from weft_gpu.schedules.threads import grid_of
+from weft_gpu.schedules.threads import grid_of, shared_of_core, shared_of_group
 
 SPARE_REGISTERS = 32
 """Registers of a thread that addresses, counters and what is on its way from memory take."""
@@ -80,7 +80,7 @@ def choose_tile(p: Problem, machine: Machine) -> Tile:
 def candidates(p: Problem, machine: Machine) -> list[Tile]:
     """Tiles that the machine's limits allow and that do not reach far beyond the product's ends; at least one."""
     grid = grid_of(machine)
-    shared = machine.scopes["shared"].size if "shared" in machine.scopes else None
+    shared = shared_of_group(machine)
     lanes = max(1, machine.lanes(p.dtype))
     if grid.warp == 1:
         shared = min(shared or machine.caches[0], machine.caches[0])
@@ -170,9 +170,9 @@ def cycles(p: Problem, t: Tile, machine: Machine) -> float:
     idle = warps * grid.warp / threads
     read = steps * (t.depth * warps * turns(p, t, machine) + stores(p, t, machine))
     resident = max(1, min(grid.resident // (warps * grid.warp), grid.registers // (registers(*t.each, p.dtype) * warps * grid.warp)))
-    scope = machine.scopes.get("shared")
-    if scope is not None and scope.size:
-        resident = max(1, min(resident, 2 * scope.size // max(1, room(p, t))))
+    shared = shared_of_core(machine)
+    if shared:
+        resident = max(1, min(resident, shared // max(1, room(p, t))))
     at_once = min(resident, -(-groups // machine.cores))
     waiting = max(1.0, BUSY_THREADS / (at_once * threads * (AHEAD_THREADS if t.ahead else 1)))
     bound = max(arithmetic * idle, read, fetched / GLOBAL_BYTES)
