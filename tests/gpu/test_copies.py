@@ -118,7 +118,8 @@ class Copier(Writer):
         half = f"{draw(st.sampled_from(loops))} % 2" if loops else "1"
         to = draw(st.sampled_from([f"s[{at}]", f"d[{half}, {at}]"]))
         guard = draw(st.sampled_from(["", f"if {t} < 7 "]))
-        store = f"{to} = x[{draw(st.sampled_from([t, f'11 - {t}']))}]"
+        source = at if at == f"{t}//2" else draw(st.sampled_from([t, f"11 - {t}"]))  # two threads that store to one place store the same
+        store = f"{to} = x[{source}]"
         return f"for {t} in 12 threadIdx.x {{ {guard}{{ {store} }} }}" if guard else f"for {t} in 12 threadIdx.x {{ {store} }}"
 
 
