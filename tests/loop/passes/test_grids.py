@@ -196,6 +196,18 @@ def test_threads_have_parts_of_register_buffers() -> None:
     assert "allocate acc: float32[4, 4] in register" in str(second) and "acc[i, j] = acc[i, j] + sa[ty0*4 + i, kk]" in str(second)
 
 
+def test_parts_may_be_gone_through_from_where_the_thread_says() -> None:
+    """Halves of a loop, which begin where each thread has them: the thread is among the indices elsewhere."""
+    text = """program halves(x: float32[8]) -> (y: float32[8]) {
+      allocate r: float32[8, 3] in register
+      for t in 8 threadIdx.x { let b = min(t, 2) { for i in 3 - b { r[t, i + b] = x[t] } for j in b { r[t, j] = 0.0f32 } } }
+      for t1 in 8 threadIdx.x { y[t1] = r[t1, 0] + r[t1, 1]*2.0f32 + r[t1, 2]*4.0f32 }
+    }"""
+    agree(parse_program(text), joined(parse_program(text))[-1])
+    with pytest.raises(LoopError, match="accesses give its elements to different threads"):
+        joined(parse_program(text.replace("r[t, j] = 0.0f32", "r[(t + 1) % 8, j] = 0.0f32")))
+
+
 def test_shared_buffers_that_do_not_live_at_once_are_one() -> None:
     program = parse_program("""program p(x: float32[8]) -> (y: float32[8], z: float32[8]) {
       for k in 2 { allocate s: float32[8] in shared for t in 8 threadIdx.x { s[t] = x[t] } for t1 in 8 threadIdx.x { y[t1] = s[7 - t1] } }

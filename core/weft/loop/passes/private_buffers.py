@@ -183,7 +183,12 @@ class _Group:
                 open_, found = open_ or error, [([], linear(u.indices[k])) for u in uses]
             for split, part in zip(splits, found):
                 split.append(part)
-        dims = self._digits(b, uses, splits)
+        try:
+            dims = self._digits(b, uses, splits)
+        except LoopError as error:
+            if not self._without_parts(uses, splits):
+                raise
+            open_, dims = open_ or error, self._digits(b, uses, splits)
         for u, split in zip(uses, splits):
             assert u.phase is not None
             columns = [d.values for own, _ in split for d in own]
@@ -231,10 +236,21 @@ class _Group:
                 digits.append(_Digit(factor, values, int(values.max()) + 1, term))
         return digits, Linear({t: k for t, k in form.terms.items() if not free_vars(t).keys() & mine}, form.constant)
 
+    def _without_parts(self, uses: list[_Access], splits: list[list[tuple[list[_Digit], Linear]]]) -> bool:
+        """Makes dimensions whose accesses have different formulas of the thread, as halves of a loop that begin where the thread says, ones within a
+        thread's part; whether there are such."""
+        most, changed = splits[_most(uses)], False
+        for k, (digits, _) in enumerate(most):
+            parts = [(_whole(split[k][0], u.phase.threads), _whole(digits, u.phase.threads), u.active) for u, split in zip(uses, splits) if u.phase is not None]
+            if any(bit_between(mine, whole, active) is None for mine, whole, active in parts):
+                changed = True
+                for u, split in zip(uses, splits):
+                    split[k] = [], linear(u.indices[k])
+        return changed
+
     def _digits(self, b: Buffer, uses: list[_Access], splits: list[list[tuple[list[_Digit], Linear]]]) -> list[list[_Digit]]:
         """The digits of every dimension: those of the most threads that store, which others agree with, or whose warps hand over what they load."""
-        most = max(range(len(uses)), key=lambda j: (not uses[j].load, int(uses[j].active.sum())))
-        dims = [digits for digits, _ in splits[most]]
+        dims = [digits for digits, _ in splits[_most(uses)]]
         for u, split in zip(uses, splits):
             assert u.phase is not None
             n = u.phase.threads
@@ -283,6 +299,11 @@ class _Group:
             f"private_buffers: threads share buffer '{b.name}' of scope {b.scope}, or it is not certain that they do not",
             where=excerpt(self.program, at=u.stmt), why=why, hint="allocate it in scope shared, or inside the loops over threads",
         )  # fmt: skip
+
+
+def _most(uses: Sequence[_Access]) -> int:
+    """The access of the most threads that store."""
+    return max(range(len(uses)), key=lambda j: (not uses[j].load, int(uses[j].active.sum())))
 
 
 def bit_between(mine: Any, others: Any, active: Any) -> int | None:
