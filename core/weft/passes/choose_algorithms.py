@@ -14,8 +14,8 @@ from weft.passes.capabilities import Capabilities
 
 def choose_algorithms(graph: Graph, capabilities: Capabilities) -> Graph:
     """Afterwards a convolution that the target computes faster by Winograd's algorithm is a WinogradConv with its weights transformed."""
-    choose, block = capabilities.winograd, capabilities.channel_block
-    if choose is None or block is None:
+    choose, block = capabilities.winograd, capabilities.channel_block or 1
+    if choose is None:
         return graph
     transformed: dict[tuple[int, int], Value] = {}
 

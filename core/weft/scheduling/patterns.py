@@ -44,7 +44,7 @@ def inline_producers(s: Schedule, among: list[str] | None = None, keep_shared: b
             nor where they would become too long to compile.
     """
     outputs = {b.name for b in s.program.outputs}
-    for name in reversed(among or s.blocks()):  # users first: those that end up in one block are one user
+    for name in reversed(s.blocks() if among is None else among):  # users first: those that end up in one block are one user
         block = s.block(name)
         store = access.target(block)
         if access.is_reduction(block) or store.buffer.name in outputs or len(list(access.stores(block))) != 1:

@@ -21,14 +21,12 @@ from weft.ops.winograd import POINTS, TAPS, WinogradConv
 from weft.scheduling import access
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
+from weft.scheduling.winograd import SPARING, STAGES, stages_of
 from weft_llvm.schedules.contraction import PANEL_VECTORS
 from weft_llvm.schedules.prefetch import prefetch_panels
 from weft_llvm.schedules.reduction import schedule_apart
 from weft_llvm.schedules.tiles import STEP_OVERHEAD, Tile, choose_tile, step_cycles
 
-STAGES = ("winograd_rows", "winograd_input", "winograd_product", "winograd_columns")
-SPARING = ("winograd_product_bottom", "winograd_product_right")
-"""Stages of products that the last row or column of tiles does without; the others are in "winograd_product"."""
 FAR_BYTES_PER_CYCLE = 8.0
 """What one core reads a cycle from the cache that cores share."""
 MEMORY_BYTES_PER_CYCLE = 5.0
@@ -73,18 +71,6 @@ class Shape:
         if bottom:
             found.append((a - right, (rows - 1) * self.across))
         return found
-
-
-def stages_of(program: Program) -> dict[str, Block]:
-    """The blocks of the one WinogradConv of a group by stage, its result as "winograd"; empty if there is none, or not one."""
-    found: dict[str, Block] = {}
-    for b in access.blocks_of(program):
-        if b.annotation("op") == "WinogradConv":
-            stage = str(b.annotation("stage") or "winograd")
-            if stage in found:
-                return {}
-            found[stage] = b
-    return found if {*STAGES, "winograd"} <= set(found) <= {*STAGES, "winograd", *SPARING} else {}
 
 
 def shape_of(program: Program) -> Shape | None:

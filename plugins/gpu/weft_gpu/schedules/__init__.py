@@ -11,8 +11,10 @@ from weft_gpu.schedules.recurrence import RecurrenceRule
 from weft_gpu.schedules.reduction import ReductionRule
 from weft_gpu.schedules.rowwise import RowwiseRule
 from weft_gpu.schedules.window import WindowRule
+from weft_gpu.schedules.winograd import WinogradRule
 
 RULES: tuple[Rule, ...] = (
-    AttentionRule(), ContractionRule(), ElementwiseRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), WindowRule(), FallbackRule(),
+    AttentionRule(), ContractionRule(), ElementwiseRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), WindowRule(), WinogradRule(),
+    FallbackRule(),
 )  # fmt: skip
 """The cheapest offer of the highest priority wins; a target's plugin adds its own to them."""

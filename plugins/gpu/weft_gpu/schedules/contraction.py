@@ -64,6 +64,12 @@ class ContractionRule(Rule):
 def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
     """Schedules the product `name` with what precedes it (in its operands, or each a launch) and what follows it (on the tile, or each a launch)."""
     inline_producers(s)
+    schedule_product(s, name, machine)
+    schedule_others(s, machine)
+
+
+def schedule_product(s: Schedule, name: str, machine: Machine) -> None:
+    """Schedules the product `name` with what follows it on the tile; other blocks stay as they are."""
     split_groups(s, name)
     whole, name = name, split_sum(s, name, machine)
     product = find_product(s, name)
@@ -77,6 +83,10 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
         sums = access.LoopView.of(s, whole)
         spatial = tuple(x for x in sums.loops if sums.kinds[x] != "reduce")
         schedule_direct(s, whole, Product(spatial, (), (), tuple(x for x in sums.loops if x not in spatial), 1), machine)
+
+
+def schedule_others(s: Schedule, machine: Machine) -> None:
+    """Whatever no group takes yet, each a launch."""
     for statement in top_statements(s.program.body):
         if not any(s.loop(x).kind.startswith("blockIdx") for x in _outer_loops(s, statement)):
             schedule_launch(s, statement, machine)
@@ -88,11 +98,8 @@ def split_sum(s: Schedule, name: str, machine: Machine) -> str:
     product, view = find_product(s, name), access.LoopView.of(s, name)
     if not (product.rows or product.columns) or view.extents[product.sums[0]] is None:
         return name
-    terms = prod(view.extent(x) for x in product.sums)
     elements = prod(view.extent(x) for x in (*product.batch, *product.rows, *product.columns))
-    most = min(machine.cores * WAVES * TILE_ELEMENTS // elements, terms // LEAST_TERMS)
-    n = view.extent(product.sums[0])
-    parts = max((p for p in range(1, min(most, MOST_PARTS, n) + 1) if n % p == 0), default=1)
+    parts = parts_of(elements, prod(view.extent(x) for x in product.sums), view.extent(product.sums[0]), machine)
     if parts < 2:
         return name
     program, trace = s.program, list(s.trace.steps)
@@ -103,6 +110,12 @@ def split_sum(s: Schedule, name: str, machine: Machine) -> str:
         s.program, s.trace.steps[:] = program, trace
         s.annotate(name, "parts_declined", error.why or error.what)
         return name
+
+
+def parts_of(elements: int, terms: int, outermost: int, machine: Machine) -> int:
+    """Into how many parts sums of `terms`, of as many `elements`, are cut; parts divide their `outermost` loop."""
+    most = min(machine.cores * WAVES * TILE_ELEMENTS // elements, terms // LEAST_TERMS)
+    return max((p for p in range(1, min(most, MOST_PARTS, outermost) + 1) if outermost % p == 0), default=1)
 
 
 def in_fragments(s: Schedule, name: str, product: Product, machine: Machine) -> bool:

@@ -1,0 +1,153 @@
+"""Winograd convolutions on grids, in three launches: the inputs transformed, a product for each of the (m + 2)² places, the results transformed back.
+
+A thread of a transform has one tile of one channel, its neighbours the next tiles of the row; what is between the transform of rows and that of columns
+stays in its registers. The products are `contraction`'s, of one batch: rows are channels out, columns the tiles of all images. What follows the
+convolution element by element is computed on the tile of the last transform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isqrt
+
+from weft.errors import ScheduleError
+from weft.expr.nodes import Select, Var, free_vars, walk
+from weft.loop.nodes import Load, Program, int_const
+from weft.machine import Machine
+from weft.ops.winograd import TAPS
+from weft.scheduling import access
+from weft.scheduling.patterns import inline_producers
+from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.schedule import Schedule
+from weft.scheduling.winograd import RESULT, STAGES, stages_of
+from weft_gpu.schedules.contraction import schedule_others, schedule_product, vectorizes
+from weft_gpu.schedules.groups import absorb, own
+from weft_gpu.schedules.threads import threads_for
+
+TRANSFORM_THREADS = 128
+"""Threads of a group that transform tiles: each has many registers."""
+
+
+class WinogradRule(Rule):
+    """See the module."""
+
+    name = "winograd"
+    priority = 12
+
+    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
+        if machine.grid is None:
+            return Decline("no_grid", "the machine runs no grids")
+        blocks = stages_of(program)
+        if not blocks:
+            return Decline("no_winograd", "the group has no single Winograd convolution")
+        return Offer(float(access.block_work(blocks["winograd_product"])))
+
+    def apply(self, s: Schedule) -> None:
+        assert s.machine is not None
+        machine = s.machine
+        rows, inputs, product, columns, result = (stages_of(s.program)[k].name for k in (*STAGES, RESULT))
+        order = s.blocks()
+        inline_producers(s, order[: order.index(rows)], keep_shared=True)
+        in_one_launch(s, inputs, lambda: transform_inputs(s, rows, inputs, machine))
+        in_one_launch(s, result, lambda: transform_outputs(s, columns, result, machine))
+        schedule_product(s, product, machine)
+        schedule_others(s, machine)
+
+
+def in_one_launch(s: Schedule, name: str, schedule: Callable[[], None]) -> None:
+    """Schedules both halves of a transform together; where that cannot be, the block says why, and each half stays alone."""
+    program, trace = s.program, list(s.trace.steps)
+    try:
+        schedule()
+    except ScheduleError as error:
+        s.program, s.trace.steps[:] = program, trace
+        s.annotate(name, "tiles_declined", error.why or error.what)
+
+
+def transform_inputs(s: Schedule, rows: str, inputs: str, machine: Machine) -> None:
+    """Schedules V = Bᵀ d B: of each tile and channel its (m + 2)² pixels, the transform of rows in registers, and the (m + 2)² results."""
+    places, *others = s.loops(inputs)
+    side = isqrt(access.extent(s.loop(places)))
+    m = side - TAPS + 1
+    across = (access.extent(s.loop(s.loops(rows)[-1])) - TAPS + 1) // m
+    if across > 1:
+        *others, tiles = others
+        others += s.split(tiles, [None, across])
+    if not others:
+        unit, places = s.split(places, [1, None])
+        others = [unit]
+    of_tile = s.split(places, [side, side])
+    s.reorder(*others, *of_tile)
+    s.specialize(inputs)
+    s.compute_at(rows, others[-1])
+    keep(s, rows)
+    # Columns outermost: from the pixels of one, which are read once, all its results.
+    s.reorder(*reversed(inside(s, rows, others[-1])))
+    for name in (rows, inputs):
+        s.specialize(name)
+        own(s, inside(s, name, others[-1]), None)
+    to_threads(s, others, machine)
+
+
+def transform_outputs(s: Schedule, columns: str, result: str, machine: Machine) -> None:
+    """Schedules Aᵀ M A: of each tile and channel its (m + 2)² products, the transform of columns in registers, and the m² results with what follows them."""
+    place = access.target(s.block(result)).indices
+    along = axes_of(s, result, columns)
+    m = access.extent(s.loop(s.loops(columns)[-2]))
+    copy = s.cache_write(result, "register")
+    absorb(s, copy)
+    outer, of_tile = [], []
+    for index, loop in zip(place, s.loops(copy)):
+        if isinstance(index, Var) and index.name in along:
+            tiles, pixel = s.split(loop, [None, m])
+            of_tile.append(pixel)
+            outer.append(tiles)
+        else:
+            outer.append(loop)
+    if not outer:
+        raise ScheduleError("winograd: no tiles", why="the result is a single element")
+    s.reorder(*outer, *of_tile)
+    s.specialize(copy)
+    for name in (result, columns):
+        s.compute_at(name, outer[-1])
+        s.specialize(name)
+    for name in (result, columns):
+        keep(s, name)
+    s.reorder(*reversed(inside(s, columns, outer[-1])))
+    for name in (columns, result, copy):
+        s.specialize(name)
+        loops = inside(s, name, outer[-1])
+        own(s, loops, loops[-1] if name == copy and loops and vectorizes(s, name, loops[-1]) else None)
+    to_threads(s, outer, machine)
+
+
+def axes_of(s: Schedule, result: str, columns: str) -> set[str]:
+    """The iterators of a Winograd convolution's result that go over the picture's rows and columns, which its formula takes apart by tiles."""
+    store = access.target(s.block(result))
+    half = access.target(s.block(columns)).buffer.name
+    row = next(x.indices[-2] for x in walk(store.value) if isinstance(x, Load) and x.buffer.name == half)
+    return {v for e in (row, *(x.cond for x in walk(store.value) if isinstance(x, Select))) for v in free_vars(e)}
+
+
+def keep(s: Schedule, name: str) -> None:
+    """What a block computes stays in registers."""
+    buffer = access.target(s.block(name)).buffer
+    if buffer.scope != "register":
+        s.set_scope(buffer.name, "register")
+    s.compact_buffer(buffer.name)
+
+
+def inside(s: Schedule, name: str, loop: str) -> list[str]:
+    """The loops around a block that lie in `loop`."""
+    loops = s.loops(name)
+    return loops[loops.index(loop) + 1 :]
+
+
+def to_threads(s: Schedule, loops: list[str], machine: Machine) -> None:
+    """Loops directly inside one another, the outermost, become groups and threads."""
+    for x in loops:
+        s.parallel(x)
+    flat = s.fuse(*loops) if len(loops) > 1 else loops[0]
+    group, thread = s.split(flat, [None, threads_for(machine, int_const(s.loop(flat).extent), TRANSFORM_THREADS)])
+    s.bind(group, "blockIdx.x")
+    s.bind(thread, "threadIdx.x")
