@@ -9,6 +9,7 @@ from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
     from weft.loop.pipeline import LoopPass
+    from weft.passes.capabilities import Capabilities
     from weft.runtime.device import DeviceKind
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
@@ -20,6 +21,19 @@ def targets() -> Sequence[TargetKind]:
     from weft_cuda.target import CudaTarget
 
     return [CudaTarget()]
+
+
+@hookimpl
+def capabilities(target: Target) -> Capabilities | None:
+    if target.kind != "cuda" or target.options.winograd == "off":
+        return None
+    from weft.passes.capabilities import Capabilities
+    from weft_cuda.intrinsics import intrinsics as every
+    from weft_cuda.target import CudaTarget
+    from weft_gpu.schedules.winograd import choose_winograd
+
+    machine, found = CudaTarget().machine(target), list(every())
+    return Capabilities(winograd=lambda node: choose_winograd(node, machine, found))
 
 
 @hookimpl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from weft.errors import ExecutionError, TargetError
 from weft.machine import Transfer
@@ -29,6 +29,7 @@ class CudaOptions:
     -device: which GPU runs it, the driver's number. -maxrregcount: registers of a thread at most. -lineinfo: profilers show lines of the kernels' texts.
     -tf32: products of float32 may round their factors to 10 bits after the point, which tensor cores take.
     -processors: multiprocessors that schedules count on; by default those of the GPU, if it is here, or else of a usual one of its architecture.
+    -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that should be faster, which costs accuracy (docs/math.md); off never does.
     """
 
     arch: str | None = None
@@ -37,6 +38,7 @@ class CudaOptions:
     lineinfo: bool = False
     tf32: bool = False
     processors: int | None = None
+    winograd: Literal["auto", "off"] = "auto"
 
     def __post_init__(self) -> None:
         if self.arch is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
+    from weft.passes.capabilities import Capabilities
     from weft.runtime.device import Device, DeviceKind
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
@@ -19,6 +20,19 @@ def targets() -> Sequence[TargetKind]:
     from weft_metal.target import MetalTarget
 
     return [MetalTarget()]
+
+
+@hookimpl
+def capabilities(target: Target) -> Capabilities | None:
+    if target.kind != "metal" or target.options.winograd == "off":
+        return None
+    from weft.passes.capabilities import Capabilities
+    from weft_metal.intrinsics import intrinsics as every
+    from weft_metal.target import MetalTarget
+    from weft_gpu.schedules.winograd import choose_winograd
+
+    machine, found = MetalTarget().machine(target), list(every())
+    return Capabilities(winograd=lambda node: choose_winograd(node, machine, found))
 
 
 @hookimpl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from weft.errors import TargetError
 from weft.machine import Transfer
@@ -24,10 +24,12 @@ class MetalOptions:
     """-family: apple7 (M1), apple8 (M2), apple9 (M3, M4), or mac2, which any Mac's GPU is; by default that of the GPU that is here, or else apple7.
 
     -cores: cores that schedules count on; by default those of the family's common chip.
+    -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that should be faster, which costs accuracy (docs/math.md); off never does.
     """
 
     family: str | None = None
     cores: int | None = None
+    winograd: Literal["auto", "off"] = "auto"
 
 
 class MetalTarget(TargetKind):

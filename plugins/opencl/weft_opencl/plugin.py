@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
+    from weft.passes.capabilities import Capabilities
     from weft.runtime.device import Device, DeviceKind
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
@@ -19,6 +20,18 @@ def targets() -> Sequence[TargetKind]:
     from weft_opencl.target import OpenclTarget
 
     return [OpenclTarget()]
+
+
+@hookimpl
+def capabilities(target: Target) -> Capabilities | None:
+    if target.kind != "opencl" or target.options.winograd == "off":
+        return None
+    from weft.passes.capabilities import Capabilities
+    from weft_gpu.schedules.winograd import choose_winograd
+    from weft_opencl.target import OpenclTarget
+
+    machine = OpenclTarget().machine(target)
+    return Capabilities(winograd=lambda node: choose_winograd(node, machine))
 
 
 @hookimpl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from weft.errors import TargetError
 from weft.machine import Machine, Transfer
@@ -22,10 +22,14 @@ DEVICE = "opencl"
 
 @dataclass(frozen=True)
 class OpenclOptions:
-    """-device, -platform: a number, a name or a part of one, as `weft targets` and errors list them; by default the first GPU, else the first device."""
+    """-device, -platform: a number, a name or a part of one, as `weft targets` and errors list them; by default the first GPU, else the first device.
+
+    -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that should be faster, which costs accuracy (docs/math.md); off never does.
+    """
 
     device: str | None = None
     platform: str | None = None
+    winograd: Literal["auto", "off"] = "auto"
 
 
 class OpenclTarget(TargetKind):

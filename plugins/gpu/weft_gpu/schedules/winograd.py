@@ -7,25 +7,33 @@ convolution element by element is computed on the tile of the last transform.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import isqrt
 
+from weft.dtypes import float32
 from weft.errors import ScheduleError
 from weft.expr.nodes import Select, Var, free_vars, walk
+from weft.graph.nodes import Node
 from weft.loop.nodes import Load, Program, int_const
 from weft.machine import Machine
-from weft.ops.winograd import TAPS
+from weft.ops.winograd import POINTS, TAPS
 from weft.scheduling import access
 from weft.scheduling.patterns import inline_producers
+from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.winograd import RESULT, STAGES, stages_of
-from weft_gpu.schedules.contraction import schedule_others, schedule_product, vectorizes
+from weft_gpu.schedules.contraction import parts_of, schedule_others, schedule_product, vectorizes
+from weft_gpu.schedules.fragments import Kit, kits, warp_cycles, warp_tiles
 from weft_gpu.schedules.groups import absorb, own
-from weft_gpu.schedules.threads import threads_for
+from weft_gpu.schedules.threads import grid_of, threads_for
+from weft_gpu.schedules.tiles import GLOBAL_BYTES, Problem, choose_tile, cycles
 
 TRANSFORM_THREADS = 128
 """Threads of a group that transform tiles: each has many registers."""
+LAUNCH_CYCLES = 3000.0
+"""What a launch costs beyond its groups' work: about two microseconds from the end of the one before to where all cores are busy."""
 
 
 class WinogradRule(Rule):
@@ -151,3 +159,42 @@ def to_threads(s: Schedule, loops: list[str], machine: Machine) -> None:
     group, thread = s.split(flat, [None, threads_for(machine, int_const(s.loop(flat).extent), TRANSFORM_THREADS)])
     s.bind(group, "blockIdx.x")
     s.bind(thread, "threadIdx.x")
+
+
+def choose_winograd(node: Node, machine: Machine, intrinsics: Iterable[Intrinsic] = ()) -> tuple[int, bool] | None:
+    """Tile and `skip` of the WinogradConv that takes least time on a grid, None if the definition does.
+
+    Both are products by the tiles that schedules choose for them, fragments where the target's intrinsics multiply float32; Winograd's is of (m + 2)²
+    batches, whose weights, 16/9 (m = 2) or 36/9 (m = 4) as large, count as what groups fetch. Beside it the transforms move bytes, in two more launches.
+    """
+    x, w = node.inputs
+    assert x is not None and w is not None
+    known = [d if isinstance(d, int) else access.UNKNOWN_EXTENT for d in (*x.shape, *node.output.shape[1:])]
+    images, channels, _, _, outputs, height, width = known
+    if grid_of(machine).warp == 1 or min(height, width) == 1:
+        return None
+    able = [k for k in kits(intrinsics) if k.operands == (float32, float32) and k.result == float32 and set(k.product.requires) <= machine.features]
+    best = product_cycles(Problem(1, outputs, images * height * width, TAPS**2 * channels, TAPS**2, float32, (4, 4), (True, False)), channels, machine, able)
+    choice = None
+    for m in POINTS:
+        if m > 2 and any(o.bits is not None for k in able for o in k.product.operands):
+            continue  # what larger tiles lose of float32 is little; of factors that are rounded they lose several times what the definition does
+        batch, tiles = (m + TAPS - 1) ** 2, images * -(-height // m) * -(-width // m)
+        moved = 4 * (known[0] * channels * known[2] * known[3] + batch * tiles * (channels + 2 * outputs))
+        total = product_cycles(Problem(batch, outputs, tiles, channels, 1, float32, (4, 4)), channels, machine, able)
+        total += moved / (GLOBAL_BYTES * machine.cores) + 2 * LAUNCH_CYCLES
+        if total < best:
+            best, choice = total, (m, False)
+    return choice
+
+
+def product_cycles(p: Problem, outermost: int, machine: Machine, able: Iterable[Kit]) -> float:
+    """Cycles of a product as `schedule_product` schedules it, the `outermost` loop of its sum cut into parts where there are few tiles."""
+    elements = p.batch * p.rows * p.columns
+    parts = parts_of(elements, p.terms, outermost, machine)
+    if parts > 1:
+        p = replace(p, batch=p.batch * parts, terms=p.terms // parts)
+    sizes = p.batch, p.rows, p.columns, p.terms
+    in_fragments = [warp_cycles(sizes, k, t, machine) for k in able if 2 * p.rows > k.rows and 2 * p.columns > k.columns for t in warp_tiles(k, machine)]
+    total = min(in_fragments) if in_fragments else cycles(p, choose_tile(p, machine), machine)
+    return total if parts == 1 else total + 8 * parts * elements / (GLOBAL_BYTES * machine.cores) + LAUNCH_CYCLES
