@@ -15,7 +15,7 @@ from weft.dtypes import float32
 from weft.errors import ScheduleError
 from weft.expr.nodes import Select, Var, free_vars, walk
 from weft.graph.nodes import Node
-from weft.loop.nodes import Load, Program, int_const
+from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.ops.winograd import POINTS, TAPS
 from weft.scheduling import access
@@ -23,7 +23,7 @@ from weft.scheduling.patterns import inline_producers
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft.scheduling.winograd import RESULT, STAGES, stages_of
+from weft.scheduling.winograd import RESULT, SPARING, STAGES, stages_of
 from weft_gpu.schedules.contraction import parts_of, schedule_others, schedule_product, vectorizes
 from weft_gpu.schedules.fragments import Kit, kits, warp_cycles, warp_tiles
 from weft_gpu.schedules.groups import absorb, own
@@ -48,6 +48,10 @@ class WinogradRule(Rule):
         blocks = stages_of(program)
         if not blocks:
             return Decline("no_winograd", "the group has no single Winograd convolution")
+        if any(k in blocks for k in SPARING):
+            return Decline("spared", "products are left out at the picture's border, which would be launches of their own")
+        if int_const(blocks["winograd_columns"].iters[-2].extent) != tile_of(blocks["winograd_input"]):
+            return Decline("blocks", "channels stand together in blocks, so that neighbouring threads' tiles are not neighbours in memory")
         return Offer(float(access.block_work(blocks["winograd_product"])))
 
     def apply(self, s: Schedule) -> None:
@@ -60,6 +64,11 @@ class WinogradRule(Rule):
         in_one_launch(s, result, lambda: transform_outputs(s, columns, result, machine))
         schedule_product(s, product, machine)
         schedule_others(s, machine)
+
+
+def tile_of(inputs: Block) -> int:
+    """Outputs of a tile along an axis, m, by the (m + 2)² places of transformed inputs."""
+    return isqrt(int_const(inputs.iters[0].extent) or 0) - TAPS + 1
 
 
 def in_one_launch(s: Schedule, name: str, schedule: Callable[[], None]) -> None:
@@ -75,8 +84,8 @@ def in_one_launch(s: Schedule, name: str, schedule: Callable[[], None]) -> None:
 def transform_inputs(s: Schedule, rows: str, inputs: str, machine: Machine) -> None:
     """Schedules V = Bᵀ d B: of each tile and channel its (m + 2)² pixels, the transform of rows in registers, and the (m + 2)² results."""
     places, *others = s.loops(inputs)
-    side = isqrt(access.extent(s.loop(places)))
-    m = side - TAPS + 1
+    m = tile_of(s.block(inputs))
+    side = m + TAPS - 1
     across = (access.extent(s.loop(s.loops(rows)[-1])) - TAPS + 1) // m
     if across > 1:
         *others, tiles = others
@@ -171,7 +180,7 @@ def choose_winograd(node: Node, machine: Machine, intrinsics: Iterable[Intrinsic
     assert x is not None and w is not None
     known = [d if isinstance(d, int) else access.UNKNOWN_EXTENT for d in (*x.shape, *node.output.shape[1:])]
     images, channels, _, _, outputs, height, width = known
-    if grid_of(machine).warp == 1 or min(height, width) == 1:
+    if min(height, width) == 1:
         return None
     able = [k for k in kits(intrinsics) if k.operands == (float32, float32) and k.result == float32 and set(k.product.requires) <= machine.features]
     best = product_cycles(Problem(1, outputs, images * height * width, TAPS**2 * channels, TAPS**2, float32, (4, 4), (True, False)), channels, machine, able)
