@@ -74,6 +74,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.scheduling.schedule": ("Schedule",),
         "weft.scheduling.trace": ("Step", "Trace", "replay"),
         "weft.scheduling.tree": ("blocks_in",),
+        "weft.scheduling.winograd": EVERYTHING,
         # graphs and operators
         "weft.graph.nodes": EVERYTHING,
         "weft.graph.operator": EVERYTHING,

@@ -42,6 +42,13 @@ def test_a_convolution_becomes_winograd(m: int, skip: bool) -> None:
     keeps_meaning(before, after, [numbers(2, 8, 7, 9, seed=3)])
 
 
+def test_without_blocks_any_number_of_channels() -> None:
+    before = net(Conv(pads=(1, 1, 1, 1)), (2, 3, 7, 9), (5, 3, 3, 3))
+    after = choose_algorithms(before, Capabilities(winograd=lambda node: (2, False)))
+    assert after.nodes[0].op == WinogradConv(2, (1, 1, 1, 1))
+    keeps_meaning(before, after, [numbers(2, 3, 7, 9, seed=3)])
+
+
 def test_any_batch() -> None:
     before = net(Conv(pads=(1, 1, 1, 1)), (Var("n"), 8, 6, 6))
     after = choose_algorithms(before, ALWAYS_FOUR)

@@ -264,5 +264,6 @@ class WinogradConv(Operator):
         yield case("bare", 4, (), (6, 6))
         yield case("asymmetric", 2, (0, 2, 1, 0), (5, 7))
         yield case("wide_pads", 4, (2, 0, 2, 3), (4, 7), block=1)
+        yield case("single", 2, (1, 1, 1, 1), (6, 7), block=1)
         yield case("blocks", 4, (1, 1, 1, 1), (7, 7), (16, 16), 8)
         yield case("skip", 2, (1, 1, 1, 1), (5, 7), skip=True)

@@ -64,7 +64,8 @@ class Capabilities:
         precision: the narrower float to which constant weights of contractions are rounded; None: as they are.
         dots: dot products that schedules know to use, the best first: products and convolutions of integers are put in terms of them, and with
             `precision` those of floats, whose activations are rounded, too.
-        winograd: of a 3×3 convolution, the tile and `skip` of a WinogradConv that beats the definition, or None.
+        winograd: of a 3×3 convolution, the tile and `skip` of a WinogradConv that beats the definition, or None; its channels stand together by
+            `channel_block`, each alone if that is None.
         doubles: float64 takes no more than twice as long as float32: quantised sums are scaled in it.
     """
 

@@ -13,7 +13,10 @@ from weft.passes.capabilities import Capabilities
 
 
 def choose_algorithms(graph: Graph, capabilities: Capabilities) -> Graph:
-    """Afterwards a convolution that the target computes faster by Winograd's algorithm is a WinogradConv with its weights transformed."""
+    """Afterwards a convolution that the target computes faster by Winograd's algorithm is a WinogradConv with its weights transformed.
+
+    Its channels stand together by the target's `channel_block`; without one each stands alone.
+    """
     choose, block = capabilities.winograd, capabilities.channel_block or 1
     if choose is None:
         return graph

@@ -27,9 +27,9 @@ def capabilities(target: Target) -> Capabilities | None:
     if target.kind != "metal" or target.options.winograd == "off":
         return None
     from weft.passes.capabilities import Capabilities
+    from weft_gpu.schedules.winograd import choose_winograd
     from weft_metal.intrinsics import intrinsics as every
     from weft_metal.target import MetalTarget
-    from weft_gpu.schedules.winograd import choose_winograd
 
     machine, found = MetalTarget().machine(target), list(every())
     return Capabilities(winograd=lambda node: choose_winograd(node, machine, found))

@@ -19,15 +19,15 @@ from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.ops.winograd import POINTS, TAPS
 from weft.scheduling import access
-from weft.scheduling.patterns import inline_producers
 from weft.scheduling.intrinsic import Intrinsic
+from weft.scheduling.patterns import inline_producers
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.winograd import RESULT, SPARING, STAGES, stages_of
 from weft_gpu.schedules.contraction import parts_of, schedule_others, schedule_product, vectorizes
 from weft_gpu.schedules.fragments import Kit, kits, warp_cycles, warp_tiles
 from weft_gpu.schedules.groups import absorb, own
-from weft_gpu.schedules.threads import grid_of, threads_for
+from weft_gpu.schedules.threads import threads_for
 from weft_gpu.schedules.tiles import GLOBAL_BYTES, Problem, choose_tile, cycles
 
 TRANSFORM_THREADS = 128
