@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from math import isqrt
+from math import isqrt, prod
 
 from weft.dtypes import float32
 from weft.errors import ScheduleError
@@ -28,7 +28,7 @@ from weft_gpu.schedules.contraction import parts_of, schedule_others, schedule_p
 from weft_gpu.schedules.fragments import Kit, kits, warp_cycles, warp_tiles
 from weft_gpu.schedules.groups import absorb, own
 from weft_gpu.schedules.threads import threads_for
-from weft_gpu.schedules.tiles import GLOBAL_BYTES, Problem, choose_tile, cycles
+from weft_gpu.schedules.tiles import GLOBAL_BYTES, LEAST_STEPS, Problem, choose_tile, cycles
 
 TRANSFORM_THREADS = 128
 """Threads of a group that transform tiles: each has many registers."""
@@ -176,21 +176,22 @@ def choose_winograd(node: Node, machine: Machine, intrinsics: Iterable[Intrinsic
     Both are products by the tiles that schedules choose for them, fragments where the target's intrinsics multiply float32; Winograd's is of (m + 2)²
     batches, whose weights, 16/9 (m = 2) or 36/9 (m = 4) as large, count as what groups fetch. Beside it the transforms move bytes, in two more launches.
     """
-    x, w = node.inputs
-    assert x is not None and w is not None
-    known = [d if isinstance(d, int) else access.UNKNOWN_EXTENT for d in (*x.shape, *node.output.shape[1:])]
-    images, channels, _, _, outputs, height, width = known
+    x, _ = node.inputs
+    assert x is not None
+    images, channels, *picture = (d if isinstance(d, int) else access.UNKNOWN_EXTENT for d in x.shape)
+    outputs, height, width = (d for d in node.output.shape[1:] if isinstance(d, int))
     if min(height, width) == 1:
         return None
     able = [k for k in kits(intrinsics) if k.operands == (float32, float32) and k.result == float32 and set(k.product.requires) <= machine.features]
-    best = product_cycles(Problem(1, outputs, images * height * width, TAPS**2 * channels, TAPS**2, float32, (4, 4), (True, False)), channels, machine, able)
+    direct = Problem(1, outputs, images * height * width, TAPS**2 * channels, TAPS**2, float32, (4, 4), (True, False))
+    best = product_cycles(direct, channels, machine, able)
     choice = None
     for m in POINTS:
         if m > 2 and any(o.bits is not None for k in able for o in k.product.operands):
             continue  # what larger tiles lose of float32 is little; of factors that are rounded they lose several times what the definition does
         batch, tiles = (m + TAPS - 1) ** 2, images * -(-height // m) * -(-width // m)
-        moved = 4 * (known[0] * channels * known[2] * known[3] + batch * tiles * (channels + 2 * outputs))
         total = product_cycles(Problem(batch, outputs, tiles, channels, 1, float32, (4, 4)), channels, machine, able)
+        moved = 4 * (images * channels * prod(picture) + batch * tiles * (channels + 2 * outputs))
         total += moved / (GLOBAL_BYTES * machine.cores) + 2 * LAUNCH_CYCLES
         if total < best:
             best, choice = total, (m, False)
@@ -204,6 +205,7 @@ def product_cycles(p: Problem, outermost: int, machine: Machine, able: Iterable[
     if parts > 1:
         p = replace(p, batch=p.batch * parts, terms=p.terms // parts)
     sizes = p.batch, p.rows, p.columns, p.terms
-    in_fragments = [warp_cycles(sizes, k, t, machine) for k in able if 2 * p.rows > k.rows and 2 * p.columns > k.columns for t in warp_tiles(k, machine)]
-    total = min(in_fragments) if in_fragments else cycles(p, choose_tile(p, machine), machine)
+    fitting = [k for k in able if 2 * p.rows > k.rows and 2 * p.columns > k.columns]
+    tiles = [(k, t) for k in fitting for t in warp_tiles(k, machine) if not t.ahead or p.terms >= LEAST_STEPS * t.steps * k.depth]
+    total = min(warp_cycles(sizes, k, t, machine) for k, t in tiles) if tiles else cycles(p, choose_tile(p, machine), machine)
     return total if parts == 1 else total + 8 * parts * elements / (GLOBAL_BYTES * machine.cores) + LAUNCH_CYCLES
