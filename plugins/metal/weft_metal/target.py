@@ -60,6 +60,7 @@ class MetalTarget(TargetKind):
     def machine(self, target: Target) -> Machine:
         from weft_gpu.machines import grid_machine
         from weft_metal.families import family
+        from weft_metal.intrinsics import WORDS
 
         o: MetalOptions = self.resolve(target).options
         assert o.family is not None and o.cores is not None
@@ -75,7 +76,8 @@ class MetalTarget(TargetKind):
             registers=f.registers,
             resident=f.resident,
             caches=(f.l1, f.l2, f.l2),
-            flops_per_cycle={"float32": 2 * f.fp32, "float16": 2 * f.fp32, "bfloat16": 2 * f.fp32},
+            # Matrices of SIMD groups are multiplied by the units that multiply numbers.
+            flops_per_cycle=dict.fromkeys(("float32", "float16", "bfloat16", *(f"simdgroup_{w}" for w in WORDS.values())), 2 * f.fp32),
             features=f.features,
         )
 

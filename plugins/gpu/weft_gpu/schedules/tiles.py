@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 from weft.dtypes import DType
@@ -72,6 +73,7 @@ class Problem:
     """Whether it is contiguous along the sum, so that copies turn it round: what neighbouring threads store lies in one bank."""
 
 
+@lru_cache(maxsize=1024)
 def choose_tile(p: Problem, machine: Machine) -> Tile:
     """The tile whose groups take the least time, of those that fit."""
     return min(candidates(p, machine), key=lambda t: (cycles(p, t, machine), t.threads[0] * t.threads[1], t.each))
