@@ -11,7 +11,7 @@ from weft.expr import nodes as ex
 from weft.expr.nodes import Expr
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
-from weft.loop.grids import BLOCK_AXES, COPY_ASYNC, THREAD_AXES, launches
+from weft.loop.grids import BLOCK_AXES, COPY_ASYNC, COPY_BOX, THREAD_AXES, launches
 from weft.loop.nodes import (
     PREFETCH,
     Allocate,
@@ -203,7 +203,7 @@ def _touched(stmt: Stmt) -> tuple[set[str], set[str]]:
                 if isinstance(n, Load):
                     touched.add(n.buffer.name)
                 elif isinstance(n, IntrinsicCall) and n.dtype == dt.handle and n.name != PREFETCH:
-                    changed = n.args[:1] if n.name == COPY_ASYNC else n.args
+                    changed = n.args[:1] if n.name in (COPY_ASYNC, COPY_BOX) else n.args
                     written |= {a.buffer.name for a in changed if isinstance(a, Load)}
     return touched | written, written
 

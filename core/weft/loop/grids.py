@@ -32,6 +32,8 @@ and all threads of the warp come to it."""
 
 COPY_ASYNC, AWAIT_COPIES = "copy_async", "await_copies"
 """copy_async(to[index], from[index], bytes): a thread begins to copy, and does not wait; await_copies(): what it has begun to copy is there."""
+COPY_BOX = "copy_box"
+"""copy_box(to[index], from[0], …): as copy_async, of a whole box, by thread 0 of a group: `weft.loop.boxes`. All threads come to await_copies()."""
 
 
 def is_shuffle(stmt: Stmt) -> bool:

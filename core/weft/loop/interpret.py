@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,7 +22,7 @@ from weft.errors import ExprError, LoopError, nearest
 from weft.expr import nodes as e
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Expr, Var
-from weft.loop.grids import AWAIT_COPIES, COPY_ASYNC, SHUFFLE, WHOLE_WARP, is_shuffle
+from weft.loop.grids import AWAIT_COPIES, COPY_ASYNC, COPY_BOX, SHUFFLE, WHOLE_WARP, is_shuffle
 from weft.loop.nodes import (
     PREFETCH,
     TRUE,
@@ -215,8 +216,26 @@ class _Copies:
         count = size // to.buffer.dtype.bytes
         if to.offset + count > to.array.size or source.offset + count > source.array.size:
             raise _Fault(f"a copy of {count} elements from '{source.buffer.name}' to '{to.buffer.name}' leaves its buffer")
-        place = to.array[to.offset : to.offset + count]
-        self.pending.setdefault(thread, []).append((place, source.array[source.offset : source.offset + count].copy()))
+        self._later(thread, to, source.array[source.offset : source.offset + count].copy())
+
+    def begin_box(self, thread: tuple[int, ...], to: Address, source: Address, *numbers: int) -> None:
+        n = len(numbers) // 4
+        start, extents, strides, sizes = (numbers[k * n : k * n + n] for k in range(4))
+        if any(thread):
+            raise _Fault(f"thread {thread} begins to copy a box: the first of a group does")
+        if to.offset + prod(sizes) > to.array.size or sum((k - 1) * s for k, s in zip(extents, strides)) >= source.array.size:
+            raise _Fault(f"a box of {list(sizes)} elements of '{source.buffer.name}' leaves its buffer, or '{to.buffer.name}'")
+        at, inside = np.zeros((1,) * n, np.int64), np.ones((1,) * n, bool)
+        for k in range(n):  # the first dim is the fastest
+            here = (start[k] + np.arange(sizes[k])).reshape([-1 if j == n - 1 - k else 1 for j in range(n)])
+            at, inside = at + here * strides[k], inside & (here >= 0) & (here < extents[k])
+        values = source.array[np.where(inside, at, 0).reshape(-1)]
+        values[~inside.reshape(-1)] = 0
+        self._later(thread, to, values)
+
+    def _later(self, thread: tuple[int, ...], to: Address, values: Any) -> None:
+        place = to.array[to.offset : to.offset + len(values)]
+        self.pending.setdefault(thread, []).append((place, values))
         place[...] = sentinel(to.buffer.dtype)
 
     def wait(self, thread: tuple[int, ...]) -> None:
@@ -291,7 +310,7 @@ class _Run:
             "_alloc": self.allocate, "Address": Address, "_order": lambda n: rng.permutation(n).tolist() if n > 0 else (),
         }  # fmt: skip
         copies = _Copies()
-        self.globals |= {f"_{COPY_ASYNC}": copies.begin, f"_{AWAIT_COPIES}": copies.wait}
+        self.globals |= {f"_{COPY_ASYNC}": copies.begin, f"_{COPY_BOX}": copies.begin_box, f"_{AWAIT_COPIES}": copies.wait}
         self.thread: list[_Code] = []  # the numbers of a thread, axis by axis
         self.lines: list[str] = []
         self.sources: list[Stmt | None] = []  # the statement that each line came from
@@ -486,7 +505,7 @@ class _Run:
                     for a in s.call.args:
                         if isinstance(a, Load):
                             self.check("prefetch of", self.find(a.buffer), [self.formula(i) for i in a.indices])
-                elif s.call.name in (COPY_ASYNC, AWAIT_COPIES) and s.call.name not in self.intrinsics:
+                elif s.call.name in (COPY_ASYNC, COPY_BOX, AWAIT_COPIES) and s.call.name not in self.intrinsics:
                     self.statement_of(*s.call.args)
                     places = [self.address(a) if isinstance(a, Load) else self.formula(a).text for a in s.call.args]
                     self.put(f"_{s.call.name}({', '.join([f'({_items(self.thread)})', *places])})")

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from weft import dtypes as dt
 from weft.expr.nodes import Add, Cast, Const, Expr, FloorMod, Mul, Select, Sub, Var, add, const, free_vars, mul, substitute
+from weft.loop.boxes import ALIGNED
 from weft.loop.grids import AWAIT_COPIES, COPY_ASYNC, has_threads, map_groups
-from weft.loop.nodes import Evaluate, For, If, IntrinsicCall, Let, Load, Program, Stmt, Store, int_const, seq, stmt_children, walk_stmts, with_stmt_children
+from weft.loop.nodes import (
+    Evaluate,
+    For,
+    If,
+    IntrinsicCall,
+    Let,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    int_const,
+    replace_buffers,
+    seq,
+    stmt_children,
+    walk_stmts,
+    with_stmt_children,
+)
+from weft.loop.passes.copy_boxes import box_nest, is_box
 from weft.loop.passes.partition_loops import linear
 from weft.loop.passes.remove_barriers import is_barrier, needless_haste
 
@@ -24,50 +43,73 @@ def copy_async(program: Program) -> Program:
 
         for l in 4 vectorized { s[h, t, l] = select(t < n, x[t, l], 0.0f32) } … @barrier()
         → if t < n { @copy_async(s[h, t, 0], x[t, 0], 16) } else { for l in 4 vectorized { s[h, t, l] = 0.0f32 } } … @await_copies() @barrier()
+
+    Loops that say that they copy a box (`copy_boxes`) become one copy, zeros beyond the borders included, if the group's first thread does them alone:
+
+        if t == 0 { for r in 64 @box=1 { for k in 32 @box=1 { s[h, r, k] = select(i*64 + r < 1000, x[i*64 + r, j*32 + k], 0.0f16) } } }
+        → if t == 0 { @copy_box(s[h, 0, 0], x[0, 0], j*32, i*64, …) }
     """
     if not has_threads(program.body):
         return program
     return map_groups(program, lambda group: _Group(program, group).changed())
 
 
+@dataclass(frozen=True)
+class _Copy:
+    """A store that may become a copy: `place` is the statement in whose place `begin` does; `box`: of a whole box."""
+
+    store: Store
+    place: Stmt
+    begin: Stmt
+    box: bool
+
+
 class _Group:
     def __init__(self, program: Program, group: Stmt) -> None:
         self.program, self.group = program, group
-        self.lets = {s.var.name: s.value for s in walk_stmts(group) if isinstance(s, Let)}
+        self.lets: dict[str, Expr] = {}
+        for s in walk_stmts(group):
+            if isinstance(s, Let):
+                self.lets[s.var.name] = substitute(s.value, self.lets)
         written = {s.buffer.name for s in walk_stmts(group) if isinstance(s, Store)}
         shared = {program.inputs[i].name for o, i in program.aliases if program.outputs[o].name in written}
         self.changing = written | shared
 
     def changed(self) -> Stmt:
-        copies: dict[int, tuple[Store, Stmt]] = {}  # by the identity of the store: what it becomes
+        copies: list[_Copy] = []
         if any(is_barrier(s) for s in walk_stmts(self.group)):
             self._collect(self.group, copies)
         if not copies:
             return self.group
-        fit = needless_haste(self.program, self.group, [s for s, _ in copies.values()])
-        if not fit:
+        fit = needless_haste(self.program, self.group, [c.store for c in copies], [c.store for c in copies if c.box])
+        done = {id(c.place): c for c in copies if id(c.store) in fit}
+        if not done:
             return self.group
-        done = {k: new for k, (_, new) in copies.items() if k in fit}
 
         def visit(s: Stmt) -> Stmt:
             if id(s) in done:
-                return done[id(s)]
-            if isinstance(s, For) and s.kind == "vectorized" and id(s.body) in done:
-                return done[id(s.body)]
+                return done[id(s)].begin
             if is_barrier(s):
                 return seq(Evaluate(IntrinsicCall(AWAIT_COPIES, ())), s)
             children = stmt_children(s)
             return with_stmt_children(s, tuple(visit(c) for c in children)) if children else s
 
-        return visit(self.group)
+        aligned = {c.store.buffer.name: replace(c.store.buffer, align=max(c.store.buffer.align, ALIGNED)) for c in done.values() if c.box}
+        body = visit(self.group)
+        return replace_buffers(body, aligned) if aligned else body
 
-    def _collect(self, s: Stmt, copies: dict[int, tuple[Store, Stmt]]) -> None:
+    def _collect(self, s: Stmt, copies: list[_Copy]) -> None:
+        if is_box(s):
+            found = box_nest(s, self.lets)
+            if not isinstance(found, str) and found.box.tensor.buffer.name not in self.changing:
+                copies.append(_Copy(found.store, s, found.stmt(), True))
+            return  # element by element, if it is no box: by one thread that is no haste
         lane = s if isinstance(s, For) and s.kind == "vectorized" else None
         inner = lane.body if lane is not None else s
         if isinstance(inner, Store):
             new = self._copy(inner, lane)
             if new is not None:
-                copies[id(inner)] = inner, new
+                copies.append(_Copy(inner, s, new, False))
             return
         if lane is None:
             for c in stmt_children(s):

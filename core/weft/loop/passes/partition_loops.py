@@ -42,6 +42,7 @@ from weft.expr.nodes import (
     walk,
 )
 from weft.expr.ranges import Range, range_of
+from weft.loop.boxes import BOX
 from weft.loop.nodes import (
     TRUE,
     Allocate,
@@ -115,8 +116,8 @@ def linear(e: Expr) -> Linear:
     return Linear({e: 1}, 0)
 
 
-def _positive(cond: Expr) -> Linear | None:
-    """L such that cond is L >= 0."""
+def not_negative(cond: Expr) -> Linear | None:
+    """L such that a comparison of indices is L >= 0; None if it is no such."""
     if not isinstance(cond, (Lt, Le)) or cond.a.dtype.name != "int64" or cond.a.dtype.lanes != 1:
         return None
     a, b = cond.a, cond.b
@@ -195,7 +196,7 @@ def _extreme(form: Linear, binders: tuple[Stmt, ...]) -> tuple[Linear, bool] | N
 def _atom(cond: Expr, loop: For, binders: tuple[Stmt, ...], scope: Scope) -> Atom | None:
     if isinstance(cond, (Eq, Ne)):
         return _end(cond, loop, scope)
-    form = _positive(cond)
+    form = not_negative(cond)
     if form is None or loop.var.name not in free_vars(cond):
         return None
     found, most = _extreme(form, binders), _extreme(Linear({}, 0).plus(form, -1), binders)
@@ -212,7 +213,7 @@ def _everywhere(cond: Expr, loop: For, binders: tuple[Stmt, ...], scope: Scope) 
     """What an iteration of `loop` has to be like for `cond` to hold in all of the loops between, and whether else it holds in none: for comparisons
     that no bound of the variable decides, as those of the remainder that stands for the inner one of fused loops.
     """
-    form = _positive(cond)
+    form = not_negative(cond)
     if form is None or loop.var.name not in free_vars(cond) or _atom(cond, loop, binders, scope) is not None:
         return None
     found = _extreme(form, binders)
@@ -318,7 +319,7 @@ def partition_loops(program: Program) -> Program:
     for i in n { if i*8 + 7 < m {…} }   →   for i in (m - 7 + 7)//8 {…}; for i_1 in … { if … {…} }
 
     Vectorized and unrolled loops stay whole: the loop around them is cut where all their iterations agree. A loop annotated
-    partition=0 is left alone. The program grows to at most MAX_GROWTH times its statements.
+    partition=0 is left alone, and so are those of a box, which a machine copies whole. The program grows to at most MAX_GROWTH times its statements.
     """
     if not any(True for _ in conditions_in(program.body)):
         return program
@@ -329,7 +330,8 @@ def partition_loops(program: Program) -> Program:
 
     def visit(stmt: Stmt, scope: Scope) -> Stmt:
         if isinstance(stmt, For):
-            if stmt.kind in ("serial", "parallel") and dict(stmt.annotations).get("partition") != 0:
+            said = dict(stmt.annotations)
+            if stmt.kind in ("serial", "parallel") and said.get("partition") != 0 and BOX not in said:
                 found = cut(stmt, scope)
                 if found is not None:
                     return found

@@ -56,10 +56,11 @@ def remove_barriers(program: Program) -> Program:
     return map_groups(program, lambda group: _Group(program, group).cleared() if any(is_barrier(s) for s in walk_stmts(group)) else group)
 
 
-def needless_haste(program: Program, group: Stmt, stores: Sequence[Store]) -> set[int]:
+def needless_haste(program: Program, group: Stmt, stores: Sequence[Store], alone: Sequence[Store] = ()) -> set[int]:
     """Which of the stores of a group, lowered to one nest of threads with its barriers, may be done any time until the next barrier: by `id`.
 
-    Nobody touches what they write before, the storing thread included, and no two of them write one element.
+    Nobody touches what they write before, the storing thread included, and no two of them write one element. Those of `alone` are done by the group's first
+    thread, and no other.
     """
     found = _Group(program, group, late={id(s) for s in stores})
     body = found.collected()
@@ -71,7 +72,8 @@ def needless_haste(program: Program, group: Stmt, stores: Sequence[Store]) -> se
         found.memo.clear()
         return found.ordered(body, set(range(len(found.sites))))
 
-    each = [id(s) for s in stores if found.once(s)]
+    first = {id(s) for s in alone}
+    each = [id(s) for s in stores if found.once(s) and (id(s) not in first or found.by_first(s))]
     if fit(set(each)):
         return set(each)
     good: set[int] = set()
@@ -187,19 +189,25 @@ class _Group:
     def once(self, s: Store) -> bool:
         """Whether no element is stored twice between two barriers by a store of `late`."""
         indices, loops, active = self.places.get(id(s), ((), (), None))
-        extents = [int_const(f.extent) for f in loops]
-        total = self.threads * math.prod(n or MOST_VALUES + 1 for n in extents)
-        if active is None or total > MOST_VALUES:
+        if active is None:
             return False
-        shape = [self.threads, *(n or 1 for n in extents)]
+        extents, who = [int_const(f.extent) for f in loops], np.flatnonzero(active)
+        if len(who) * math.prod(n or MOST_VALUES + 1 for n in extents) > MOST_VALUES:
+            return False
+        shape = [len(who), *(n or 1 for n in extents)]
         grid = np.indices(shape).reshape(len(shape), -1)
-        env = {f.var.name: grid[k + 1] for k, f in enumerate(loops)} | {name: v[grid[0]] for name, v in self.numbers.items()}
+        env = {f.var.name: grid[k + 1] for k, f in enumerate(loops)} | {name: v[who[grid[0]]] for name, v in self.numbers.items()}
         fixed = {v for i in indices for v in free_vars(i)} - env.keys()
         if any(has(i, (Load, IntrinsicCall)) for i in indices):
             return False
         env |= {v: np.zeros(1, np.int64) for v in fixed}  # they are the same for all that is done between two barriers
-        at = np.stack([np.broadcast_to(evaluate(i, env), grid.shape[1:]) for i in indices])[:, active[grid[0]]]
+        at = np.stack([np.broadcast_to(evaluate(i, env), grid.shape[1:]) for i in indices])
         return bool(np.unique(at, axis=1).shape == at.shape)
+
+    def by_first(self, s: Store) -> bool:
+        """Whether a store of `late` is done by the first thread alone."""
+        _, _, active = self.places.get(id(s), ((), (), None))
+        return active is not None and bool(active[0]) and int(active.sum()) == 1
 
     # -- collecting
 

@@ -1,0 +1,95 @@
+"""Boxes of tensors, which machines copy from global to shared memory by themselves: what a thread tells them, as a call of the loop IR.
+
+    copy_box(to[index], from[0, …], start…, extents…, strides…, sizes…)
+
+A tensor is `from` seen with up to five dims, the nearest first: elements `strides` apart, `extents` of them. The thread begins to copy a box of `sizes`
+elements that starts at `start`, and does not wait (`await_copies` does); at `to` it lies without gaps, the first dim fastest. What lies outside of the tensor
+is zero. The dims need not be those that the buffer has: a row of 64 elements may be 8 pieces of 8, which lie elsewhere in shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from weft import dtypes as dt
+from weft.expr.nodes import Const, Expr, cast_to
+from weft.loop.grids import COPY_BOX
+from weft.loop.nodes import Buffer, Evaluate, IntrinsicCall, Load, int_const
+
+BOX = "box"
+"""The annotation of serial loops that copy a box, all of them: each is one dim of it. They mean what loops mean, whether or not a machine takes them as one."""
+MOST_DIMS, MOST_SIZE, MOST_EXTENT = 5, 256, (1 << 31) - 1
+"""Dims of a tensor, elements of a box along each, and of the tensor: where a box starts is told in 32 bits."""
+PIECE, ALIGNED = 16, 128
+"""Bytes: the box along its first dim, and the tensor's strides, are multiples of the one; in shared memory a box begins at a multiple of the other."""
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A buffer as a tensor, and boxes of it: all that is known before a kernel starts.
+
+    Args:
+        buffer: which.
+        extents: of the tensor, the dim whose elements are neighbours first.
+        strides: elements between neighbours along each dim; the first is 1.
+        sizes: of a box, along each dim.
+    """
+
+    buffer: Buffer
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of a box."""
+        return prod(self.sizes) * self.buffer.dtype.bytes
+
+    def refused(self) -> str | None:
+        """Why no machine that copies boxes takes it; None if one does.
+
+        Source: CUDA Driver API, cuTensorMapEncodeTiled.
+        """
+        each = self.buffer.dtype.bytes
+        if self.buffer.dtype.lanes > 1 or (self.buffer.dtype.bits not in (8, 16, 32, 64) and not self.buffer.dtype.is_bool):
+            return f"elements of {self.buffer.dtype}"
+        if not 1 <= len(self.sizes) <= MOST_DIMS:
+            return f"it has {len(self.sizes)} dims, {MOST_DIMS} are allowed"
+        if self.strides[0] != 1:
+            return f"what lies side by side in the box lies {self.strides[0]} apart in '{self.buffer.name}'"
+        if any(not 1 <= n <= MOST_SIZE for n in self.sizes):
+            return f"it has {max(self.sizes)} elements along a dim, {MOST_SIZE} are allowed"
+        if any(not 1 <= n <= MOST_EXTENT for n in self.extents):
+            return f"'{self.buffer.name}' has {max(self.extents)} elements along a dim"
+        if self.sizes[0] * each % PIECE:
+            return f"{self.sizes[0]} elements side by side are no multiple of {PIECE} bytes"
+        wrong = next((n for n in self.strides[1:] if n * each % PIECE or not 0 < n * each < 1 << 40), None)
+        return None if wrong is None else f"{wrong} elements of '{self.buffer.name}' are no multiple of {PIECE} bytes"
+
+
+@dataclass(frozen=True)
+class Box:
+    """A copy of a box: of a tensor, from `start` on, to where `to` is."""
+
+    to: Load
+    tensor: TensorMap
+    start: tuple[Expr, ...]
+
+    def call(self) -> Evaluate:
+        """What begins it."""
+        t = self.tensor
+        source = Load(t.buffer, tuple(Const(0, dt.int64) for _ in t.buffer.shape))
+        numbers = [Const(n, dt.int64) for n in (*t.extents, *t.strides, *t.sizes)]
+        return Evaluate(IntrinsicCall(COPY_BOX, (self.to, source, *(cast_to(e, dt.int32) for e in self.start), *numbers)))
+
+    @staticmethod
+    def of(call: IntrinsicCall) -> Box:
+        """Of the call that begins it."""
+        to, source, *rest = call.args
+        assert isinstance(to, Load) and isinstance(source, Load) and len(rest) % 4 == 0
+        n = len(rest) // 4
+        numbers = [int_const(e) for e in rest[n:]]
+        known = [k for k in numbers if k is not None]
+        assert len(known) == 3 * n
+        return Box(to, TensorMap(source.buffer, tuple(known[:n]), tuple(known[n : 2 * n]), tuple(known[2 * n :])), tuple(rest[:n]))
