@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft import dtypes as dt
-from weft.codegen.c_family import Dialect
+from weft.codegen.c_family import Boxes, Dialect
 from weft.expr.functions import FUNCTIONS
 from weft_cuda.intrinsics import TEMPLATES
 
@@ -60,6 +60,12 @@ CUDA = Dialect(
     vector_copy="*reinterpret_cast<{type} *>({to}) = *reinterpret_cast<const {type} *>({source});",
     lanes="__align__(16) {type} {name}[{size}];",
     unroll="#pragma unroll",
+    boxes=Boxes(
+        parameter="const __grid_constant__ weft_tensor {name}",
+        top=("__shared__ __align__(8) unsigned long long weft_arrivals[1];", "unsigned int weft_turn = 0;", "weft_begin_boxes(weft_arrivals);"),
+        copy="weft_copy_box({to}, {tensor}, weft_arrivals, {bytes}, {start});",
+        wait="weft_await_boxes(weft_arrivals, weft_turn);",
+    ),
     infinity="__int_as_float(0x7f800000)",
     nan="__int_as_float(0x7fc00000)",
     reserved=frozenset({

@@ -42,7 +42,7 @@ def _nvrtc() -> Any:
 @cache
 def header() -> str:
     """What a kernel's text gets for `weft_cuda.h`: the instructions, and what is written with them."""
-    return "".join(importlib.resources.files("weft_cuda").joinpath(name).read_text(encoding="utf-8") for name in (HEADER, "weft_tiles.h"))
+    return "".join(importlib.resources.files("weft_cuda").joinpath(name).read_text(encoding="utf-8") for name in (HEADER, "weft_boxes.h", "weft_tiles.h"))
 
 
 @cache

@@ -59,6 +59,53 @@ template <int SIZE> static __device__ __forceinline__ void weft_copy_async(void 
 static __device__ __forceinline__ void weft_await_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
 #endif
 
+// -- boxes of tensors, copied by the Tensor Memory Accelerator, from compute capability 9.0 on ------------------------
+
+#if __CUDA_ARCH__ >= 900
+// What cuTensorMapEncodeTiled makes.
+struct __align__(64) weft_tensor {
+  unsigned long long words[16];
+};
+
+// An mbarrier: 8 bytes of shared memory that count arrivals of threads and bytes of copies. A phase ends when nobody and nothing is missing.
+static __device__ __forceinline__ void weft_mbarrier_init(unsigned long long *at, unsigned int threads) {
+  asm volatile("{ .reg .u64 at; cvta.to.shared.u64 at, %0; mbarrier.init.shared::cta.b64 [at], %1; }" : : "l"(at), "r"(threads) : "memory");
+}
+static __device__ __forceinline__ void weft_mbarrier_expect(unsigned long long *at, unsigned int bytes) {
+  asm volatile("{ .reg .u64 at; cvta.to.shared.u64 at, %0; mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [at], %1; }" : : "l"(at), "r"(bytes) : "memory");
+}
+static __device__ __forceinline__ void weft_mbarrier_arrive(unsigned long long *at) {
+  asm volatile("{ .reg .u64 at, state; cvta.to.shared.u64 at, %0; mbarrier.arrive.release.cta.shared::cta.b64 state, [at]; }" : : "l"(at) : "memory");
+}
+// Until the phase of this parity, the present one or the one before, has ended. What has arrived by then is seen, copies included.
+static __device__ __forceinline__ void weft_mbarrier_wait(unsigned long long *at, unsigned int parity) {
+  unsigned int done;
+  do {
+    asm volatile("{ .reg .u64 at; .reg .pred p; cvta.to.shared.u64 at, %1;\n"
+                 "  mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [at], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done) : "l"(at), "r"(parity) : "memory");
+  } while (!done);
+}
+// What threads have read and written in shared memory before comes before what copies of boxes write there, and the mbarrier is there for them.
+static __device__ __forceinline__ void weft_fence_boxes() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
+
+// One thread begins to copy a box that starts at these places of a tensor to a multiple of 128 bytes.
+#define WEFT_BOX(DIMS, PLACES, PTX, ...)                                                                                                            \
+  static __device__ __forceinline__ void weft_bulk_copy(void *to, const weft_tensor *from, unsigned long long *arrivals, PLACES) {                   \
+    asm volatile("{ .reg .u64 at, bar; cvta.to.shared.u64 at, %0; cvta.to.shared.u64 bar, %2;\n"                                                    \
+                 "  cp.async.bulk.tensor." DIMS ".shared::cluster.global.tile.mbarrier::complete_tx::bytes [at], [%1, {" PTX "}], [bar]; }"           \
+                 : : "l"(to), "l"(from), "l"(arrivals), __VA_ARGS__ : "memory");                                                                    \
+  }
+#define WEFT_PLACES(...) __VA_ARGS__
+WEFT_BOX("1d", WEFT_PLACES(int a), "%3", "r"(a))
+WEFT_BOX("2d", WEFT_PLACES(int a, int b), "%3, %4", "r"(a), "r"(b))
+WEFT_BOX("3d", WEFT_PLACES(int a, int b, int c), "%3, %4, %5", "r"(a), "r"(b), "r"(c))
+WEFT_BOX("4d", WEFT_PLACES(int a, int b, int c, int d), "%3, %4, %5, %6", "r"(a), "r"(b), "r"(c), "r"(d))
+WEFT_BOX("5d", WEFT_PLACES(int a, int b, int c, int d, int e), "%3, %4, %5, %6, %7", "r"(a), "r"(b), "r"(c), "r"(d), "r"(e))
+#undef WEFT_PLACES
+#undef WEFT_BOX
+#endif
+
 // -- tensor cores, from compute capability 8.0 on ---------------------------------------------------------------------
 
 #if __CUDA_ARCH__ >= 800

@@ -1,8 +1,8 @@
 """Languages of C's family: one emitter, and one `Dialect`, a table, per language."""
 
-from weft.codegen.c_family.dialect import Dialect
+from weft.codegen.c_family.dialect import Boxes, Dialect
 from weft.codegen.c_family.emitter import VERSION, Emitted, Emitter
 from weft.codegen.c_family.language import identifier
 from weft.codegen.c_family.sizes import SizeFormulas
 
-__all__ = ["VERSION", "Dialect", "Emitted", "Emitter", "SizeFormulas", "identifier"]
+__all__ = ["VERSION", "Boxes", "Dialect", "Emitted", "Emitter", "SizeFormulas", "identifier"]

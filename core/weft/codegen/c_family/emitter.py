@@ -17,15 +17,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from weft import dtypes as dt
-from weft.codegen.c_family.dialect import Dialect
-from weft.codegen.c_family.formulas import Formulas, parts
+from weft.codegen.c_family.dialect import Boxes, Dialect
+from weft.codegen.c_family.formulas import LOOSE, Formulas, parts
 from weft.codegen.c_family.language import identifier
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.expr.nodes import Expr
 from weft.expr.ranges import Range
 from weft.loop import nodes as lp
-from weft.loop.grids import WHOLE_WARP, private
+from weft.loop.boxes import Box, TensorMap
+from weft.loop.grids import AWAIT_COPIES, COPY_BOX, WHOLE_WARP, private
 from weft.loop.nodes import Buffer, Load, Program, Stmt
 
 VERSION = 1
@@ -46,6 +47,7 @@ class Emitted:
         source: the text.
         scratch: sizes in bytes of the buffers behind the outputs, over the Program's dims.
         grid: loop kind ("blockIdx.x", "threadIdx.x" …) → how many are to be launched, over the Program's dims.
+        tensors: those of which the kernel copies boxes, in the order of its last parameters.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Emitted:
     source: str
     scratch: tuple[Expr, ...] = ()
     grid: tuple[tuple[str, Expr], ...] = ()
+    tensors: tuple[TensorMap, ...] = ()
 
 
 class Emitter:
@@ -90,7 +93,7 @@ class Emitter:
                 elif not of.is_float and not (e.name in _OF_INTEGERS and of.kind != "complex"):
                     lacks[f"function {e.name} of {of}"] = None
             elif isinstance(e, lp.IntrinsicCall):
-                if e.name != WHOLE_WARP and not (d.barrier if e.name == "barrier" else e.name in d.intrinsics):
+                if e.name != WHOLE_WARP and not (d.barrier if e.name == "barrier" else d.boxes if e.name == COPY_BOX else e.name in d.intrinsics):
                     lacks[f"intrinsic {e.name}"] = None
                 elif e.dtype.lanes > 1 or any(a.dtype.lanes > 1 for a in e.args):
                     lacks[f"intrinsic {e.name} of vectors"] = None
@@ -152,6 +155,8 @@ class _Kernel:
         self.values: dict[str, Expr] = {}
         self._stack = 0
         self._lane = ""  # what counts lanes, in every loop over them
+        calls = [s.call for s in lp.walk_stmts(program.body) if isinstance(s, lp.Evaluate) and s.call.name == COPY_BOX]
+        self.tensors = {Box.of(call).tensor: "" for call in calls}  # and their names
 
     def emit(self) -> Emitted:
         p, f = self.program, self.formulas
@@ -168,6 +173,7 @@ class _Kernel:
         for s in lp.walk_stmts(p.body):
             if isinstance(s, lp.For) and s.kind in self.dialect.indices:
                 self._launch(s)
+        self.tensors = {tensor: f.fresh(f"{tensor.buffer.name}_boxes") for tensor in self.tensors}
         self._nests(p.body)
 
         parameters, entries = [], []
@@ -186,6 +192,9 @@ class _Kernel:
                 parameters.append(self.dialect.size.format(**fields))
             elif v.name in used:
                 entries.append(self.dialect.size_entry.format(**fields))
+        if self.dialect.boxes is not None and self.tensors:
+            parameters += [self.dialect.boxes.parameter.format(name=name) for name in self.tensors.values()]
+            self.top += self.dialect.boxes.top
         group = [lp.int_const(self.grid.get(f"threadIdx.{axis}", lp.int64(1))) or 1 for axis in "xyz"]
         every = ", ".join([*parameters, *self.dialect.more_parameters])
         head = self.dialect.kernel.format(name=self.symbol, parameters=every, group=group, threads=math.prod(group))
@@ -194,7 +203,8 @@ class _Kernel:
             text += [helper, ""]
         text += [head + " {", *(_INDENT + e for e in (*entries, *self.top)), *self.lines]
         text += [_INDENT + self.dialect.end] if self.dialect.end else []
-        return Emitted(p.name, self.symbol, "\n".join([*text, "}"]) + "\n", tuple(n for _, n in self.scratch), tuple(self.grid.items()))
+        source = "\n".join([*text, "}"]) + "\n"
+        return Emitted(p.name, self.symbol, source, tuple(n for _, n in self.scratch), tuple(self.grid.items()), tuple(self.tensors))
 
     # -- where buffers are
 
@@ -399,11 +409,22 @@ class _Kernel:
         if s.call.name == "barrier":
             self.line(self.dialect.barrier)
             return
+        if self.dialect.boxes is not None and self.tensors and s.call.name in (COPY_BOX, AWAIT_COPIES):
+            self.line(self._box(s.call, self.dialect.boxes) if s.call.name == COPY_BOX else self.dialect.boxes.wait)
+            return
         self._begin(s.call)
         text = self.formulas.value(s.call).text
         self._flush()
         if text:
             self.line(text if text.endswith(";") else text + ";")
+
+    def _box(self, call: lp.IntrinsicCall, boxes: Boxes) -> str:
+        f, box = self.formulas, Box.of(call)
+        self._begin(box.to, *box.start)
+        to = f.element(box.to.buffer, box.to.indices)
+        start = [f.value(e).at(LOOSE) for e in box.start]
+        self._flush()
+        return boxes.copy.format(to=f"&{to}", tensor=self.tensors[box.tensor], bytes=box.tensor.bytes, start=", ".join(start))
 
     # -- stores
 
