@@ -21,7 +21,8 @@ from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed
 from weft.runtime.dlpack import foreign_tensor
 from weft_cuda.code import unpack_code
 from weft_cuda.driver import Driver, DriverError, driver
-from weft_gpu.image import Kernel, unpack
+from weft_cuda.tensors import Encoded, encoded
+from weft_gpu.image import Kernel, Tensor, unpack
 from weft_gpu.launch import grid_of
 
 STAGED = 1 << 20
@@ -33,6 +34,8 @@ ALIGNED = 16
 """Bytes that one thread moves at once: what kernels take begins at a multiple of them."""
 _FOREIGN = 256
 """Places of other libraries' tensors that are known again."""
+_KNOWN_TENSORS = 1024
+"""Tensors at their places that are encoded once."""
 _CUDA, _MANAGED = 2, 13
 """Devices of DLPack."""
 
@@ -46,13 +49,18 @@ class Module:
 
 
 class _Call:
-    """One launch with its arguments where the driver reads them."""
+    """One launch with its arguments where the driver reads them: pointers and sizes, and tensors behind them."""
 
-    def __init__(self, kernel: str, function: Any, grid: tuple[int, int, int], group: tuple[int, int, int], shared: int, arguments: Sequence[int]) -> None:
+    def __init__(
+        self, kernel: str, function: Any, grid: tuple[int, int, int], group: tuple[int, int, int], shared: int,
+        arguments: Sequence[int], tensors: Sequence[Encoded],
+    ) -> None:  # fmt: skip
         self.kernel, self.function, self.grid, self.group, self.shared = kernel, function, grid, group, shared
         self._values = (ctypes.c_int64 * max(1, len(arguments)))(*arguments)  # pointers and sizes alike have 8 bytes
+        self._tensors = tensors
         begin, size = ctypes.addressof(self._values), ctypes.sizeof(ctypes.c_int64)
-        self._pointers = (ctypes.c_void_p * max(1, len(arguments)))(*(begin + k * size for k in range(len(arguments))))
+        places = [*(begin + k * size for k in range(len(arguments))), *(x.address for x in tensors)]
+        self._pointers = (ctypes.c_void_p * max(1, len(places)))(*places)
         self.arguments = ctypes.addressof(self._pointers)
 
 
@@ -86,6 +94,7 @@ class CudaDevice(Device):
             self._staged = self._driver("cuEventCreate", self._driver.api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
         self._small = 0
         self._foreign: dict[int, Memory] = {}
+        self._tensors: dict[tuple[Tensor, int], Encoded] = {}
         self._recording = False
         self._records: list[tuple[str, Any, Any]] = []
         self._since: Any = None
@@ -226,8 +235,17 @@ class CudaDevice(Device):
             if grid is not None:
                 places = [buffers[b].memory.handle + buffers[b].offset for b in launch.buffers]
                 function, shared = module.functions[launch.code, launch.symbol]
-                calls.append(_Call(kernel, function, grid, launch.group, shared, [*places, *(int(dims[d]) for d in launch.dims)]))
+                tensors = [self._tensor(x, places[x.buffer]) for x in launch.tensors]
+                calls.append(_Call(kernel, function, grid, launch.group, shared, [*places, *(int(dims[d]) for d in launch.dims)], tensors))
         return calls
+
+    def _tensor(self, tensor: Tensor, address: int) -> Encoded:
+        found = self._tensors.get((tensor, address))
+        if found is None:
+            while len(self._tensors) >= _KNOWN_TENSORS:
+                self._tensors.pop(next(iter(self._tensors)))
+            found = self._tensors[tensor, address] = encoded(self._driver, tensor, address)
+        return found
 
     def _start(self, calls: Sequence[_Call]) -> None:
         for call in calls:
@@ -307,7 +325,7 @@ class _Prepared:
         finally:  # ends the capture also where a launch failed
             failed, graph = run.api.cuStreamEndCapture(device.stream)
         if failed:
-            raise run._error("cuStreamEndCapture", failed)
+            raise run.error("cuStreamEndCapture", failed)
         try:
             made = run("cuGraphInstantiate", graph, 0)
         finally:

@@ -50,10 +50,11 @@ class Driver:
         """The result of a function; none, one, or a tuple of several."""
         result, *values = getattr(self.api, function)(*args)
         if result:
-            raise self._error(function, result)
+            raise self.error(function, result)
         return values[0] if len(values) == 1 else tuple(values) or None
 
-    def _error(self, function: str, result: Any) -> DriverError:
+    def error(self, function: str, result: Any) -> DriverError:
+        """What a function's answer, which is not success, is said as."""
         unknown, text = self.api.cuGetErrorString(result)
         code = getattr(result, "name", str(result))
         hint = "the driver takes nothing more from this process: start it again" if code in _LOST else _ADVICE.get(code)

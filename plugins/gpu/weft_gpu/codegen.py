@@ -8,13 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 
 from weft.codegen.base import KernelCode
-from weft.codegen.c_family import Dialect, Emitter
+from weft.codegen.c_family import Dialect, Emitted, Emitter
 from weft.codegen.launches import Launches, Part, cut
 from weft.errors import CodegenError, LoopError
 from weft.expr.nodes import Expr, Var, substitute
+from weft.loop.boxes import TensorMap
 from weft.loop.nodes import Program
 from weft.machine import Machine
-from weft_gpu.image import Kernel, Launch
+from weft_gpu.image import Kernel, Launch, Tensor
 
 
 @cache
@@ -46,36 +47,41 @@ class GpuCodegen:
 
     def source(self, program: Program) -> str:
         """The texts of the launches, one after another."""
-        return "\n".join(self._text(part)[1] for part in cut(program).parts)
+        return "\n".join(self._emitted(part).source for part in cut(program).parts)
 
     def compile(self, program: Program) -> KernelCode:
         return self.submit(program).result()
 
     def submit(self, program: Program) -> Future[KernelCode]:
         launches = cut(program)
-        texts = [self._text(part) for part in launches.parts]
+        texts = [self._emitted(part) for part in launches.parts]
         if self.build is None:
             done: Future[KernelCode] = Future()
-            done.set_result(_kernel(program, launches, [(symbol, text.encode()) for symbol, text in texts]))
+            done.set_result(_kernel(program, launches, texts, [x.source.encode() for x in texts]))
             return done
         build = self.build
-        return _threads().submit(lambda: _kernel(program, launches, [(symbol, build(text)) for symbol, text in texts]))
+        return _threads().submit(lambda: _kernel(program, launches, texts, [build(x.source) for x in texts]))
 
     def emitter_of(self, part: Part) -> Emitter:
         """Who writes a launch, for a language that writes some of them in another way."""
         return self.emitter
 
-    def _text(self, part: Part) -> tuple[str, str]:
-        """What a launch is called in its text, and the text."""
+    def _emitted(self, part: Part) -> Emitted:
         emitted = self.emitter_of(part).emit(part.program)
         assert not emitted.scratch  # buffers that launches hand each other are parameters of theirs
-        return emitted.symbol, emitted.source
+        return emitted
 
 
-def _kernel(program: Program, launches: Launches, codes: list[tuple[str, bytes]]) -> KernelCode:
+def _kernel(program: Program, launches: Launches, texts: list[Emitted], codes: list[bytes]) -> KernelCode:
     names: dict[str, Expr] = {d.name: Var(f"d{k}", d.dtype) for k, d in enumerate(program.dims)}
     found = []
-    for part, (symbol, code) in zip(launches.parts, codes, strict=True):
+    for part, text, code in zip(launches.parts, texts, codes, strict=True):
         x, y, z = (str(substitute(n, names)) for n in part.grid)
-        found.append(Launch(symbol, code, (x, y, z), part.group, part.buffers, part.dims))
+        tensors = tuple(_tensor(t, [b.name for b in part.program.params]) for t in text.tensors)
+        found.append(Launch(text.symbol, code, (x, y, z), part.group, part.buffers, part.dims, tensors))
     return KernelCode(program.name, Kernel(program.name, tuple(found)).to_bytes(), launches.scratch)
+
+
+def _tensor(t: TensorMap, buffers: list[str]) -> Tensor:
+    each = t.buffer.dtype.bytes
+    return Tensor(buffers.index(t.buffer.name), each, t.extents, tuple(n * each for n in t.strides[1:]), t.sizes)

@@ -2,7 +2,8 @@
 
     section := (bytes of the kernel: uint64, kernel)*            entries: a kernel's name → where it begins
     kernel  := "WGRD", version: uint32, bytes of the table: uint32, table (JSON), the launches' code one after another
-    table   := [[symbol, [x, y, z], [x, y, z], [buffer, …], [dim, …], bytes of code], …]
+    table   := [[symbol, [x, y, z], [x, y, z], [buffer, …], [dim, …], bytes of code], …]         or, of launches that copy boxes,
+               [symbol, [x, y, z], [x, y, z], [buffer, …], [dim, …], bytes of code, [[buffer, bytes, [extent, …], [stride, …], [size, …]], …]]
 
 The grid's extents are formulas over the kernel's dims `d0`, `d1` …, as `weft.runtime.formulas` reads them. This module is runtime: it imports no compiler.
 """
@@ -12,8 +13,9 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, NoReturn
 
 from weft.errors import ArchiveError, ExecutionError
@@ -27,6 +29,29 @@ _HEAD = struct.Struct("<4sII")
 _SIZE = struct.Struct("<Q")
 
 
+MOST_DIMS, MOST_EXTENT, MOST_STRIDE, MOST_SIZE, MOST_BOX, PIECE = 5, 1 << 31, 1 << 40, 256, 1 << 18, 16
+"""Of a tensor of which boxes are copied: dims, elements and bytes along one; elements of a box along one, bytes of all of it; what bytes are multiples of."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A buffer of a launch as a tensor, boxes of which it copies to shared memory: what a device is told before.
+
+    Args:
+        buffer: which of the launch's buffers.
+        bytes: of an element.
+        extents: elements along each dim, the dim whose elements are neighbours first.
+        strides: bytes between neighbours along each dim but the first.
+        sizes: of a box, along each dim.
+    """
+
+    buffer: int
+    bytes: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Launch:
     """One launch of a grid.
@@ -38,6 +63,7 @@ class Launch:
         group: threads of a group along x, y and z.
         buffers: which of the kernel's buffers (inputs, outputs, scratch) it takes, in the order of its parameters.
         dims: which of the kernel's dims it takes behind them.
+        tensors: of which it copies boxes, its last parameters.
     """
 
     symbol: str
@@ -46,6 +72,7 @@ class Launch:
     group: tuple[int, int, int]
     buffers: tuple[int, ...]
     dims: tuple[int, ...]
+    tensors: tuple[Tensor, ...] = ()
 
     @cached_property
     def extents(self) -> tuple[Formula, Formula, Formula]:
@@ -67,7 +94,7 @@ class Kernel:
 
     def to_bytes(self) -> bytes:
         """As a section holds it; the name is the section's to keep."""
-        table = [[x.symbol, x.grid, x.group, x.buffers, x.dims, len(x.code)] for x in self.launches]
+        table = [[x.symbol, x.grid, x.group, x.buffers, x.dims, len(x.code), *([[*map(astuple, x.tensors)]] if x.tensors else [])] for x in self.launches]
         text = json.dumps(table, separators=(",", ":")).encode()
         return b"".join([_HEAD.pack(MAGIC, VERSION, len(text)), text, *(x.code for x in self.launches)])
 
@@ -130,7 +157,7 @@ def unpack(image: bytes, entries: Mapping[str, int]) -> dict[str, Kernel]:
 def _launch(row: Any, data: bytes, at: int, name: str) -> tuple[Launch, int]:
     """A row of the table with its code, which begins at `at`, and how long that is."""
     match row:
-        case [str(symbol), [str(), str(), str()] as grid, [_, _, _] as group, list(buffers), list(dims), size]:
+        case [str(symbol), [str(), str(), str()] as grid, [_, _, _] as group, list(buffers), list(dims), size, *more] if len(more) < 2:
             pass
         case _:
             _damaged(name, f"a launch is {str(row)[:80]}")
@@ -143,12 +170,31 @@ def _launch(row: Any, data: bytes, at: int, name: str) -> tuple[Launch, int]:
             _damaged(name, f"the {what} of '{symbol}' are {str(numbers)[:80]}")
     if not _is_int(size) or not 0 <= size <= len(data) - at:
         _damaged(name, f"the code of '{symbol}' has {str(size)[:40]} bytes, {len(data) - at} are left")
-    launch = Launch(symbol, data[at : at + size], _three(grid), _three(group), tuple(buffers), tuple(dims))
+    tensors = tuple(_tensor(x, len(buffers), symbol, name) for x in _items(more[0], f"the tensors of '{symbol}'", name)) if more else ()
+    if more and not tensors:
+        _damaged(name, f"'{symbol}' has an empty list of tensors")
+    launch = Launch(symbol, data[at : at + size], _three(grid), _three(group), tuple(buffers), tuple(dims), tensors)
     try:
         _ = launch.extents
     except ArchiveError as error:
         _damaged(name, f"the grid of '{symbol}': {error.what}")
     return launch, size
+
+
+def _tensor(row: Any, buffers: int, symbol: str, name: str) -> Tensor:
+    match row:
+        case [buffer, each, [_, *_] as extents, list(strides), list(sizes)] if len(extents) == len(sizes) == len(strides) + 1 <= MOST_DIMS:
+            pass
+        case _:
+            _damaged(name, f"a tensor of '{symbol}' is {str(row)[:80]}")
+    known = all(_is_int(n) for n in (buffer, each, *extents, *strides, *sizes))
+    if not known or not 0 <= buffer < buffers or each not in (1, 2, 4, 8):
+        _damaged(name, f"a tensor of '{symbol}' is {str(row)[:80]}")
+    whole = not any(n % PIECE for n in (*strides, sizes[0] * each)) and prod(sizes) * each <= MOST_BOX
+    bounds = ((extents, MOST_EXTENT), (strides, MOST_STRIDE), (sizes, MOST_SIZE + 1))
+    if not whole or not all(0 < n < most for numbers, most in bounds for n in numbers):
+        _damaged(name, f"no device copies boxes of the tensor {str(row)[:80]} of '{symbol}'")
+    return Tensor(buffer, each, tuple(extents), tuple(strides), tuple(sizes))
 
 
 def _items(value: Any, what: str, name: str) -> Sequence[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.codegen.c_family import Dialect, Emitter
+from weft.codegen.c_family import Dialect, Emitted, Emitter
 from weft.codegen.launches import Part
 from weft.machine import Machine
 from weft_gpu.codegen import GpuCodegen
@@ -31,5 +31,5 @@ class OpenclCodegen(GpuCodegen):
         fits = _BUFFER * len(part.buffers) + _DIM * len(part.dims) <= self.arguments
         return self.emitter if fits else Emitter(by_table(self.dialect, len(part.buffers)))
 
-    def _text(self, part: Part) -> tuple[str, str]:
-        return super()._text(replace(part, program=begin_with_barriers(part.program)))
+    def _emitted(self, part: Part) -> Emitted:
+        return super()._emitted(replace(part, program=begin_with_barriers(part.program)))
