@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 from cuda.bindings import driver as real
-from tests.gpu.shim.shims import Library
+from tests.gpu.shim.shims import Library, PlayedTensor
+
+from weft_cuda.tensors import FUNCTION
 
 OK = real.CUresult.CUDA_SUCCESS
 Answer = tuple[Any, ...]
@@ -58,11 +60,11 @@ class Function:
     shared: int = 48 << 10
 
     @property
-    def parameters(self) -> list[bool]:
-        """Of each whether it is a pointer."""
+    def parameters(self) -> list[str]:
+        """Of each what it is: a pointer, a tensor or a size."""
         head = re.search(rf"void .*?{re.escape(self.symbol)}\((.*?)\) \{{", self.text, re.S)
         assert head is not None, self.text
-        return ["*" in p for p in head[1].split(",") if p.strip()]
+        return ["pointer" if "*" in p else "tensor" if "weft_tensor " in p else "size" for p in head[1].split(",") if p.strip()]
 
 
 class FakeApi:
@@ -76,6 +78,7 @@ class FakeApi:
     CUstream_flags = real.CUstream_flags
     CUevent_flags = real.CUevent_flags
     CUstreamCaptureMode = real.CUstreamCaptureMode
+    CUresult = real.CUresult
 
     def __init__(self, gpus: int = 1, memory: int = 64 << 20, capability: int = 90) -> None:
         self.gpus, self.memory, self.capability = gpus, memory, capability
@@ -88,6 +91,28 @@ class FakeApi:
         self.streams: list[Stream] = []
         self.clock = 0.0
         self.contexts = threading.local()
+        self.encoded: list[tuple[Any, ...]] = []
+        self.encode = FUNCTION(self._encode)  # what has an address must live as long as it
+
+    def _encode(
+        self, to: int, dtype: int, rank: int, base: int, extents: Any, strides: Any, sizes: Any, steps: Any,
+        interleave: int, swizzle: int, promotion: int, fill: int,
+    ) -> int:  # fmt: skip
+        """cuTensorMapEncodeTiled, with its checks: into what the shim takes."""
+        each = {0: 1, 1: 2, 2: 4, 4: 8}.get(dtype, 0)
+        bad = int(real.CUresult.CUDA_ERROR_INVALID_VALUE)
+        if "cuTensorMapEncodeTiled" in self.fail:
+            return int(self.fail.pop("cuTensorMapEncodeTiled"))
+        if not each or not 1 <= rank <= 5 or to % 64 or base % 16 or (interleave, swizzle, fill) != (0, 0, 0) or promotion not in range(4):
+            return bad
+        found = extents[:rank], strides[: rank - 1], sizes[:rank]
+        if any(not 0 < n <= 1 << 32 for n in found[0]) or any(n % 16 or not 0 < n < 1 << 40 for n in found[1]) or any(not 0 < n <= 256 for n in found[2]):
+            return bad
+        if sizes[0] * each % 16 or any(n != 1 for n in steps[:rank]):
+            return bad
+        ctypes.memmove(to, ctypes.byref(PlayedTensor.make(base, each, *found)), ctypes.sizeof(PlayedTensor))
+        self.encoded.append((each, *map(tuple, found)))
+        return 0
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
@@ -282,22 +307,34 @@ class FakeApi:
         self._in_context()
         if not all((gx, gy, gz)) or max(gy, gz) > 65535 or not 0 < bx * by * bz <= 1024 or shared > f.shared:
             raise _Refused(real.CUresult.CUDA_ERROR_INVALID_VALUE)
-        pointers = f.parameters
-        table = (ctypes.c_void_p * len(pointers)).from_address(arguments)
-        values = [ctypes.c_int64.from_address(int(at or 0)).value for at in table]  # the driver reads them now
-        for value, pointer in zip(values, pointers):
-            if pointer:
-                self._check(value, 0)
+        kinds = f.parameters
+        table = (ctypes.c_void_p * len(kinds)).from_address(arguments)
+        given: dict[str, list[int]] = {"pointer": [], "size": [], "tensor": []}
+        tensors = []
+        for at, kind in zip(table, kinds):  # the driver reads them now
+            if kind == "tensor":
+                tensors.append(PlayedTensor.from_buffer_copy(ctypes.string_at(int(at or 0), ctypes.sizeof(PlayedTensor))))
+                given[kind].append(ctypes.addressof(tensors[-1]))
+                self._check(tensors[-1].base, 0)
+                continue
+            given[kind].append(ctypes.c_int64.from_address(int(at or 0)).value)
+            if kind == "pointer":
+                self._check(given[kind][-1], 0)
         text = f.text.replace("extern __shared__", "__shared__").replace("weft_shared[]", f"weft_shared[{max(1, shared)}]")
         library = Library("cuda", [(f.symbol, text)])
 
         def work() -> None:
             self.clock += 0.5
-            of = lambda pointer: [v for v, p in zip(values, pointers) if p is pointer]
-            library.launch(0, of(True), of(False), (gx, gy, gz), (bx, by, bz))
+            assert len(tensors) == len(given["tensor"])  # they are kept
+            library.launch(0, [*given["pointer"], *given["tensor"]], given["size"], (gx, gy, gz), (bx, by, bz))
 
         stream.add(work)
         return (OK,)
+
+    # -- tensors
+    def cuGetProcAddress(self, symbol: bytes, cudaVersion: int, flags: int) -> Answer:
+        assert symbol == b"cuTensorMapEncodeTiled" and cudaVersion >= 12000
+        return OK, ctypes.cast(self.encode, ctypes.c_void_p).value if self.capability >= 90 else 0, 0
 
     # -- graphs
     def cuStreamBeginCapture(self, stream: Stream, mode: Any) -> Answer:

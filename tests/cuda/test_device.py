@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,65 @@ def test_shared_memory_beyond_what_a_kernel_has_by_itself(api: FakeApi) -> None:
     np.testing.assert_array_equal(y, x[::-1] + 3)
     with pytest.raises(ExecutionError, match=r"(?s)kernel 'k' does not fit Fake GPU.*400128 bytes of shared memory, 232448 are allowed.*-arch=sm_90"):
         device.load(*section(build(LARGE.replace("20000", "100000"), "sm_90", "k")))
+
+
+# -- boxes of tensors
+
+
+def boxes() -> tuple[bytes, dict[str, int]]:
+    """The section of a kernel that copies boxes, twice in a row for a graph, as text."""
+    from tests.gpu.test_boxes import BOXES
+    from tests.gpu.test_copies import lowered
+
+    from weft_cuda.dialect import CUDA
+    from weft_gpu.codegen import GpuCodegen
+    from weft_gpu.image import Kernel, pack
+
+    code = GpuCodegen(CUDA).compile(lowered(BOXES))
+    (launch,) = Kernel.from_bytes(code.object, "boxes").launches
+    return pack({"boxes": Kernel("boxes", (launch, launch)).to_bytes()})
+
+
+def test_tensors_are_arguments(api: FakeApi) -> None:
+    """Of single launches, of prepared ones, and in a graph, wherever the buffer lies."""
+    from tests.gpu.test_boxes import BOXES
+    from tests.loop.passes.test_grids import inputs_of
+
+    from weft.loop.interpret import interpret
+    from weft.loop.parser import parse_program
+    from weft.runtime.device import Started
+
+    program, device = parse_program(BOXES), opened(api)
+    x, w = inputs_of(program, 3)
+    (want,) = interpret(program, [x, w]).values()
+    module = device.load(*boxes())
+    for turn in range(3):
+        pieces = tuple(Slice(device.reserve(n + 1024), 256 * turn, n) for n in (x.nbytes, w.nbytes, want.nbytes))
+        device.write(pieces[0], x)
+        device.write(pieces[1], w)
+        prepared = device.prepare(module, [Started("boxes", pieces, ())])
+        y = np.empty_like(want)
+        for start in (partial(device.launch, module, "boxes", pieces, ()), prepared, prepared, prepared):
+            device.write(pieces[2], np.zeros_like(want))
+            start()
+            device.read(pieces[2], y)
+            np.testing.assert_array_equal(y, want)
+    assert set(api.encoded) == {(4, (16, 50, 10), (640, 64), (16, 16, 2))}
+    assert len(api.encoded) == 3  # once for each place
+    assert api.graphs > 0
+
+
+def test_tensors_that_the_driver_does_not_take(api: FakeApi) -> None:
+    device = opened(api)
+    module = device.load(*boxes())
+    pieces = [Slice(device.reserve(n), 0, n) for n in (32000, 640, 40960)]
+    api.fail["cuTensorMapEncodeTiled"] = real.CUresult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(ExecutionError, match=r"(?s)cuTensorMapEncodeTiled.*invalid value"):
+        device.launch(module, "boxes", pieces, [])
+    device.launch(module, "boxes", pieces, [])
+    api.capability = 80
+    with pytest.raises(ExecutionError, match=r"(?s)the driver copies no boxes.*cuTensorMapEncodeTiled.*CUDA 12"):
+        device.launch(module, "boxes", [Slice(device.reserve(n), 0, n) for n in (32000, 640, 40960)], [])
 
 
 def test_why_there_is_no_gpu(api: FakeApi) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import Any
 
@@ -11,16 +12,27 @@ from hypothesis import strategies as st
 
 from weft.errors import ExecutionError
 from weft.machine import Grid
-from weft_gpu.image import Kernel, Launch, pack, unpack
+from weft_gpu.image import Kernel, Launch, Tensor, pack, unpack
 from weft_gpu.launch import grid_of
 
 numbers = st.lists(st.integers(0, 40), max_size=5).map(tuple)
 formulas = st.sampled_from(["1", "d0", "(d0 + 7)//8", "select(d1 == 0, 0, d0*d1)", "max(d0, d1)"])
-launch_of = st.builds(
-    Launch, st.sampled_from(["k", "k_1", "addition"]), st.binary(max_size=40), st.tuples(formulas, formulas, formulas),
-    st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9)), numbers, numbers,
-)  # fmt: skip
-kernels_of = st.dictionaries(st.text(max_size=6), st.lists(launch_of, max_size=3).map(tuple), max_size=3)
+
+
+@st.composite
+def launch_of(draw: st.DrawFn) -> Launch:
+    buffers, threads = draw(numbers), st.integers(1, 9)
+    tensors = []
+    for _ in range(draw(st.integers(0, 2)) if buffers else 0):
+        n, each = draw(st.integers(1, 5)), draw(st.sampled_from([1, 2, 4, 8]))
+        some = lambda low, high, n=n: tuple(draw(st.lists(st.integers(low, high), min_size=n, max_size=n)))
+        strides = tuple(16 * k for k in some(1, 1 << 20, n - 1))
+        tensors.append(Tensor(draw(st.integers(0, len(buffers) - 1)), each, some(1, 1 << 20), strides, (16, *some(1, 4, n - 1))))
+    symbol, grid = draw(st.sampled_from(["k", "k_1", "addition"])), draw(st.tuples(formulas, formulas, formulas))
+    return Launch(symbol, draw(st.binary(max_size=40)), grid, draw(st.tuples(threads, threads, threads)), buffers, draw(numbers), tuple(tensors))
+
+
+kernels_of = st.dictionaries(st.text(max_size=6), st.lists(launch_of(), max_size=3).map(tuple), max_size=3)
 
 
 @given(kernels_of)
@@ -70,12 +82,32 @@ def table(text: str, code: bytes = b"") -> bytes:
         (table('[["k",["1","1","__import__(1)"],[1,1,1],[],[],0]]'), "the grid of 'k': "),
         (table('[["k",["1","1","1"],[1,1,1],[],[],5]]', b"abc"), "the code of 'k' has 5 bytes, 3 are left"),
         (table('[["k",["1","1","1"],[1,1,1],[],[],1]]', b"abc"), "2 bytes follow the last launch"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[],[]]]'), "a launch is"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[]]]'), "'k' has an empty list of tensors"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,7]]'), "the tensors of 'k' is 7"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[7]]]'), "a tensor of 'k' is 7"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[],[],[]]]]]'), "a tensor of 'k' is"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[1,2,[8],[],[8]]]]]'), "a tensor of 'k' is"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,3,[8],[],[8]]]]]'), "a tensor of 'k' is"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8],[],[true]]]]]'), "a tensor of 'k' is"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8,8],[],[8,8]]]]]'), "a tensor of 'k' is"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8,8],[8],[8,8]]]]]'), "no device copies boxes of the tensor"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8],[],[4]]]]]'), "no device copies boxes of the tensor"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8],[],[264]]]]]'), "no device copies boxes of the tensor"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[0],[],[8]]]]]'), "no device copies boxes of the tensor"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8,8],[1099511627776],[8,8]]]]]'), "no device copies boxes of the tensor"),
+        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,8,[8,8,8],[16,16],[256,256,2]]]]]'), "no device copies boxes of the tensor"),
     ],
 )
 def test_each_field_is_checked(data: bytes, why: str) -> None:
     with pytest.raises(ExecutionError, match="the code of kernel 'loom' is damaged") as caught:
         Kernel.from_bytes(data, "loom")
     assert str(caught.value.why).startswith(why)
+
+
+def test_without_tensors_bytes_are_what_they_were() -> None:
+    (row,) = json.loads(Kernel("k", (Launch("k", b"ab", ("1", "1", "1"), (8, 1, 1), (0,), ()),)).to_bytes()[12:-2])
+    assert row == ["k", ["1", "1", "1"], [8, 1, 1], [0], [], 2]
 
 
 def test_another_version_is_said() -> None:

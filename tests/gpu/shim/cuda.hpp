@@ -74,13 +74,23 @@ inline void weft_atomic_max(float *at, float value) { if (!(*at != *at || value 
 template <int SIZE> inline void weft_copy_async(void *to, const void *from) { shim::begin_copy(to, from, SIZE); }
 inline void weft_await_copies() { shim::await_copies(); }
 
+#define __grid_constant__
+#include "boxes.hpp"
+#include "../../../plugins/cuda/weft_cuda/weft_boxes.h"
 #include "ptx.hpp"
 #include "../../../plugins/cuda/weft_cuda/weft_tiles.h"
 
-// -- a kernel, called with a table of buffers and one of dims
+// -- a kernel, called with a table of buffers, tensors behind them, and one of dims
 
 template <class T> struct ShimArgument {
   static T take(void *const *&, const int64_t *&dims) { return (T)*dims++; }
+};
+template <> struct ShimArgument<weft_tensor> {
+  static weft_tensor take(void *const *&buffers, const int64_t *&) {
+    weft_tensor tensor;
+    memcpy(&tensor, *buffers++, sizeof tensor);
+    return tensor;
+  }
 };
 template <class T> struct ShimArgument<T *> {
   static T *take(void *const *&buffers, const int64_t *&) { return (T *)*buffers++; }

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.machine import Grid
-from weft_gpu.image import Kernel
+from weft_gpu.image import Kernel, Launch
 from weft_gpu.launch import grid_of
 
 HERE = Path(__file__).parent
@@ -68,8 +68,9 @@ def _folder() -> Path:
 
 @cache
 def _headers() -> str:
-    files = [HERE / name for name in ("grid.hpp", "ptx.hpp", *LANGUAGES.values())]
-    return "".join(f.read_text() for f in (*files, HERE.parents[2] / "plugins/cuda/weft_cuda/weft_tiles.h"))
+    files = [HERE / name for name in ("grid.hpp", "boxes.hpp", "ptx.hpp", *LANGUAGES.values())]
+    ours = [HERE.parents[2] / "plugins/cuda/weft_cuda" / name for name in ("weft_boxes.h", "weft_tiles.h")]
+    return "".join(f.read_text() for f in (*files, *ours))
 
 
 def _compiled(text: str) -> Path:
@@ -165,7 +166,7 @@ class Library:
         """Runs one kernel, of the number that its text has.
 
         Args:
-            buffers: addresses, in the order of the kernel's parameters, or by their places in Metal's table.
+            buffers: addresses, in the order of the kernel's parameters, those of `tensors` behind them, or by their places in Metal's table.
             dims: of the kernel.
             seed: the order of threads: 0 forwards, 1 backwards, else by chance.
 
@@ -192,6 +193,28 @@ def library(language: str, kernels: Iterable[Kernel]) -> dict[tuple[str, bytes],
     launches = list(dict.fromkeys((x.symbol, x.code) for k in kernels for x in k.launches))
     made = Library(language, [(symbol, code.decode()) for symbol, code in launches])
     return {key: (made, n) for n, key in enumerate(launches)}
+
+
+class PlayedTensor(ctypes.Structure):
+    """What a kernel gets of a tensor of which it copies boxes: `boxes.hpp` says what."""
+
+    _fields_ = (
+        ("base", ctypes.c_void_p), ("dims", ctypes.c_uint32), ("bytes", ctypes.c_uint32), ("extents", ctypes.c_int64 * 5), ("strides", ctypes.c_int64 * 5),
+        ("sizes", ctypes.c_uint32 * 5), ("_", ctypes.c_uint32 * 3),
+    )  # fmt: skip
+
+    @staticmethod
+    def make(base: int, each: int, extents: Sequence[int], strides: Sequence[int], sizes: Sequence[int]) -> PlayedTensor:
+        """`strides`: bytes along all dims but the first, as everywhere."""
+        n = len(sizes)
+        return PlayedTensor(
+            base, n, each, (ctypes.c_int64 * 5)(*extents), (ctypes.c_int64 * 5)(*(each, *strides)[:n]), (ctypes.c_uint32 * 5)(*sizes)
+        )  # fmt: skip
+
+
+def tensors(launch: Launch, places: Sequence[int]) -> list[PlayedTensor]:
+    """Those of a launch whose buffers are at these addresses."""
+    return [PlayedTensor.make(places[t.buffer], t.bytes, t.extents, t.strides, t.sizes) for t in launch.tensors]
 
 
 _PAGE = mmap.PAGESIZE
@@ -239,4 +262,6 @@ def run(
         if grid is None:
             continue
         made, number = where[launch.symbol, launch.code]
-        made.launch(number, [every[b].ctypes.data for b in launch.buffers], [dims[d] for d in launch.dims], grid, launch.group, seed)
+        places = [every[b].ctypes.data for b in launch.buffers]
+        played = tensors(launch, places)
+        made.launch(number, [*places, *map(ctypes.addressof, played)], [dims[d] for d in launch.dims], grid, launch.group, seed)

@@ -7,13 +7,14 @@ Its device has memory of its own, full of NaN and guarded; what its kernels may 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from tests.gpu.shim.shims import Library, ShimError, guarded, library
+from tests.gpu.shim.shims import Library, ShimError, guarded, library, tensors
 
 from weft.codegen.base import Codegen, KernelCode
 from weft.errors import ExecutionError
@@ -64,8 +65,9 @@ class ShimDevice(HostDevice):
                 continue
             made, number = self.built[launch.symbol, launch.code]
             places = [buffers[b].memory.handle.ctypes.data + buffers[b].offset for b in launch.buffers]
+            played = tensors(launch, places)
             try:
-                made.launch(number, places, [dims[d] for d in launch.dims], grid, launch.group, self.seed)
+                made.launch(number, [*places, *map(ctypes.addressof, played)], [dims[d] for d in launch.dims], grid, launch.group, self.seed)
             except ShimError as error:
                 raise ExecutionError(f"kernel '{kernel}' does what it may not do", why=str(error)) from error
 
