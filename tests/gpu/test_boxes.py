@@ -204,6 +204,8 @@ def test_rows_that_begin_anywhere() -> None:
         (("float32", "float64"), 2),
         (("x: float32[50, 160]", "x: float32[50, 163]"), 0),
         (("for r in 2 @box=1", "for r in 2 threadIdx.x @box=1"), 1),  # by two threads
+        (("if k < 4 {", "if k < 4 { for t3 in 16 threadIdx.x { y[b*16 + t3, k] = s[k % 2, 1, t3, 0] }"), 2),
+        ((" for k in 5 {", " for k in 0 {"), 0),  # the group would end before it is there
     ],
 )
 def test_which_become_copies(change: tuple[str, str], kept: int) -> None:

@@ -60,7 +60,7 @@ def needless_haste(program: Program, group: Stmt, stores: Sequence[Store], alone
     """Which of the stores of a group, lowered to one nest of threads with its barriers, may be done any time until the next barrier: by `id`.
 
     Nobody touches what they write before, the storing thread included, and no two of them write one element. Those of `alone` are done by the group's first
-    thread, and no other.
+    thread, and no other, and behind each there is a next barrier: the group does not end before it.
     """
     found = _Group(program, group, late={id(s) for s in stores})
     body = found.collected()
@@ -70,7 +70,8 @@ def needless_haste(program: Program, group: Stmt, stores: Sequence[Store], alone
     def fit(late: set[int]) -> bool:
         found.late = late
         found.memo.clear()
-        return found.ordered(body, set(range(len(found.sites))))
+        left = found.run(body, frozenset(), set(range(len(found.sites))))
+        return left is not None and not any(found.accesses[a].store in late & first for a, _ in left)
 
     first = {id(s) for s in alone}
     each = [id(s) for s in stores if found.once(s) and (id(s) not in first or found.by_first(s))]
@@ -322,9 +323,9 @@ class _Group:
     # -- what may meet
 
     def ordered(self, body: tuple[_Node, ...], kept: set[int]) -> bool:
-        return self._run(body, frozenset(), kept) is not None
+        return self.run(body, frozenset(), kept) is not None
 
-    def _run(self, nodes: tuple[_Node, ...], pending: Pending | None, kept: set[int]) -> Pending | None:
+    def run(self, nodes: tuple[_Node, ...], pending: Pending | None, kept: set[int]) -> Pending | None:
         """What is pending behind the nodes, if so much is before them; None if two accesses may meet."""
         for node in nodes:
             if pending is None:
@@ -340,7 +341,7 @@ class _Group:
                         return None
                     pending |= {(b, frozenset()) for b in node.accesses}
                 case _Branch():
-                    sides = [self._run(side, pending, kept) for side in node.sides]
+                    sides = [self.run(side, pending, kept) for side in node.sides]
                     pending = None if None in sides else frozenset().union(*(p for p in sides if p is not None))
                 case _Loop():
                     pending = self._loop(node, pending, kept)
@@ -353,7 +354,7 @@ class _Group:
         leaving: Pending = frozenset() if loop.certain else pending
         while True:
             seen |= entering
-            out = self._run(loop.body, entering, kept)
+            out = self.run(loop.body, entering, kept)
             if out is None:
                 return None
             leaving |= {(a, _set(when, loop.var, "any") if a in inside else when) for a, when in out}
