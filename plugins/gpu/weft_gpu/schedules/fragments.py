@@ -23,6 +23,7 @@ from weft.scheduling import access
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.schedule import Schedule
 from weft.tensor.language import Read, Tensor
+from weft_gpu.schedules.boxes import bring_box
 from weft_gpu.schedules.groups import ASYNC_TURNS, UNROLLED_TURNS, absorb, bring_ahead, flatten, kept, share
 from weft_gpu.schedules.products import Product, contiguous_loop, factors, narrow
 from weft_gpu.schedules.threads import grid_of, shared_of_core
@@ -322,6 +323,8 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
     lanes = kit.lanes(machine)
     threads = tile.warps[0] * tile.warps[1], lanes
     for made, loops in shared:
+        if bring_box(s, made, terms["grid"], machine, tile.ahead):
+            continue
         lane = max(1, machine.vector_bits // 8 // access.target(s.block(made)).buffer.dtype.bytes)
         share(s, made, loops, threads, lane, ASYNC_TURNS if "cp.async" in machine.features else UNROLLED_TURNS)
         if tile.ahead:
