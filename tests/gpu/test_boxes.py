@@ -50,6 +50,23 @@ def test_a_box_waits_for_the_barrier() -> None:
     assert len(calls) == 2 and len({Box.of(c).tensor for c in calls}) == 1 and [Box.of(c).call().call for c in calls] == calls
 
 
+def test_a_wait_stands_only_where_something_is_on_its_way() -> None:
+    """A step that brings its own tile has two barriers, behind one of which nothing is."""
+    after = lowered(PIECES)
+    agree(parse_program(PIECES), after)
+    assert (str(after).count("@barrier()"), str(after).count("@await_copies()"), str(after).count("@copy_box(")) == (2, 1, 1), str(after)
+    assert played(PIECES)[1] == [True] * 3
+
+
+def test_large_boxes() -> None:
+    text = PIECES.replace("float16", "int8").replace("0.0f16", "0i8").replace("[1000, 64]", "[1000, 256]").replace("[4, 64, 8]", "[8, 256, 16]")
+    for change in (("b in 16", "b in 4"), ("i in 64", "i in 256"), ("j in 4", "j in 8"), ("l in 8", "l in 16"), ("t in 64", "t in 256")):
+        text = text.replace(*change)
+    text = text.replace("b*64", "b*256").replace("k*32 + j*8", "k*128 + j*16")
+    assert str(lowered(text)).count("@copy_box(") == 1
+    assert played(text)[1] == [True] * 3
+
+
 @pytest.mark.parametrize("k", [0, 1])
 def test_no_wait_too_few_goes_unseen(k: int) -> None:
     pieces = str(lowered(BOXES)).split("@await_copies()")

@@ -41,7 +41,7 @@ def grid_machine(
         caches: bytes of the first, second and third; by default the first is as large as `shared`, the second 4 MiB, and so is the third.
         flops_per_cycle: dtype's name → multiplications plus additions that one core starts per cycle.
         features: the target's words for what it can do; "shuffle": threads of a warp hand each other values; "cp.async": they copy from global to shared
-            memory without waiting for it.
+            memory without waiting for it; "tma": the machine copies boxes of tensors there by itself.
     """
     limits = Grid(threads, threads_per_axis, groups_per_axis, max(1, warp), registers, max(resident, threads), core_shared)
     scopes = {

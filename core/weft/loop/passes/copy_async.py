@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 
 from weft import dtypes as dt
 from weft.expr.nodes import Add, Cast, Const, Expr, FloorMod, Mul, Select, Sub, Var, add, const, free_vars, mul, substitute
@@ -81,15 +82,19 @@ class _Group:
             self._collect(self.group, copies)
         if not copies:
             return self.group
-        fit = needless_haste(self.program, self.group, [c.store for c in copies], [c.store for c in copies if c.box])
+        fit, awaited = needless_haste(self.program, self.group, [c.store for c in copies], [c.store for c in copies if c.box])
         done = {id(c.place): c for c in copies if id(c.store) in fit}
         if not done:
             return self.group
+        boxes = any(c.box for c in done.values())  # to wait for nothing costs nothing, but where all threads wait
+        number = count()
 
         def visit(s: Stmt) -> Stmt:
             if id(s) in done:
                 return done[id(s)].begin
             if is_barrier(s):
+                if next(number) not in awaited and boxes:
+                    return s
                 return seq(Evaluate(IntrinsicCall(AWAIT_COPIES, ())), s)
             children = stmt_children(s)
             return with_stmt_children(s, tuple(visit(c) for c in children)) if children else s

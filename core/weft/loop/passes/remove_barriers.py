@@ -39,8 +39,8 @@ from weft.loop.nodes import (
 from weft.loop.passes.partition_loops import Linear, linear
 from weft.loop.passes.simplify import holds
 
-MOST_VALUES = 1 << 14
-"""So many values of what two indices differ by are written out; what may have more is any multiple of its step."""
+MOST_VALUES, MOST_OF_ONE = 1 << 14, 1 << 18
+"""So many values of what two indices differ by are written out; what may have more is any multiple of its step. So many elements of one thread are."""
 
 
 def remove_barriers(program: Program) -> Program:
@@ -56,8 +56,9 @@ def remove_barriers(program: Program) -> Program:
     return map_groups(program, lambda group: _Group(program, group).cleared() if any(is_barrier(s) for s in walk_stmts(group)) else group)
 
 
-def needless_haste(program: Program, group: Stmt, stores: Sequence[Store], alone: Sequence[Store] = ()) -> set[int]:
-    """Which of the stores of a group, lowered to one nest of threads with its barriers, may be done any time until the next barrier: by `id`.
+def needless_haste(program: Program, group: Stmt, stores: Sequence[Store], alone: Sequence[Store] = ()) -> tuple[set[int], set[int]]:
+    """Which of the stores of a group, lowered to one nest of threads with its barriers, may be done any time until the next barrier: by `id`; and which
+    barriers, by their numbers in program order, are the next of one.
 
     Nobody touches what they write before, the storing thread included, and no two of them write one element. Those of `alone` are done by the group's first
     thread, and no other, and behind each there is a next barrier: the group does not end before it.
@@ -65,23 +66,24 @@ def needless_haste(program: Program, group: Stmt, stores: Sequence[Store], alone
     found = _Group(program, group, late={id(s) for s in stores})
     body = found.collected()
     if body is None:
-        return set()
+        return set(), set()
 
     def fit(late: set[int]) -> bool:
         found.late = late
         found.memo.clear()
+        found.waits.clear()
         left = found.run(body, frozenset(), set(range(len(found.sites))))
         return left is not None and not any(found.accesses[a].store in late & first for a, _ in left)
 
     first = {id(s) for s in alone}
     each = [id(s) for s in stores if found.once(s) and (id(s) not in first or found.by_first(s))]
     if fit(set(each)):
-        return set(each)
+        return set(each), found.waits
     good: set[int] = set()
     for store in each:  # one of them is to blame
         if fit(good | {store}):
             good.add(store)
-    return good
+    return (good, found.waits) if fit(good) else (set(), set())
 
 
 def is_barrier(s: Stmt) -> bool:
@@ -146,6 +148,7 @@ class _Group:
     numbers: dict[str, Any] = field(default_factory=dict)  # loops over threads → values by the thread's number
     memo: dict[tuple[int, When, int], bool] = field(default_factory=dict)
     late: set[int] = field(default_factory=set)  # stores that may be done by the next barrier, as if by another thread
+    waits: set[int] = field(default_factory=set)  # barriers before which one of `late` may have been begun
     places: dict[int, tuple[tuple[Expr, ...], tuple[For, ...], Any]] = field(default_factory=dict)  # of `late`: indices, loops without barriers around, threads
 
     def cleared(self) -> Stmt:
@@ -193,7 +196,7 @@ class _Group:
         if active is None:
             return False
         extents, who = [int_const(f.extent) for f in loops], np.flatnonzero(active)
-        if len(who) * math.prod(n or MOST_VALUES + 1 for n in extents) > MOST_VALUES:
+        if None in extents or len(who) * math.prod(n or 1 for n in extents) > (MOST_OF_ONE if len(who) == 1 else MOST_VALUES):
             return False
         shape = [len(who), *(n or 1 for n in extents)]
         grid = np.indices(shape).reshape(len(shape), -1)
@@ -332,6 +335,8 @@ class _Group:
                 return None
             match node:
                 case _Site():
+                    if self.late and any(self.accesses[a].store in self.late for a, _ in pending):
+                        self.waits.add(node.number)
                     pending = frozenset() if node.number in kept else pending
                 case _Work():
                     if any(self._meet(a, when, b) for a, when in pending for b in node.accesses):
