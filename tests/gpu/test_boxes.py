@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 from tests.gpu.shim import shims
 from tests.gpu.shim.shims import ShimError
 from tests.gpu.test_copies import lowered
-from tests.loop.passes.test_grids import agree, inputs_of, run
+from tests.loop.passes.test_grids import Writer, agree, group, inputs_of, joined, run
 
 from weft.codegen.c_family import Emitter
+from weft.errors import LoopError
 from weft.loop.boxes import Box
 from weft.loop.nodes import Evaluate, For, walk_stmts
 from weft.loop.parser import parse_program
+from weft.loop.passes.copy_async import copy_async
 from weft.loop.passes.copy_boxes import BoxNest, box_nest, is_box
 from weft_cuda.dialect import CUDA
 from weft_cuda.nvrtc import build, cubin
@@ -278,3 +281,49 @@ def test_random_boxes_are_some() -> None:
     assert played(text)[1] == [True] * 3
 
 
+class Boxer(Writer):
+    """Every second phase is a box of what lies in global memory."""
+
+    def phase(self, loops: tuple[str, ...]) -> str:
+        if self.draw(st.booleans()):
+            return super().phase(loops)
+        i, by = self.fresh("i"), self.draw(st.integers(0, 5))
+        half = f"({self.draw(st.sampled_from(loops))} + {self.draw(st.integers(0, 1))}) % 2" if loops else "1"
+        to = self.draw(st.sampled_from([f"s[{i}]", f"d[{half}, {i}]"]))
+        return f"for {i} in 12 @box=1 {{ {to} = select({i} + {by} < 12, x[{i} + {by}], 0) }}"
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> str:
+    text = group(Boxer(draw), "x[t]", "x[11 - t]")
+    return text.replace("s: int64[12]", "s: int64[16]").replace("d: int64[2, 12]", "d: int64[2, 16]")  # halves at multiples of 128 bytes
+
+
+@settings(max_examples=40, deadline=None)
+@given(groups())
+def test_random_groups_mean_the_same(text: str) -> None:
+    program = parse_program(text)
+    try:
+        found = joined(program)[-1]
+    except LoopError as error:
+        assert "threads along x are not whole pairs" in str(error.why), error  # a shuffle that no warp does
+        return
+    after = copy_async(found)
+    agree(program, after, seeds=3)
+    for s in walk_stmts(after.body):  # a box that is left is awaited
+        if isinstance(s, Evaluate) and s.call.name == "copy_box":
+            assert "@await_copies" in str(after)
+
+
+def test_random_groups_have_boxes() -> None:
+    """Some in loops, where each half is filled while the other is read."""
+    from hypothesis import find
+
+    def fits(text: str) -> bool:
+        try:
+            low = str(copy_async(joined(parse_program(text))[-1]))
+        except LoopError:
+            return False
+        return re.search(r"@copy_box\(d\[\(?k.*@await", low, re.S) is not None
+
+    assert find(groups(), fits, settings=settings(max_examples=400, deadline=None))
