@@ -184,7 +184,7 @@ def test_boxes_as_tensors(change: tuple[str, str], extents: object, strides: obj
     ("change", "why"),
     [
         (("b*64 + i < 1000", "b*64 + i < 999"), "what b*64 + i < 999 leaves out is not what lies outside of 'a'"),
-        (("b*64 + i < 1000", "b < 15"), "leaves out is not what"),
+        (("b*64 + i < 1000", "b + j < 15"), "leaves out is not what"),
         (("b*64 + i < 1000", "k*32 + j*8 + l < 63"), "leaves out is not what"),
         (("0.0f16)", "-0.0f16)"), "it stores select"),
         (("0.0f16)", "1.0f16)"), "it stores select"),
@@ -205,6 +205,20 @@ def test_boxes_as_tensors(change: tuple[str, str], extents: object, strides: obj
 def test_which_loops_are_none(change: tuple[str, str], why: str) -> None:
     found = nest_of(PIECES, change)
     assert isinstance(found, str) and why in found, found
+
+
+def test_what_is_zero_as_a_whole() -> None:
+    text = PIECES.replace("b*64 + i < 1000", "b*64 + i < 1000 and b % 3 < 2 and k < 1")
+    assert str(lowered(text)).count("@copy_box(") == 1 and "select(" in str(lowered(text))
+    agree(parse_program(text), lowered(text))
+    assert played(text)[1] == [True] * 3
+
+
+def test_one_row_may_be_outside_too() -> None:
+    text = """program one(x: float32[1, 4]) -> (y: float32[3, 4]) { for g in 3 blockIdx.x { allocate s: float32[4] in shared
+      for l in 4 @box=1 { s[l] = select(0 <= g - 1 and g - 1 < 1, x[g - 1, l], 0.0f32) } for t in 4 threadIdx.x { y[g, t] = s[t] } } }"""
+    assert "@copy_box" in str(lowered(text))
+    agree(parse_program(text), lowered(text))
 
 
 def test_rows_that_begin_anywhere() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from weft.expr.nodes import Const, Expr, Select, Var, all_of, free_vars, has, substitute
+from weft.expr.nodes import Const, Expr, Select, Var, all_of, free_vars, has, select, substitute
 from weft.loop.boxes import ALIGNED, BOX, Box, TensorMap
 from weft.loop.nodes import Buffer, For, If, IntrinsicCall, Load, Stmt, Store, int64, int_const
 from weft.loop.passes.copies import if_stmt
@@ -36,7 +36,7 @@ def box_nest(nest: Stmt, lets: Mapping[str, Expr]) -> BoxNest | str:
     """The box that serial loops copy, `s[…] = x[…]` or `s[…] = select(inside, x[…], 0)`; or why it is none.
 
     Each loop moves along one dimension of `x`, and in shared memory by what the faster ones fill: the loops are the dims of the tensor, merged where one goes
-    on where another ends. `inside` asks nothing but whether indices are within `x`: what lies outside of a tensor is zero.
+    on where another ends. `inside` asks whether indices are within `x`, since what lies outside of a tensor is zero, or what is the same for all of the box.
 
     Args:
         lets: names of formulas that the indices may have, each complete in itself.
@@ -65,13 +65,19 @@ def box_nest(nest: Stmt, lets: Mapping[str, Expr]) -> BoxNest | str:
     to, source = (_Place.of(x, loops, lets) for x in (Load(s.buffer, s.indices), value))
     if to is None or source is None:
         return f"the indices of '{(s if to is None else value).buffer.name}' are no sums of its loops, or the buffer has no constant shape"
+    whole: list[Expr] = []
     for c in asked:
-        if not any(_asks(not_negative(substitute(c, lets)), d, loops) for d in source.dims):
+        if any(_asks(not_negative(substitute(c, lets)), d, loops) for d in source.dims):
+            continue
+        if free_vars(substitute(c, lets)).keys() & loops.keys() or has(c, (Load, IntrinsicCall)):
             return f"what {c} leaves out is not what lies outside of '{value.buffer.name}'"
+        whole.append(c)
     found = _tensor(value.buffer, loops, to, source)
     if isinstance(found, str):
         return found
     tensor, start = found
+    if whole:  # what is zero as a whole starts where the tensor has ended
+        start = select(all_of(whole), start[0], tensor.extents[0]), *start[1:]
     why = tensor.refused()
     if why is not None:
         return why
@@ -147,7 +153,7 @@ def _tensor(buffer: Buffer, loops: Mapping[str, int], to: _Place, source: _Place
                 return f"its pieces along a dimension of '{buffer.name}' overlap"
             pieces[j] = (k, step, n, found[after][1] // step, Linear({}, 0))
         if not mine:
-            if d.extent > 1:
+            if d.rest.terms or d.rest.constant:  # a condition may ask whether it is within
                 pieces.append((k, 1, 1, d.extent, d.rest))
             continue
         _, step, n = found[mine[-1]]
