@@ -81,7 +81,8 @@ class ScheduleError(WeftError):
 
 
 class ScheduleWarning(UserWarning):
-    """A rule that offered to schedule a kernel met a step that may not act, so another rule took it: results are right, the code may be slow."""
+    """A rule that offered to schedule a kernel met a step that may not act, so another rule took it, or what it counted on could not be done: results are
+    right, the code may be slow."""
 
 
 class LoweringError(WeftError):

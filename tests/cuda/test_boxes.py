@@ -25,8 +25,10 @@ from weft.scheduling.schedule import Schedule
 from weft.scheduling.trace import replay
 from weft.testing.plugin import resolve_target
 from weft_cuda.dialect import CUDA
+from weft_cuda.intrinsics import intrinsics as every_intrinsic
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
+from weft_gpu.schedules import boxes
 from weft_gpu.schedules.contraction import ContractionRule
 
 SHAPES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
@@ -34,6 +36,12 @@ SHAPES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
 }  # fmt: skip
 TILES = ("2x1 of 1x1 by 1", "2x2 of 1x1 by 2", "1x2 of 2x1 by 1 ahead", "2x2 of 1x1 by 2 ahead")
 FUNCTIONS = GpuCodegen(CUDA).functions
+
+
+@pytest.fixture(autouse=True)
+def _of_short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fragments' tiles have rows of 32 bytes, in bricks of 16."""
+    monkeypatch.setattr(boxes, "LEAST_ROW", 16)
 
 
 def lowered(graph: Graph, tile: str, target: str = "cuda -arch=sm_90", **choices: str) -> Program:
@@ -56,13 +64,19 @@ def test_products(shape: str, tile: str) -> None:
     """Sums of small integers, which are exact: the interpreter's, and the text's, are the reference's."""
     rows, terms, columns, batch = SHAPES[shape]
     graph = product("float16", rows, terms, columns, batch)
-    program, inputs = lowered(graph, tile), inputs_of(graph)
+    program = lowered(graph, tile)
     # Where several fragments stand side by side, what ends within one is no box: the next elements are the next row's.
     boxes = 1 + ("2x1 of 1x1" in tile) if shape == "columns end" else 2 * ("by 1" in tile) if shape == "terms end" else 2
     assert len({t for s in walk_stmts(program.body) if isinstance(s, Evaluate) and s.call.name == "copy_box" for t in [Box.of(s.call).tensor]}) == boxes
+    agrees(graph, program)
+
+
+def agrees(graph: Graph, program: Program) -> None:
+    """The interpreter's result, and the text's, with boxes, are the reference's."""
+    inputs = inputs_of(graph)
     (want,) = evaluate(graph, inputs)
     flat = [x.reshape(-1) for x in inputs]
-    intrinsics = meanings(resolve_target("cuda -arch=sm_90").intrinsics.values())
+    intrinsics = meanings(every_intrinsic())
     (got,) = interpret(program, flat, intrinsics=intrinsics, shuffle_seed=3).values()
     np.testing.assert_array_equal(got, np.asarray(want).reshape(-1))
     code = GpuCodegen(CUDA).compile(program)
@@ -72,6 +86,24 @@ def test_products(shape: str, tile: str) -> None:
         arrays = [shims.guarded(x) for x in (*flat, np.zeros(np.asarray(want).size, np.float16))]
         shims.run(kernel, "cuda", arrays, (), seed=seed)
         np.testing.assert_array_equal(arrays[-1], np.asarray(want).reshape(-1))
+
+
+@pytest.mark.parametrize("size", [(128, 192, 128), (130, 200, 128)], ids=str)
+@pytest.mark.parametrize("tile", ["2x1 of 1x2 by 1 ahead", "1x2 of 2x1 by 1"])
+def test_warp_groups_get_bricks_by_boxes(size: tuple[int, int, int], tile: str) -> None:
+    """8 elements side by side, then rows, then the next pieces of rows: a box has more dims than the matrix. Tails are zeros."""
+    graph = product("float16", *size)
+    program = lowered(graph, tile, "cuda -arch=sm_90a", fragments="wgmma_f16_64_along_across", copies="boxes")
+    found = [Box.of(s.call).tensor for s in walk_stmts(program.body) if isinstance(s, Evaluate) and s.call.name == "copy_box"]
+    assert found and all(t.sizes[0] == 8 for t in found)
+    agrees(graph, program)
+
+
+def test_wide_rows_are_boxes_and_narrow_ones_are_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = product("float16", 64, 128, 48)
+    for least, count in ((32, 2), (64, 0)):
+        monkeypatch.setattr(boxes, "LEAST_ROW", least)
+        assert ("@copy_box(" in str(lowered(graph, "2x2 of 1x1 by 2"))) == bool(count)
 
 
 def test_each_wait_is_needed() -> None:
@@ -149,4 +181,4 @@ def test_nvrtc_takes_large_ones(arch: str) -> None:
         exe = weft.compile(product("float16", size, size, size), target=f"cuda -arch={arch}", cache=False)
         (section,) = exe.manifest.sections
         code = exe._code[section]
-        assert b"\x7fELF" in code and b"weft_tensor" not in code and b"[[0,2,[16," in code
+        assert b"\x7fELF" in code and b"weft_tensor" not in code and (b"[[0,2,[8," if arch == "sm_90a" else b"[[0,2,[16,") in code

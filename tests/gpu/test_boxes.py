@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.gpu.test_copies import lowered
 from tests.loop.passes.test_grids import Writer, agree, group, inputs_of, joined, run
 
 from weft.codegen.c_family import Emitter
-from weft.errors import LoopError
+from weft.errors import LoopError, ScheduleWarning
 from weft.loop.boxes import Box
 from weft.loop.nodes import Evaluate, For, walk_stmts
 from weft.loop.parser import parse_program
@@ -248,8 +249,11 @@ def test_which_become_copies(change: tuple[str, str], kept: int) -> None:
         with pytest.raises(Exception, match="global"):
             GpuCodegen(CUDA).source(lowered(text))
         return
-    after = lowered(text)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", ScheduleWarning)
+        after = lowered(text)
     assert str(after).count("@copy_box(") == kept, str(after)
+    assert bool(said) == ("box=1" in str(after) and "threadIdx" in str(after)) and all("is copied element by element, by one thread, which takes long: " in str(w.message) for w in said)
     if "s[1, r" not in change[1]:
         agree(parse_program(text), after, seeds=2)
 

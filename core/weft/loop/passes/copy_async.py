@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
 from weft import dtypes as dt
+from weft.errors import ScheduleWarning
 from weft.expr.nodes import Add, Cast, Const, Expr, FloorMod, Mul, Select, Sub, Var, add, const, free_vars, mul, substitute
 from weft.loop.boxes import ALIGNED
 from weft.loop.grids import AWAIT_COPIES, COPY_ASYNC, has_threads, map_groups
@@ -80,10 +82,10 @@ class _Group:
         copies: list[_Copy] = []
         if any(is_barrier(s) for s in walk_stmts(self.group)):
             self._collect(self.group, copies)
-        if not copies:
-            return self.group
-        fit, awaited = needless_haste(self.program, self.group, [c.store for c in copies], [c.store for c in copies if c.box])
+        stores = [c.store for c in copies]
+        fit, awaited = needless_haste(self.program, self.group, stores, [c.store for c in copies if c.box]) if copies else (set(), set())
         done = {id(c.place): c for c in copies if id(c.store) in fit}
+        self._tell(self.group, done.keys())
         if not done:
             return self.group
         boxes = any(c.box for c in done.values())  # to wait for nothing costs nothing, but where all threads wait
@@ -102,6 +104,17 @@ class _Group:
         aligned = {c.store.buffer.name: replace(c.store.buffer, align=max(c.store.buffer.align, ALIGNED)) for c in done.values() if c.box}
         body = visit(self.group)
         return replace_buffers(body, aligned) if aligned else body
+
+    def _tell(self, s: Stmt, done: Container[int]) -> None:
+        """Warns of boxes that one thread will copy element by element."""
+        if not is_box(s):
+            for c in stmt_children(s):
+                self._tell(c, done)
+        elif id(s) not in done:
+            found = box_nest(s, self.lets)
+            why = found if isinstance(found, str) else "somebody may touch it before the next barrier, or writes where it comes from"
+            what = f"a box in program '{self.program.name}' is copied element by element, by one thread, which takes long: {why}"
+            warnings.warn(ScheduleWarning(what), stacklevel=2)
 
     def _collect(self, s: Stmt, copies: list[_Copy]) -> None:
         if is_box(s):

@@ -11,6 +11,9 @@ from weft.scheduling.schedule import Schedule
 
 FEATURE = "tma"
 """The machine's word for it."""
+LEAST_ROW = 64
+"""Bytes side by side from which on boxes are taken if no record says so: the machine goes through a box row by row, threads copy 16 bytes each at once. No GPU
+has been asked yet."""
 DECLINED = "box_declined"
 """The annotation of a block that would be a box on such a machine, but for what it says."""
 
@@ -35,7 +38,8 @@ def bring_box(s: Schedule, copy: str, step: str, machine: Machine, ahead: bool) 
     if isinstance(found, str):
         s.annotate(copy, DECLINED, found)
         return False
-    if s.choose("copies", ["boxes", "threads"], "boxes") != "boxes":
+    row = found.box.tensor.sizes[0] * found.box.tensor.buffer.dtype.bytes
+    if s.choose("copies", ["boxes", "threads"], "boxes" if row >= LEAST_ROW else "threads") != "boxes":
         return False
     for x in loops:
         if s.loop(x).kind != "serial":
