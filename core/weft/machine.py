@@ -59,7 +59,7 @@ class Grid:
 class Machine:
     """One processor as a schedule sees it.
 
-    `flops_per_cycle` maps a dtype's name to multiplications plus additions one core starts per cycle;
+    `flops_per_cycle` maps a dtype's name, or a tensor intrinsic's, to multiplications plus additions one core starts per cycle;
     `masked` says that masked vector loads and stores cost about as much as plain ones;
     `ways` is the number of lines that share a set of the first cache;
     `features` are the target's own words for what it can do.

@@ -60,7 +60,7 @@ def test_machines_come_from_the_table() -> None:
         found = resolve_target(f"cuda -arch=sm_{number}").machine
         of, grid = architecture(number), found.grid
         assert 48 << 10 <= (found.scopes["shared"].size or 0) == of.group_shared and of.number <= number
-        assert grid is not None and of.group_shared <= (grid.shared or 0) + 2048 == of.shared
+        assert grid is not None and of.group_shared <= (grid.shared or 0) + (2048 if number >= 80 else 0) == of.shared
     numbers = [a.number for a in ARCHITECTURES]
     assert numbers == sorted(numbers)
     with pytest.raises(ValueError, match="sm_70 is older than sm_75"):

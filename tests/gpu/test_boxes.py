@@ -253,7 +253,8 @@ def test_which_become_copies(change: tuple[str, str], kept: int) -> None:
         warnings.simplefilter("always", ScheduleWarning)
         after = lowered(text)
     assert str(after).count("@copy_box(") == kept, str(after)
-    assert bool(said) == ("box=1" in str(after) and "threadIdx" in str(after)) and all("is copied element by element, by one thread, which takes long: " in str(w.message) for w in said)
+    assert bool(said) == ("box=1" in str(after) and "threadIdx" in str(after))
+    assert all("is copied element by element, by one thread, which takes long: " in str(w.message) for w in said)
     if "s[1, r" not in change[1]:
         agree(parse_program(text), after, seeds=2)
 

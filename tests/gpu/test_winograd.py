@@ -11,6 +11,7 @@ from tests.gpu.kernels import MACHINES, agree, axes_of, lowered, lowered_meaning
 from tests.gpu.shim.targets import shimmed
 from tests.gpu.test_shims import TARGETS, codegen_of
 
+import weft
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.loop.nodes import Program
@@ -180,6 +181,18 @@ def test_few_channels_are_not(target: str) -> None:
     assert chosen(target, (1, 3, 224, 224), 64) is None
     assert chosen(target, (8, 3, 56, 56), 64) is None
     assert chosen(target, (8, 256, 1, 196), 256) is None
+
+
+@pytest.mark.parametrize("x", [(0, 8, 8, 8), (1, 0, 8, 8), (8, 64, 1024, 1024)], ids=str)
+def test_nothing_and_what_memory_does_not_hold_are_not(x: tuple[int, ...]) -> None:
+    assert chosen("cuda -arch=sm_90", x, 64) is None
+
+
+def test_empty_batches_compile() -> None:
+    b = GraphBuilder("empty")
+    w = b.constant(np.zeros((16, 16, 3, 3), np.float32))
+    b.output(b.add(Conv(pads=(1, 1, 1, 1)), b.input("x", tensor_type("float32", (0, 16, 8, 8))), w), "y")
+    assert weft.compile(b.build(), target="cuda -arch=sm_90", cache=False).outputs[0].name == "y"
 
 
 def test_rounded_factors_go_by_small_tiles() -> None:

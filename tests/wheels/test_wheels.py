@@ -106,7 +106,7 @@ def test_a_source_distribution_gives_the_same_wheel(wheel: Wheel, tmp_path: Path
             import tarfile
 
             with tarfile.open(tmp_path / built[0]) as archive:
-                archive.extractall(tmp_path, filter="data")
+                archive.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # from Python 3.11.4 on
             folder = tmp_path / built[0].removesuffix(".tar.gz")
         code = f"from hatchling.build import {call}; print({call}({str(tmp_path)!r}))"
         built.append(subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True).stdout.split()[-1])

@@ -69,6 +69,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 )
 
 
+def native(number: int) -> str:
+    """What code for GPUs of this compute capability alone is made for: with all of their instructions."""
+    return f"sm_{number}{'a' if any(a.number == number and 'wgmma' in a.features for a in ARCHITECTURES) else ''}"
+
+
 def architecture(number: int) -> Architecture:
     """Of a compute capability; one that is not listed has what the next lower one has.
 

@@ -19,6 +19,7 @@ from weft.machine import Grid
 from weft.runtime.arrays import Array
 from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed
 from weft.runtime.dlpack import foreign_tensor
+from weft_cuda.architectures import native
 from weft_cuda.code import unpack_code
 from weft_cuda.driver import Driver, DriverError, driver
 from weft_cuda.tensors import Encoded, encoded
@@ -205,7 +206,7 @@ class CudaDevice(Device):
             raise ExecutionError(
                 f"the code of kernel '{kernel}' does not run on {self.title}",
                 why=f"{error.why}; the GPU is sm_{self.capability}",
-                hint=f"compile the model for it: cuda -arch=sm_{self.capability}",
+                hint=f"compile the model for it: cuda -arch={native(self.capability)}",
             ) from None
 
     def _allow(self, function: Any, shared: int, kernel: str) -> None:
@@ -213,7 +214,7 @@ class CudaDevice(Device):
         if shared > self.most_shared:
             raise ExecutionError(
                 f"kernel '{kernel}' does not fit {self.title}", why=f"its groups want {shared} bytes of shared memory, {self.most_shared} are allowed",
-                hint=f"compile the model for it: cuda -arch=sm_{self.capability}",
+                hint=f"compile the model for it: cuda -arch={native(self.capability)}",
             )  # fmt: skip
         attribute = self._driver.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._driver("cuFuncSetAttribute", function, attribute, shared)

@@ -5,7 +5,8 @@
 A, B and C are fragments: 32 threads hold them by the layouts of mma.sync, which only the functions of `weft_tiles.h` know. Factors come by ldmatrix, where it
 has elements of their size. Source: NVIDIA, "Parallel Thread Execution ISA", "Matrix multiply-accumulate operation using mma instruction". Products of float16
 and bfloat16 are exact in float32; the hardware adds them in an order of its own and may cut bits below the greatest's last, so that sums are about as near as
-float32's. TF32 keeps 10 bits of the factors of a float32 product: a target has it only where it is asked for (-tf32).
+float32's. TF32 keeps 10 bits after the point of the factors of a float32 product, rounded to nearest by mma.sync's loads, cut by wgmma, which reads memory
+itself: a target has it only where it is asked for (-tf32).
 
 On sm_90a four warps take 64 rows and 64 or 128 columns together (wgmma), whose factors stay in shared memory, in bricks of 8 lines of 16 bytes:
 
@@ -168,13 +169,13 @@ OF_WARPS = 0.62
 the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024."""
 
 
-def rates(dense: int, groups: bool) -> dict[str, int]:
-    """Operations that a multiprocessor starts in a cycle by each product, from those on float16. `groups`: it has instructions of warp groups."""
+def rates(dense: int, features: frozenset[str]) -> dict[str, int]:
+    """Operations that a multiprocessor starts in a cycle by each product that its features allow, from those on float16."""
     found = {}
     for i in intrinsics():
-        if i.reduction is not None:
+        if i.reduction is not None and features.issuperset(i.requires):
             rate = 2 * dense // i.tensors[0].dtype.bytes
-            found[i.name] = int(rate * OF_WARPS) if groups and i.warps == 1 else rate
+            found[i.name] = int(rate * OF_WARPS) if "wgmma" in features and i.warps == 1 else rate
     return found
 
 

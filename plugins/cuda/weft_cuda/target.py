@@ -27,7 +27,7 @@ class CudaOptions:
     very architecture; its code runs on no other.
 
     -device: which GPU runs it, the driver's number. -maxrregcount: registers of a thread at most. -lineinfo: profilers show lines of the kernels' texts.
-    -tf32: products of float32 may round their factors to 10 bits after the point, which tensor cores take.
+    -tf32: products of float32 may round their factors, or cut them (sm_90a), to the 10 bits after the point that tensor cores take.
     -processors: multiprocessors that schedules count on; by default those of the GPU, if it is here, or else of a usual one of its architecture.
     -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that should be faster, which costs accuracy (docs/math.md); off never does.
     """
@@ -67,7 +67,7 @@ class CudaTarget(TargetKind):
         Raises:
             TargetError: no architecture is named and no GPU is here, or NVRTC makes no code for the one that is named.
         """
-        from weft_cuda.architectures import architecture
+        from weft_cuda.architectures import architecture, native
         from weft_cuda.nvrtc import supported, version
 
         o: CudaOptions = target.options
@@ -79,7 +79,7 @@ class CudaTarget(TargetKind):
             if arch is None and isinstance(here, str):
                 raise TargetError("there is no GPU to compile for", where=str(target), why=here, hint=f"name an architecture: cuda -arch=sm_90; {listed}")
             if arch is None and not isinstance(here, str):
-                arch = f"sm_{here[0]}{'a' if 'wgmma' in architecture(here[0]).features else ''}"  # code for the GPU that is here has all of its words
+                arch = native(here[0])
             if processors is None and not isinstance(here, str) and number(arch or "") == here[0]:
                 processors = here[1]
         assert arch is not None
@@ -91,27 +91,28 @@ class CudaTarget(TargetKind):
         return f"cuda {target.options.arch}"
 
     def machine(self, target: Target) -> Machine:
-        from weft_cuda.architectures import GROUP_RESERVED, STATIC_SHARED, WARP, architecture
+        from weft_cuda.architectures import GROUP_RESERVED, WARP, architecture
         from weft_cuda.intrinsics import rates
         from weft_gpu.machines import grid_machine
 
         o: CudaOptions = self.resolve(target).options
         assert o.arch is not None and o.processors is not None
         a = architecture(number(o.arch))
+        features = a.features | ({"arch-specific"} if o.arch[-1] == "a" else set()) | ({"tf32"} if o.tf32 else set())
         narrow = 2 * (a.tensor16 if "mma" in a.features else a.fp32)
         return grid_machine(
             "cuda",
             cores=o.processors,
-            shared=max(STATIC_SHARED, a.group_shared),
-            core_shared=a.shared - 2 * GROUP_RESERVED,
+            shared=a.group_shared,
+            core_shared=a.shared - (2 * GROUP_RESERVED if a.number >= 80 else 0),
             warp=WARP,
             resident=a.resident,
             caches=(a.shared, a.l2, a.l2),
             flops_per_cycle={
                 "float32": 2 * a.fp32, "float64": 2 * a.fp64, "float16": narrow, "bfloat16": narrow, "int8": 2 * narrow, "uint8": 2 * narrow,
-                **rates(narrow, "wgmma" in a.features),
+                **rates(narrow, features),
             },
-            features=a.features | ({"arch-specific"} if o.arch[-1] == "a" else set()) | ({"tf32"} if o.tf32 else set()),
+            features=features,
         )
 
     def codegen(self, target: Target) -> GpuCodegen:

@@ -56,7 +56,12 @@ template <int SIZE> static __device__ __forceinline__ void weft_copy_async(void 
     asm volatile("{ .reg .u64 at, of; cvta.to.shared.u64 at, %0; cvta.to.global.u64 of, %1; cp.async.ca.shared.global [at], [of], %2; }"
                  : : "l"(to), "l"(from), "n"(SIZE) : "memory");
 }
-static __device__ __forceinline__ void weft_await_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
+static __device__ __forceinline__ void weft_await_copies() {
+  asm volatile("cp.async.wait_all;" : : : "memory");
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("fence.proxy.async.shared::cta;" : : : "memory");  // behind the barrier tensor cores may read it
+#endif
+}
 #endif
 
 // -- boxes of tensors, copied by the Tensor Memory Accelerator, from compute capability 9.0 on ------------------------
@@ -171,7 +176,7 @@ static __device__ __forceinline__ unsigned long long weft_described(const weft_b
 // Results of a thread go through what begins and what ends a chain of products, so that nothing is read before or after its time.
 #define WEFT_CHAIN(RESULT, C, HELD)                                                                                              \
   static __device__ __forceinline__ void weft_ptx_wgmma_begin(RESULT (&d)[HELD]) {                                               \
-    asm volatile("fence.proxy.async;" ::: "memory"); /* what threads stored or copied is seen by the tensor cores */             \
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* what threads stored is seen by the tensor cores */           \
     asm volatile("wgmma.fence.sync.aligned;" : WEFT_HELD_##HELD(C, d) : : "memory");                                             \
   }                                                                                                                              \
   static __device__ __forceinline__ void weft_ptx_wgmma_end(RESULT (&d)[HELD]) {                                                 \

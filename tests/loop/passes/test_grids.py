@@ -208,6 +208,17 @@ def test_parts_may_be_gone_through_from_where_the_thread_says() -> None:
         joined(parse_program(text.replace("r[t, j] = 0.0f32", "r[(t + 1) % 8, j] = 0.0f32")))
 
 
+@pytest.mark.parametrize("index", ["5*(t1//4) - 5", "t1//4 - 1", "0"])
+def test_halves_of_a_group_do_not_have_the_same_part(index: str) -> None:
+    text = f"""program halves(x: float32[8]) -> (y: float32[8]) {{
+      allocate r: float32[4, 8] in register
+      for t in 8 threadIdx.x {{ if t < 4 {{ r[t % 4, t//4] = x[t] y[t] = 0.0f32 }} }}
+      for t1 in 8 threadIdx.x {{ if t1 >= 4 {{ y[t1] = r[t1 % 4, {index}] }} }}
+    }}"""
+    with pytest.raises(LoopError, match="threads share buffer 'r'"):
+        joined(parse_program(text))
+
+
 def test_shared_buffers_that_do_not_live_at_once_are_one() -> None:
     program = parse_program("""program p(x: float32[8]) -> (y: float32[8], z: float32[8]) {
       for k in 2 { allocate s: float32[8] in shared for t in 8 threadIdx.x { s[t] = x[t] } for t1 in 8 threadIdx.x { y[t1] = s[7 - t1] } }

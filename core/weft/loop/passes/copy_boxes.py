@@ -66,6 +66,7 @@ def box_nest(nest: Stmt, lets: Mapping[str, Expr]) -> BoxNest | str:
     if to is None or source is None:
         return f"the indices of '{(s if to is None else value).buffer.name}' are no sums of its loops, or the buffer has no constant shape"
     whole: list[Expr] = []
+    asked = [c for c in asked if not _first_alone(not_negative(substitute(c, lets)), loops, source)]
     for c in asked:
         if any(_asks(not_negative(substitute(c, lets)), d, loops) for d in source.dims):
             continue
@@ -94,7 +95,7 @@ class _Dim:
 
     extent: int
     stride: int
-    steps: Mapping[str, int]
+    steps: dict[str, int]
     rest: Linear
 
 
@@ -103,7 +104,7 @@ class _Place:
     """An access; `flat`: where it begins in elements; `steps`: what a loop moves by."""
 
     dims: tuple[_Dim, ...]
-    steps: Mapping[str, int]
+    steps: dict[str, int]
     flat: Linear
 
     @staticmethod
@@ -180,6 +181,23 @@ def _asks(form: Linear | None, d: _Dim, loops: Mapping[str, int]) -> bool:
         scaled = Linear({}, 0).plus(form, step)
         below = Linear({}, d.extent - step).plus(mine, -1)
         if _same(scaled, mine) or (d.extent % step == 0 and _same(scaled, below)):
+            return True
+    return False
+
+
+def _first_alone(form: Linear | None, loops: Mapping[str, int], source: _Place) -> bool:
+    """Whether a condition keeps the first iteration of a loop alone, which is why indices no longer speak of it, and the second one would lie outside of a
+    dimension: the loop moves along that one, by what the faster ones fill."""
+    if form is None or form.constant or len(form.terms) != 1:
+        return False
+    ((v, k),) = form.terms.items()
+    if not isinstance(v, Var) or k != -1 or v.name not in loops or v.name in source.steps:
+        return False
+    for d in source.dims:
+        filled = 1 + sum(step * (loops[x] - 1) for x, step in d.steps.items() if step > 0)
+        if not d.rest.terms and d.steps and d.rest.constant + filled >= d.extent:
+            d.steps[v.name] = filled
+            source.steps[v.name] = filled * d.stride
             return True
     return False
 

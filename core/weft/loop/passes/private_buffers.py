@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -197,6 +197,8 @@ class _Group:
                 if open_ is not None:
                     raise open_
                 raise self._shared(b, u, f"its indices tell {told} of {u.active.sum()} threads apart" if columns else "no thread is among its indices")
+        for u in self._meeting(uses, splits):
+            raise self._shared(b, u, "its indices tell its threads apart from one another, not from those of other accesses")
         pieces = [self._pieces(b, k, digits) for k, digits in enumerate(dims)]
         threads = [int64(d.count) for digits in dims for d in reversed(digits)]
         result = replace(b, shape=(*threads, *(n for dim in pieces for n in dim if n is not None)))
@@ -235,6 +237,17 @@ class _Group:
             else:
                 digits.append(_Digit(factor, values, int(values.max()) + 1, term))
         return digits, Linear({t: k for t, k in form.terms.items() if not free_vars(t).keys() & mine}, form.constant)
+
+    @staticmethod
+    def _meeting(uses: list[_Access], splits: list[list[tuple[list[_Digit], Linear]]]) -> Iterator[_Access]:
+        """Accesses whose threads have elements that other threads have elsewhere."""
+        owner: dict[tuple[int, ...], int] = {}
+        for u, split in zip(uses, splits):
+            if u.phase is None or (u.load and any(has(i, BitXor) for i in u.indices)):
+                continue  # what a warp hands over is another thread's
+            whole = np.stack([_whole(digits, u.phase.threads) for digits, _ in split], 1)
+            if any(owner.setdefault(tuple(whole[t].tolist()), int(t)) != t for t in np.flatnonzero(u.active)):
+                yield u
 
     def _without_parts(self, uses: list[_Access], splits: list[list[tuple[list[_Digit], Linear]]]) -> bool:
         """Makes dimensions whose accesses have different formulas of the thread, as halves of a loop that begin where the thread says, ones within a

@@ -151,7 +151,7 @@ def cycles(a: Attention, t: AttentionTile, machine: Machine) -> float:
     size = shared_of_core(machine)
     if size:
         resident = max(1, min(resident, size // held))
-    at_once = min(resident, -(-groups // machine.cores))
+    at_once = max(1, min(resident, -(-groups // machine.cores)))
     waiting = max(1.0, BUSY_THREADS / (at_once * threads))
     arithmetic = (2 * work + softmax) / max(1, machine.flops(float32)) * warps * grid.warp / threads
     stored = (fetched + 8 * rows * inside) / SHARED_BYTES

@@ -20,7 +20,7 @@ from weft.scheduling.patterns import inline_producers
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.fallback import schedule_launch
-from weft_gpu.schedules.fragments import schedule_fragments
+from weft_gpu.schedules.fragments import choose_warps, schedule_fragments
 from weft_gpu.schedules.groups import absorb, bind_threads, bring_ahead, flatten, kept, own, share
 from weft_gpu.schedules.products import Product, anchor_of, contiguous_loop, factors, find_product, narrow, split_groups
 from weft_gpu.schedules.threads import most_threads, top_statements
@@ -114,17 +114,19 @@ def split_sum(s: Schedule, name: str, machine: Machine) -> str:
 
 def parts_of(elements: int, terms: int, outermost: int, machine: Machine) -> int:
     """Into how many parts sums of `terms`, of as many `elements`, are cut; parts divide their `outermost` loop."""
-    most = min(machine.cores * WAVES * TILE_ELEMENTS // elements, terms // LEAST_TERMS)
+    most = min(machine.cores * WAVES * TILE_ELEMENTS // max(1, elements), terms // LEAST_TERMS)
     return max((p for p in range(1, min(most, MOST_PARTS, outermost) + 1) if outermost % p == 0), default=1)
 
 
 def in_fragments(s: Schedule, name: str, product: Product, machine: Machine) -> bool:
     """Schedules the product by instructions of warps, if the target has some for it; False, with nothing done, if not."""
-    if not product.rows or not product.columns:
-        return False
     program, trace = s.program, list(s.trace.steps)
+    chosen = choose_warps(s, name, product, machine)
+    if chosen is None:
+        return False
     try:
-        return schedule_fragments(s, name, product, machine)
+        schedule_fragments(s, name, product, machine, *chosen)
+        return True
     except ScheduleError as error:
         s.program, s.trace.steps[:] = program, trace
         s.annotate(name, "fragments_declined", error.why or error.what)

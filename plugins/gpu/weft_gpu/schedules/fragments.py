@@ -161,7 +161,7 @@ BUSY_WARPS = 8
 """Warps of a core that keep its units busy."""
 TURNED = 8
 """How many times as long copies into shared memory take that turn a matrix round: what neighbouring threads store lies in few banks, one by one."""
-SPARE_REGISTERS = 48
+SPARE_REGISTERS = 64
 """Registers of a thread that addresses, counters and what is on its way from memory take."""
 
 
@@ -195,7 +195,7 @@ def warp_tiles(kit: Kit, machine: Machine) -> list[WarpTile]:
             continue
         lanes = kit.lanes(machine)
         threads = wm * wn * lanes
-        held = fm * fn * kit.rows * kit.columns * max(1, kit.result.bytes // 4) // lanes
+        held = results_held(kit, tile, machine)
         if threads > min(grid.threads, 512) or lanes > grid.threads_per_axis[0] or wm * wn > grid.threads_per_axis[1]:
             continue
         if held > MOST_ACCUMULATORS or threads * (held + SPARE_REGISTERS) > grid.registers:
@@ -203,6 +203,11 @@ def warp_tiles(kit: Kit, machine: Machine) -> list[WarpTile]:
         if shared is None or room(kit, tile) <= shared:
             found.append(tile)
     return found
+
+
+def results_held(kit: Kit, tile: WarpTile, machine: Machine) -> int:
+    """Registers of a thread for results."""
+    return prod(tile.fragments) * kit.rows * kit.columns * max(1, kit.result.bytes // 4) // kit.lanes(machine)
 
 
 def staged_bytes(kit: Kit, tile: WarpTile) -> int:
@@ -242,8 +247,10 @@ def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, mach
     sides = down * kit.operands[0].bytes, across * kit.operands[1].bytes
     turned = 0.0 if along is None else sum(x for k, x in enumerate(sides) if along[k] != (kit.orders[k][-1][0] == "term"))
     fetched = steps * staged_bytes(kit, tile)
-    resident = max(1, min(grid.resident // (warps * grid.warp), (shared_of_core(machine) or 8 * room(kit, tile)) // room(kit, tile)))
-    at_once = min(resident, -(-groups // machine.cores))
+    threads, registers = warps * grid.warp, results_held(kit, tile, machine) + SPARE_REGISTERS
+    resident = min(grid.resident // threads, grid.registers // (threads * registers), (shared_of_core(machine) or 8 * room(kit, tile)) // room(kit, tile))
+    resident = max(1, resident)
+    at_once = max(1, min(resident, -(-groups // machine.cores)))
     waiting = max(1.0, BUSY_WARPS / (at_once * warps * (AHEAD_THREADS if tile.ahead else 1)))
     alone = 0.0 if tile.ahead else max(arithmetic, read / SHARED_BYTES) + fetched / GLOBAL_BYTES  # a group that waits for what it computes with
     bound = max(arithmetic, read / SHARED_BYTES, fetched / GLOBAL_BYTES, alone / at_once)
@@ -252,10 +259,15 @@ def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, mach
     return float(group * -(-groups // machine.cores))
 
 
-def choose_warps(
-    s: Schedule, sizes: tuple[int, int, int, int], found: Iterable[Kit], machine: Machine, along: tuple[bool, bool]
-) -> tuple[Kit, WarpTile] | None:
-    """The kit and the tile of the least time, or a record's; None if none fits."""
+def choose_warps(s: Schedule, name: str, product: Product, machine: Machine) -> tuple[Kit, WarpTile] | None:
+    """The kit and the tile of the least time for a product, or a record's; None if the target has no instruction for it or no tile fits.
+
+    Raises:
+        ScheduleError: the record's is none of those that fit.
+    """
+    found, view = find_kits(s, name, product, machine), access.LoopView.of(s, name)
+    sizes = (_size(view, product.batch), _size(view, product.rows), _size(view, product.columns), _size(view, product.sums))
+    along = along_sum(s, name, product)
     able: dict[str, tuple[Kit, dict[str, WarpTile]]] = {}
     times: dict[str, tuple[float, str]] = {}
     for kit in found:
@@ -265,21 +277,26 @@ def choose_warps(
             times[kit.product.name] = min((warp_cycles(sizes, kit, t, machine, along), text) for text, t in tiles.items())
     if not able:
         return None
-    best = min(times, key=lambda n: (times[n][0], n))
-    kit, tiles = able[str(s.choose("fragments", list(able), best)) if len(able) > 1 else best]
+    wanted = s.overrides.get("warp_tile")  # a record of a machine that has one kit alone
+    fitting = [n for n, (_, tiles) in able.items() if wanted in tiles] or list(able)
+    best = min(fitting, key=lambda n: (times[n][0], n))
+    kit, tiles = able[str(s.choose("fragments", list(able), best))]
     return kit, tiles[str(s.choose("warp_tile", list(tiles), times[kit.product.name][1]))]
 
 
-def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machine) -> bool:
-    """Schedules a product in fragments; False, with nothing done, if the target has no instruction for it or no tile fits."""
-    found, view = find_kits(s, name, product, machine), access.LoopView.of(s, name)
-    sizes = (_size(view, product.batch), _size(view, product.rows), _size(view, product.columns), _size(view, product.sums))
-    order = (1 - product.right, product.right)
-    left, right = (contiguous_loop(s, name, factors(s.block(name))[k]) in product.sums for k in order)
-    chosen = choose_warps(s, sizes, found, machine, (left, right))
-    if chosen is None:
-        return False
-    kit, tile = chosen
+def along_sum(s: Schedule, name: str, product: Product) -> tuple[bool, bool]:
+    """Whether the left and the right factor are contiguous along the sum."""
+    left, right = (contiguous_loop(s, name, factors(s.block(name))[k]) in product.sums for k in (1 - product.right, product.right))
+    return left, right
+
+
+def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machine, kit: Kit, tile: WarpTile) -> None:
+    """Schedules a product in fragments.
+
+    Raises:
+        ScheduleError: a step may not act.
+    """
+    order, along = (1 - product.right, product.right), along_sum(s, name, product)
     s.reorder(*product.batch, *product.rows, *product.columns, *product.sums)
     batch, row, column = (flatten(s, group) for group in (product.batch, product.rows, product.columns))
     assert row is not None and column is not None
@@ -319,7 +336,7 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
         inside = kept(s, name, formula, [*steps, *warps, *mine, *place])
         made = s.stage(name, s.loops(name)[len(outer) + 1], str(formula), "shared")
         copied = dict(zip(inside, s.loops(made)[-len(inside) :]))
-        shared.append((made, [copied[x] for x in _neighbours(kit, k, axis, steps, element, (left, right)[k]) if x in copied]))
+        shared.append((made, [copied[x] for x in _neighbours(kit, k, axis, steps, element, along[k]) if x in copied]))
     lanes = kit.lanes(machine)
     threads = tile.warps[0] * tile.warps[1], lanes
     for made, loops in shared:
@@ -349,7 +366,6 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
     share(s, copy, [results[x] for x in across], threads, max(1, machine.vector_bits // 8 // width))
     for x, kind in zip(reversed(outer), ("blockIdx.x", "blockIdx.y", "blockIdx.z")):
         s.bind(x, kind)  # type: ignore[arg-type]
-    return True
 
 
 def cut(s: Schedule, loop: str, sizes: Mapping[str, int], kit: Kit, kind: str) -> dict[str | Role, str]:

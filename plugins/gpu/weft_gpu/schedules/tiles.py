@@ -175,7 +175,7 @@ def cycles(p: Problem, t: Tile, machine: Machine) -> float:
     shared = shared_of_core(machine)
     if shared:
         resident = max(1, min(resident, shared // max(1, room(p, t))))
-    at_once = min(resident, -(-groups // machine.cores))
+    at_once = max(1, min(resident, -(-groups // machine.cores)))
     waiting = max(1.0, BUSY_THREADS / (at_once * threads * (AHEAD_THREADS if t.ahead else 1)))
     bound = max(arithmetic * idle, read, fetched / GLOBAL_BYTES)
     group = bound * math.sqrt(waiting) + (steps * (AHEAD_CYCLES if t.ahead else STEP_CYCLES) + GROUP_CYCLES) / at_once

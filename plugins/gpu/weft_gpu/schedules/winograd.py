@@ -32,6 +32,8 @@ from weft_gpu.schedules.tiles import GLOBAL_BYTES, LEAST_STEPS, Problem, choose_
 
 TRANSFORM_THREADS = 128
 """Threads of a group that transform tiles: each has many registers."""
+MOST_TRANSFORMED = 1 << 30
+"""Bytes of transformed inputs and products at most: unlike the definition, which needs none, all of them are in memory at once."""
 LAUNCH_CYCLES = 3000.0
 """What a launch costs beyond its groups' work: about two microseconds from the end of the one before to where all cores are busy."""
 
@@ -180,7 +182,7 @@ def choose_winograd(node: Node, machine: Machine, intrinsics: Iterable[Intrinsic
     assert x is not None
     images, channels, *picture = (d if isinstance(d, int) else access.UNKNOWN_EXTENT for d in x.shape)
     outputs, height, width = (d for d in node.output.shape[1:] if isinstance(d, int))
-    if min(height, width) == 1:
+    if min(height, width) == 1 or 0 in (images, channels, outputs, *picture, height, width):
         return None
     able = [k for k in kits(intrinsics) if k.operands == (float32, float32) and k.result == float32 and set(k.product.requires) <= machine.features]
     direct = Problem(1, outputs, images * height * width, TAPS**2 * channels, TAPS**2, float32, (4, 4), (True, False))
@@ -190,6 +192,8 @@ def choose_winograd(node: Node, machine: Machine, intrinsics: Iterable[Intrinsic
         if m > 2 and any(o.bits is not None for k in able for o in k.product.operands):
             continue  # what larger tiles lose of float32 is little; of factors that are rounded they lose several times what the definition does
         batch, tiles = (m + TAPS - 1) ** 2, images * -(-height // m) * -(-width // m)
+        if 4 * batch * tiles * (channels + outputs) > MOST_TRANSFORMED:
+            continue
         total = product_cycles(Problem(batch, outputs, tiles, channels, 1, float32, (4, 4)), channels, machine, able)
         moved = 4 * (images * channels * prod(picture) + batch * tiles * (channels + 2 * outputs))
         total += moved / (GLOBAL_BYTES * machine.cores) + 2 * LAUNCH_CYCLES
@@ -207,5 +211,5 @@ def product_cycles(p: Problem, outermost: int, machine: Machine, able: Iterable[
     sizes = p.batch, p.rows, p.columns, p.terms
     fitting = [k for k in able if 2 * p.rows > k.rows and 2 * p.columns > k.columns]
     tiles = [(k, t) for k in fitting for t in warp_tiles(k, machine) if not t.ahead or p.terms >= LEAST_STEPS * t.steps * k.depth]
-    total = min(warp_cycles(sizes, k, t, machine) for k, t in tiles) if tiles else cycles(p, choose_tile(p, machine), machine)
+    total = min(warp_cycles(sizes, k, t, machine, p.turned) for k, t in tiles) if tiles else cycles(p, choose_tile(p, machine), machine)
     return total if parts == 1 else total + 8 * parts * elements / (GLOBAL_BYTES * machine.cores) + LAUNCH_CYCLES
