@@ -101,9 +101,11 @@ class FakeApi:
         """cuTensorMapEncodeTiled, with its checks: into what the shim takes."""
         each = {0: 1, 1: 2, 2: 4, 4: 8}.get(dtype, 0)
         bad = int(real.CUresult.CUDA_ERROR_INVALID_VALUE)
+        if not self._stack():
+            return int(real.CUresult.CUDA_ERROR_INVALID_CONTEXT)
         if "cuTensorMapEncodeTiled" in self.fail:
             return int(self.fail.pop("cuTensorMapEncodeTiled"))
-        if not each or not 1 <= rank <= 5 or to % 64 or base % 16 or (interleave, swizzle, fill) != (0, 0, 0) or promotion not in range(4):
+        if not each or not 1 <= rank <= 5 or to % 128 or base % 16 or (interleave, swizzle, fill) != (0, 0, 0) or promotion not in range(4):
             return bad
         found = extents[:rank], strides[: rank - 1], sizes[:rank]
         if any(not 0 < n <= 1 << 32 for n in found[0]) or any(n % 16 or not 0 < n < 1 << 40 for n in found[1]) or any(not 0 < n <= 256 for n in found[2]):

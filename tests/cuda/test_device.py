@@ -342,12 +342,24 @@ def test_tensors_that_the_driver_does_not_take(api: FakeApi) -> None:
     module = device.load(*boxes())
     pieces = [Slice(device.reserve(n), 0, n) for n in (32000, 640, 40960)]
     api.fail["cuTensorMapEncodeTiled"] = real.CUresult.CUDA_ERROR_INVALID_VALUE
-    with pytest.raises(ExecutionError, match=r"(?s)cuTensorMapEncodeTiled.*invalid value"):
+    with pytest.raises(ExecutionError, match=r"(?s)cuTensorMapEncodeTiled of \(16, 50, 10\) elements of 4 bytes at 0x.*boxes of \(16, 16, 2\).*invalid value"):
         device.launch(module, "boxes", pieces, [])
     device.launch(module, "boxes", pieces, [])
+    with pytest.raises(ExecutionError, match=r"(?s)is damaged.*reaches over 32000 bytes, its buffer has 31996"):
+        device.launch(module, "boxes", [Slice(pieces[0].memory, 0, 31996), *pieces[1:]], [])
+    api.fail["cuGetProcAddress"] = real.CUresult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(ExecutionError, match=r"(?s)the driver copies no boxes.*cuTensorMapEncodeTiled: .*invalid value.*CUDA 12"):
+        device.launch(module, "boxes", [Slice(device.reserve(n), 0, n) for n in (32000, 640, 40960)], [])
     api.capability = 80
     with pytest.raises(ExecutionError, match=r"(?s)the driver copies no boxes.*cuTensorMapEncodeTiled.*CUDA 12"):
         device.launch(module, "boxes", [Slice(device.reserve(n), 0, n) for n in (32000, 640, 40960)], [])
+
+
+def test_devices_without_tensors_say_so() -> None:
+    from weft_gpu.image import unpack
+
+    with pytest.raises(ExecutionError, match=r"(?s)'boxes' is damaged.*copies boxes of tensors, which this device does not"):
+        unpack(*boxes())
 
 
 def test_why_there_is_no_gpu(api: FakeApi) -> None:

@@ -55,5 +55,5 @@ def test_kernels_of_a_sample_compile(name: str, arch: str) -> None:
         return
     for step in exe.manifest.steps:
         if step.kind == "device":
-            kernels = unpack(exe._code[step.section], exe.manifest.sections[step.section].entries)  # type: ignore[union-attr]
+            kernels = unpack(exe._code[step.section], exe.manifest.sections[step.section].entries, tensors=True)  # type: ignore[union-attr]
             assert all(launch.code[:4] == b"\x7fELF" for k in kernels.values() for launch in k.launches)

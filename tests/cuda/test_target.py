@@ -59,7 +59,7 @@ def test_machines_come_from_the_table() -> None:
     for number in supported():
         found = resolve_target(f"cuda -arch=sm_{number}").machine
         of, grid = architecture(number), found.grid
-        assert 48 << 10 <= (found.scopes["shared"].size or 0) == of.group_shared and of.number <= number
+        assert 48 << 10 <= (found.scopes["shared"].size or 0) == of.group_shared - (128 if "tma" in of.features else 0) and of.number <= number
         assert grid is not None and of.group_shared <= (grid.shared or 0) + (2048 if number >= 80 else 0) == of.shared
     numbers = [a.number for a in ARCHITECTURES]
     assert numbers == sorted(numbers)

@@ -107,6 +107,26 @@ def test_which_stores_become_copies(change: tuple[str, str], kept: int) -> None:
         agree(parse_program(text), after, seeds=2)
 
 
+CHANGED = """program changed(x: float32[16]) -> (y: float32[16], z: float32[16]) {
+  for b in 1 blockIdx.x {
+    allocate s: float32[16] in shared
+    for t in 16 threadIdx.x { y[t] = 1.0f32 }
+    for t1 in 16 threadIdx.x { atomic y[t1] += x[t1] }
+    for t2 in 16 threadIdx.x { s[t2] = y[15 - t2] }
+    for t3 in 16 threadIdx.x { z[t3] = s[15 - t3] }
+  }
+}"""
+
+
+@pytest.mark.parametrize("what", ["y[t] = 1.0f32", "@fill(y[t])"])
+def test_what_somebody_changes_is_not_copied(what: str) -> None:
+    """By stores, by atomic updates, or by an instruction that gets its address."""
+    text = CHANGED.replace("y[t] = 1.0f32", what)
+    if what.startswith("@"):
+        text = text.replace("for t1 in 16 threadIdx.x { atomic y[t1] += x[t1] }", "")
+    assert "@copy_async" not in str(lowered(text)) and "@copy_async" in str(lowered(text.replace("s[t2] = y[", "s[t2] = x[")))
+
+
 class Copier(Writer):
     """Every second phase copies what lies in global memory as it is."""
 

@@ -40,7 +40,7 @@ kernels_of = st.dictionaries(st.text(max_size=6), st.lists(launch_of(), max_size
 def test_what_is_packed_comes_back(given_: dict[str, tuple[Launch, ...]]) -> None:
     kernels = {name: Kernel(name, launches) for name, launches in given_.items()}
     image, entries = pack({name: k.to_bytes() for name, k in kernels.items()})
-    assert unpack(image, entries) == kernels
+    assert unpack(image, entries, tensors=True) == kernels
 
 
 @given(kernels_of, st.data())
@@ -53,7 +53,7 @@ def test_damage_is_an_error_and_nothing_else(given_: dict[str, tuple[Launch, ...
     image = image[:at] + piece + image[at + data.draw(st.integers(0, 6)) :]
     entries = {name: data.draw(st.sampled_from([at, at + 1, -1, 1 << 70])) for name, at in entries.items()}
     try:
-        for kernel in unpack(image, entries).values():
+        for kernel in unpack(image, entries, tensors=True).values():
             assert Kernel.from_bytes(kernel.to_bytes(), kernel.name) == kernel
     except ExecutionError as error:
         assert "kernel" in error.what

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from weft import dtypes as dt
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.expr.nodes import Expr
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
-from weft.loop.grids import BLOCK_AXES, COPY_ASYNC, COPY_BOX, THREAD_AXES, launches
+from weft.loop.grids import BLOCK_AXES, THREAD_AXES, launches, written_in
 from weft.loop.nodes import (
-    PREFETCH,
     Allocate,
-    AtomicUpdate,
     Buffer,
     For,
     If,
@@ -24,7 +21,6 @@ from weft.loop.nodes import (
     Load,
     Program,
     Stmt,
-    Store,
     int64,
     int_const,
     stmt_children,
@@ -192,20 +188,9 @@ def _variables(stmt: Stmt) -> set[str]:
 
 
 def _touched(stmt: Stmt) -> tuple[set[str], set[str]]:
-    """Buffers that are touched, and those that may be written: an intrinsic may write through any address that it is given."""
-    touched: set[str] = set()
-    written: set[str] = set()
-    for s in walk_stmts(stmt):
-        if isinstance(s, (Store, AtomicUpdate)):
-            written.add(s.buffer.name)
-        for e in stmt_exprs(s):
-            for n in ex.walk(e):
-                if isinstance(n, Load):
-                    touched.add(n.buffer.name)
-                elif isinstance(n, IntrinsicCall) and n.dtype == dt.handle and n.name != PREFETCH:
-                    changed = n.args[:1] if n.name in (COPY_ASYNC, COPY_BOX) else n.args
-                    written |= {a.buffer.name for a in changed if isinstance(a, Load)}
-    return touched | written, written
+    """Buffers that are touched, and those that may be written."""
+    written = written_in(stmt)
+    return {n.buffer.name for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in ex.walk(e) if isinstance(n, Load)} | written, written
 
 
 def _unknown(program: Program, s: Stmt, what: str, why: str, hint: str) -> CodegenError:

@@ -19,8 +19,9 @@ from weft.loop.nodes import Buffer, Evaluate, IntrinsicCall, Load, int_const
 
 BOX = "box"
 """The annotation of serial loops that copy a box, all of them: each is one dim of it. They mean what loops mean, whether or not a machine takes them as one."""
-MOST_DIMS, MOST_SIZE, MOST_EXTENT = 5, 256, (1 << 31) - 1
-"""Dims of a tensor, elements of a box along each, and of the tensor: where a box starts is told in 32 bits."""
+MOST_DIMS, MOST_SIZE = 5, 256
+MOST_EXTENT = (1 << 31) - 1 - MOST_SIZE
+"""Dims of a tensor, elements of a box along each, and of the tensor: where a box starts, and where it ends, is told in 32 bits."""
 PIECE, ALIGNED = 16, 128
 """Bytes: the box along its first dim, and the tensor's strides, are multiples of the one; in shared memory a box begins at a multiple of the other."""
 
@@ -58,14 +59,17 @@ class TensorMap:
             return f"it has {len(self.sizes)} dims, {MOST_DIMS} are allowed"
         if self.strides[0] != 1:
             return f"what lies side by side in the box lies {self.strides[0]} apart in '{self.buffer.name}'"
-        if any(not 1 <= n <= MOST_SIZE for n in self.sizes):
-            return f"it has {max(self.sizes)} elements along a dim, {MOST_SIZE} are allowed"
-        if any(not 1 <= n <= MOST_EXTENT for n in self.extents):
-            return f"'{self.buffer.name}' has {max(self.extents)} elements along a dim"
+        for n, most, what in (*((n, MOST_SIZE, "it") for n in self.sizes), *((n, MOST_EXTENT, f"'{self.buffer.name}'") for n in self.extents)):
+            if not 1 <= n <= most:
+                return f"{what} has {n} elements along a dim, {most} are allowed"
         if self.sizes[0] * each % PIECE:
             return f"{self.sizes[0]} elements side by side are no multiple of {PIECE} bytes"
-        wrong = next((n for n in self.strides[1:] if n * each % PIECE or not 0 < n * each < 1 << 40), None)
-        return None if wrong is None else f"{wrong} elements of '{self.buffer.name}' are no multiple of {PIECE} bytes"
+        for n in self.strides[1:]:
+            if n * each % PIECE:
+                return f"{n} elements of '{self.buffer.name}' are no multiple of {PIECE} bytes"
+            if not 0 < n * each < 1 << 40:
+                return f"neighbours along a dim of '{self.buffer.name}' lie {n * each} bytes apart"
+        return None
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,29 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from weft import dtypes as dt
 from weft.errors import LoopError
-from weft.expr.nodes import Var
-from weft.loop.nodes import Allocate, For, If, IntrinsicCall, Let, Program, Seq, Stmt, int_const, seq, stmt_children, walk_stmts, with_stmt_children
+from weft.expr.nodes import Var, walk
+from weft.loop.nodes import (
+    PREFETCH,
+    Allocate,
+    AtomicUpdate,
+    For,
+    If,
+    IntrinsicCall,
+    Let,
+    Load,
+    Program,
+    Seq,
+    Stmt,
+    Store,
+    int_const,
+    seq,
+    stmt_children,
+    stmt_exprs,
+    walk_stmts,
+    with_stmt_children,
+)  # fmt: skip
 from weft.loop.printer import excerpt
 
 BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -193,3 +213,17 @@ def _inside_a_loop(program: Program, stmt: Stmt) -> LoopError:
         f"grids: program '{program.name}' has loops over groups in another loop", where=excerpt(program, at=stmt),
         why="a launch is a whole grid: the host would have to launch it again and again", hint="bind the outermost loops to blocks",
     )  # fmt: skip
+
+
+def written_in(stmt: Stmt) -> set[str]:
+    """Names of the buffers that a statement may write: an intrinsic may write through any address that it is given, a copy where it goes to."""
+    written: set[str] = set()
+    for s in walk_stmts(stmt):
+        if isinstance(s, (Store, AtomicUpdate)):
+            written.add(s.buffer.name)
+        for e in stmt_exprs(s):
+            for n in walk(e):
+                if isinstance(n, IntrinsicCall) and n.dtype == dt.handle and n.name != PREFETCH:
+                    changed = n.args[:1] if n.name in (COPY_ASYNC, COPY_BOX) else n.args
+                    written |= {a.buffer.name for a in changed if isinstance(a, Load)}
+    return written

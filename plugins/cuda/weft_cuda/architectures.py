@@ -11,6 +11,9 @@ WARP = 32
 STATIC_SHARED = 48 << 10
 """Bytes of shared memory that a kernel may declare with a constant size; more must be asked for at the launch."""
 
+BARRIER = 128
+"""Bytes of it that a kernel which copies boxes of tensors takes for what it awaits them at, with what is lost to alignment."""
+
 GROUP_RESERVED = 1 << 10
 """Bytes of it that the system takes for each group, from compute capability 8.0 on."""
 
@@ -50,7 +53,8 @@ class Architecture:
 _TURING = frozenset({"shuffle", "fp64", "int64"})
 _AMPERE = _TURING | {"mma", "cp.async"}
 _ADA = _AMPERE | {"mma.fp8"}
-_HOPPER = _ADA | {"tma", "cluster"}
+_HOPPER = _ADA | {"cluster"}
+# Later GPUs copy boxes, too; some drivers make sporadic illegal accesses there, for tensors with gaps in small allocations (release notes of 595.71).
 _K = 1 << 10
 
 ARCHITECTURES: tuple[Architecture, ...] = (
@@ -60,7 +64,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(86, 84, 1536, 100 * _K, 99 * _K, 6144 * _K, 128, 2, 512, _AMPERE),  # A40
     Architecture(87, 16, 1536, 164 * _K, 163 * _K, 4096 * _K, 128, 2, 1024, _AMPERE),  # Orin
     Architecture(89, 128, 1536, 100 * _K, 99 * _K, 73728 * _K, 128, 2, 512, _ADA),  # RTX 4090
-    Architecture(90, 132, 2048, 228 * _K, 227 * _K, 51200 * _K, 128, 64, 2048, _HOPPER | {"wgmma"}),  # H100
+    Architecture(90, 132, 2048, 228 * _K, 227 * _K, 51200 * _K, 128, 64, 2048, _HOPPER | {"wgmma", "tma"}),  # H100
     Architecture(100, 148, 2048, 228 * _K, 227 * _K, 129024 * _K, 128, 64, 4096, _HOPPER),  # B200
     Architecture(103, 148, 2048, 228 * _K, 227 * _K, 129024 * _K, 128, 2, 4096, _HOPPER),  # B300
     Architecture(110, 20, 1536, 228 * _K, 227 * _K, 32768 * _K, 128, 2, 2048, _HOPPER),  # Thor

@@ -179,7 +179,7 @@ class CudaDevice(Device):
 
     # -- kernels
     def load(self, image: bytes, entries: Mapping[str, int]) -> Module:
-        kernels = unpack(image, entries)
+        kernels = unpack(image, entries, tensors=True)
         modules: dict[bytes, Any] = {}
         functions: dict[tuple[bytes, str], tuple[Any, int]] = {}
         with self._current():
@@ -236,11 +236,14 @@ class CudaDevice(Device):
             if grid is not None:
                 places = [buffers[b].memory.handle + buffers[b].offset for b in launch.buffers]
                 function, shared = module.functions[launch.code, launch.symbol]
-                tensors = [self._tensor(x, places[x.buffer]) for x in launch.tensors]
+                tensors = [self._tensor(x, places[x.buffer], buffers[launch.buffers[x.buffer]], kernel) for x in launch.tensors]
                 calls.append(_Call(kernel, function, grid, launch.group, shared, [*places, *(int(dims[d]) for d in launch.dims)], tensors))
         return calls
 
-    def _tensor(self, tensor: Tensor, address: int) -> Encoded:
+    def _tensor(self, tensor: Tensor, address: int, place: Slice, kernel: str) -> Encoded:
+        if tensor.reach > place.bytes:
+            why = f"a tensor of which it copies boxes reaches over {tensor.reach} bytes, its buffer has {place.bytes}"
+            raise ExecutionError(f"the code of kernel '{kernel}' is damaged", why=why, hint="compile the model again")
         found = self._tensors.get((tensor, address))
         if found is None:
             while len(self._tensors) >= _KNOWN_TENSORS:
@@ -259,7 +262,7 @@ class CudaDevice(Device):
     def prepare(self, module: Any, launches: Sequence[Started]) -> Callable[[], None]:
         calls = []
         for each in launches:
-            with blamed(self.name, f"kernel '{each.kernel}'"):
+            with blamed(self.name, f"kernel '{each.kernel}'"), self._current():
                 calls += self._calls(module, each.kernel, each.buffers, each.dims)
         return _Prepared(self, module, calls)
 

@@ -91,7 +91,7 @@ class CudaTarget(TargetKind):
         return f"cuda {target.options.arch}"
 
     def machine(self, target: Target) -> Machine:
-        from weft_cuda.architectures import GROUP_RESERVED, WARP, architecture
+        from weft_cuda.architectures import BARRIER, GROUP_RESERVED, WARP, architecture
         from weft_cuda.intrinsics import rates
         from weft_gpu.machines import grid_machine
 
@@ -103,7 +103,7 @@ class CudaTarget(TargetKind):
         return grid_machine(
             "cuda",
             cores=o.processors,
-            shared=a.group_shared,
+            shared=a.group_shared - (BARRIER if "tma" in features else 0),
             core_shared=a.shared - (2 * GROUP_RESERVED if a.number >= 80 else 0),
             warp=WARP,
             resident=a.resident,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 
 from weft.errors import ExecutionError
-from weft_cuda.driver import Driver
+from weft_cuda.driver import Driver, DriverError
 from weft_gpu.image import Tensor
 
-SIZE, ALIGNED = 128, 64
+SIZE, ALIGNED = 128, 128
 """Bytes of what the driver makes, and what its address is a multiple of."""
 VERSION = 12000
 """Of CUDA, in which the function is there as it is called here."""
@@ -41,14 +41,20 @@ def encoded(driver: Driver, tensor: Tensor, address: int) -> Encoded:
         ExecutionError: the driver knows no tensors, or does not take this one.
     """
     made, n = Encoded(), len(tensor.sizes)
-    place, _ = driver("cuGetProcAddress", b"cuTensorMapEncodeTiled", VERSION, 0)
+    place, why = 0, "it has no cuTensorMapEncodeTiled"
+    try:
+        place, _ = driver("cuGetProcAddress", b"cuTensorMapEncodeTiled", VERSION, 0)
+    except DriverError as error:  # of a driver older than what is asked for
+        why = f"cuTensorMapEncodeTiled: {error.why}"
     if not int(place):
-        raise ExecutionError("the driver copies no boxes of tensors", why="it has no cuTensorMapEncodeTiled", hint="install a driver of CUDA 12 or newer")
+        raise ExecutionError("the driver copies no boxes of tensors", why=why, hint="install a driver of CUDA 12 or newer")
     extents, strides = (ctypes.c_uint64 * n)(*tensor.extents), (ctypes.c_uint64 * max(1, n - 1))(*tensor.strides)
     sizes, steps = (ctypes.c_uint32 * n)(*tensor.sizes), (ctypes.c_uint32 * n)(*[1] * n)
     result = FUNCTION(int(place))(
         made.address, _DTYPES[tensor.bytes], n, address, extents, strides, sizes, steps, _INTERLEAVE, _SWIZZLE, _PROMOTION, _FILL
     )  # fmt: skip
     if result:
-        raise driver.error("cuTensorMapEncodeTiled", driver.api.CUresult(result))
+        known = {int(r): r for r in driver.api.CUresult}
+        what = f"{tensor.extents} elements of {tensor.bytes} bytes at {address:#x}, {tensor.strides} bytes apart, boxes of {tensor.sizes}"
+        raise driver.error(f"cuTensorMapEncodeTiled of {what}", known.get(result, result))
     return made

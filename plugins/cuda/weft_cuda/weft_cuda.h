@@ -68,7 +68,7 @@ static __device__ __forceinline__ void weft_await_copies() {
 
 #if __CUDA_ARCH__ >= 900
 // What cuTensorMapEncodeTiled makes.
-struct __align__(64) weft_tensor {
+struct __align__(128) weft_tensor {
   unsigned long long words[16];
 };
 

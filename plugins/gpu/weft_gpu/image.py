@@ -51,6 +51,11 @@ class Tensor:
     strides: tuple[int, ...]
     sizes: tuple[int, ...]
 
+    @property
+    def reach(self) -> int:
+        """Bytes from its first element to the end of its last."""
+        return self.bytes + sum((n - 1) * step for n, step in zip(self.extents, (self.bytes, *self.strides)))
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -136,11 +141,11 @@ def pack(kernels: Mapping[str, bytes]) -> tuple[bytes, dict[str, int]]:
     return bytes(image), entries
 
 
-def unpack(image: bytes, entries: Mapping[str, int]) -> dict[str, Kernel]:
-    """The kernels of a section, by name.
+def unpack(image: bytes, entries: Mapping[str, int], tensors: bool = False) -> dict[str, Kernel]:
+    """The kernels of a section, by name. `tensors`: the device copies boxes of tensors.
 
     Raises:
-        ExecutionError: the section is not what `pack` makes; names the kernel.
+        ExecutionError: the section is not what `pack` makes, or has tensors for a device that knows none; names the kernel.
     """
     found = {}
     for name, at in entries.items():
@@ -151,6 +156,8 @@ def unpack(image: bytes, entries: Mapping[str, int]) -> dict[str, Kernel]:
         if size > len(image) - at:
             _damaged(name, f"it has {size} bytes, {len(image) - at} are left")
         found[name] = Kernel.from_bytes(bytes(image[at : at + size]), name)
+        if not tensors and any(x.tensors for x in found[name].launches):
+            _damaged(name, "it copies boxes of tensors, which this device does not")
     return found
 
 

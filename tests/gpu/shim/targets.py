@@ -54,7 +54,7 @@ class ShimDevice(HostDevice):
             self.built |= library(self.language, new)
 
     def load(self, image: bytes, entries: Mapping[str, int]) -> dict[str, Kernel]:
-        kernels = unpack(image, entries)
+        kernels = unpack(image, entries, tensors=True)
         self.build(kernels.values())
         return kernels
 

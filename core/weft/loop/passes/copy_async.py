@@ -11,7 +11,7 @@ from weft import dtypes as dt
 from weft.errors import ScheduleWarning
 from weft.expr.nodes import Add, Cast, Const, Expr, FloorMod, Mul, Select, Sub, Var, add, const, free_vars, mul, substitute
 from weft.loop.boxes import ALIGNED
-from weft.loop.grids import AWAIT_COPIES, COPY_ASYNC, has_threads, map_groups
+from weft.loop.grids import AWAIT_COPIES, COPY_ASYNC, has_threads, map_groups, written_in
 from weft.loop.nodes import (
     Evaluate,
     For,
@@ -74,7 +74,7 @@ class _Group:
         for s in walk_stmts(group):
             if isinstance(s, Let):
                 self.lets[s.var.name] = substitute(s.value, self.lets)
-        written = {s.buffer.name for s in walk_stmts(group) if isinstance(s, Store)}
+        written = written_in(group)
         shared = {program.inputs[i].name for o, i in program.aliases if program.outputs[o].name in written}
         self.changing = written | shared
 

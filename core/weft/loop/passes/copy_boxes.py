@@ -65,6 +65,8 @@ def box_nest(nest: Stmt, lets: Mapping[str, Expr]) -> BoxNest | str:
     to, source = (_Place.of(x, loops, lets) for x in (Load(s.buffer, s.indices), value))
     if to is None or source is None:
         return f"the indices of '{(s if to is None else value).buffer.name}' are no sums of its loops, or the buffer has no constant shape"
+    if min(*loops.values(), *(d.extent for d in source.dims), 1) < 1:
+        return "nothing is copied"
     whole: list[Expr] = []
     asked = [c for c in asked if not _first_alone(not_negative(substitute(c, lets)), loops, source)]
     for c in asked:
