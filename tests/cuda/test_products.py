@@ -41,9 +41,9 @@ def product(dtype: str, rows: int | str, terms: int, columns: int, batch: tuple[
     return g.build()
 
 
-def convolution(dtype: str) -> Graph:
+def convolution(dtype: str, size: int = 9) -> Graph:
     g = GraphBuilder("convolution")
-    x, w = g.input("x", tensor_type(dtype, (2, 16, 9, 9))), g.input("w", tensor_type(dtype, (24, 16, 3, 3)))
+    x, w = g.input("x", tensor_type(dtype, (2, 16, size, size))), g.input("w", tensor_type(dtype, (24, 16, 3, 3)))
     g.output(g.add(Conv((1, 1), (1, 1, 1, 1)), x, w), "y")
     return g.build()
 
@@ -70,6 +70,8 @@ CASES: dict[str, tuple[str, Callable[[], Graph], str]] = {
     "batches": ("bfloat16", lambda: product("bfloat16", 32, 32, 40, (3,)), "bf16"),
     "rows known at run time": ("bfloat16", lambda: product("bfloat16", "n", 48, 32, layer=True), "bf16"),
     "a convolution": ("float16", lambda: convolution("float16"), "f16"),
+    "rows of 14 in tiles of 16": ("float16", lambda: convolution("float16", 14), "f16"),
+    "rows of 7 in tiles of 16": ("bfloat16", lambda: convolution("bfloat16", 7), "bf16"),
     "tf32": ("float32", lambda: product("float32", 48, 40, 32), "tf32"),
 }
 

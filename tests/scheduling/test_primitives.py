@@ -112,8 +112,8 @@ def test_loop_kinds() -> None:
 def test_pieces_of_a_parallel_loop_are_bound_though_their_formulas_show_no_more_that_they_are_independent() -> None:
     s = sched(matmul(6, 7, 5), ("fuse", "i1", "j1"))
     with pytest.raises(ScheduleError, match="are not independent"):
-        sched(s.program, ("split", "i1_j1", [None, 2, 4]), ("bind", "i1_j1_2", "threadIdx.x"))
-    s = sched(s.program, ("parallel", "i1_j1"), ("split", "i1_j1", [None, 2, 4]))
+        sched(s.program, ("split", "i1_j1", [None, 2, 8]), ("bind", "i1_j1_2", "threadIdx.x"))
+    s = sched(s.program, ("parallel", "i1_j1"), ("split", "i1_j1", [None, 2, 8]))
     assert [s.loop(x).kind for x in s.loops("add")] == ["parallel"] * 3
     s.bind("i1_j1_0", "blockIdx.x")
     s.bind("i1_j1_2", "threadIdx.x")
@@ -122,6 +122,21 @@ def test_pieces_of_a_parallel_loop_are_bound_though_their_formulas_show_no_more_
     with pytest.raises(ScheduleError, match=r"'i1_j1_0' is blockIdx\.x already"):
         s.serial("i1_j1_0")
     same(matmul(6, 7, 5), s.program)
+
+
+@pytest.mark.parametrize(
+    ("index", "apart"),
+    [("(a*16 + v*2)%9", True), ("(a*16 + v*3)%9", False), ("(a*16 + v)%4", True), ("(a*16 + v)%3", False), ("(a*2 + v + w)%9", False)],
+)
+def test_steps_of_a_remainder_are_told_apart_where_they_do_not_come_round(index: str, apart: bool) -> None:
+    """Four steps of v: what they add is less than the divisor, and no loop inside moves along."""
+    block = f"block A(a: 4 = i, v: 4 = j, w: 2 = k) {{ y[{index}] = x[a] }}"
+    p = parse_program(f"program f(x: int8[64]) -> (y: int8[16]) {{ for i in 4 {{ for j in 4 {{ for k in 2 {{ {block} }} }} }} }}")
+    if apart:
+        assert sched(p, ("parallel", "j")).loop("j").kind == "parallel"
+    else:
+        with pytest.raises(ScheduleError, match="are not independent"):
+            sched(p, ("parallel", "j"))
 
 
 def test_a_single_iteration_depends_on_no_other() -> None:

@@ -103,7 +103,7 @@ def disjoint(uses: list[Access], loop: For, inner: dict[str, Expr]) -> bool:
     for k, ends in enumerate(box):
         if ends is not None:
             apart |= _told_apart(ends, digits, loop, [most for most in first[k] if all(most in other[k] for other in others)])
-    return loop.var in apart or _complete(apart, loop)
+    return loop.var in apart or any(_alone(d, loop, inner) for d in apart) or _complete(apart, loop)
 
 
 def _told_apart(ends: Interval, digits: list[Expr], loop: For, limits: list[Poly]) -> set[Expr]:
@@ -145,6 +145,16 @@ def _digits(box: list[tuple[Poly, Poly] | None], loop: For) -> list[Expr]:
                     if any(isinstance(n, Var) and n.name == loop.var.name for n in walk(a)):
                         found[a] = None
     return list(found)
+
+
+def _alone(digit: Expr, loop: For, inner: dict[str, Expr]) -> bool:
+    """Whether a digit alone gives back the loop variable: (e + k·v) % c, where all values of k·v are fewer than c and nothing else moves in the loop."""
+    if not isinstance(digit, FloorMod) or free_vars(digit).keys() & inner.keys():
+        return False
+    modulus, extent, form = int_const(digit.b), int_const(loop.extent), poly(digit.a)
+    moved = {m: k for m, k in form.terms.items() if any(loop.var.name in free_vars(a) for a in m)}
+    factor = moved.get((loop.var,))
+    return modulus is not None and extent is not None and len(moved) == 1 and factor is not None and 0 < abs(factor) * (extent - 1) < modulus
 
 
 def _complete(digits: set[Expr], loop: For) -> bool:
