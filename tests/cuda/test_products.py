@@ -100,10 +100,10 @@ WIDE: dict[str, tuple[str, Callable[[], Graph], str]] = {
     "tails and a layer": ("float16", lambda: product("float16", 130, 200, 136, layer=True), "f16<64, 0, 1>"),
     "odd tails": ("bfloat16", lambda: product("bfloat16", 70, 67, 77), "bf16<64, 0, 1>"),
     "along the sum": ("bfloat16", lambda: along("bfloat16"), "bf16<64, 0, 0>"),
-    "batches": ("float16", lambda: product("float16", 64, 64, 64, (3,)), "f16<64, 0, 1>"),
-    "rows known at run time": ("bfloat16", lambda: product("bfloat16", "n", 48, 64, layer=True), "bf16<64, 0, 1>"),
+    "batches": ("float16", lambda: product("float16", 64, 64, 80, (3,)), "f16<64, 0, 1>"),
+    "rows known at run time": ("bfloat16", lambda: product("bfloat16", "n", 48, 80, layer=True), "bf16<64, 0, 1>"),
     "tf32": ("float32", lambda: along("float32"), "tf32<64, 0, 0>"),
-    "bytes": ("int8", lambda: bytes_of(72, 160, 64), "s8<64, 0, 0>"),
+    "bytes": ("int8", lambda: bytes_of(72, 160, 80), "s8<64, 0, 0>"),
 }
 
 
