@@ -181,6 +181,16 @@ def test_random_groups(data: Any) -> None:
         check(program, draw(st.sampled_from(sorted(MACHINES))))
 
 
+@pytest.mark.parametrize("machine", sorted(MACHINES))
+@pytest.mark.parametrize("dims", [(1, 1), (3, 1), (1, 1, 1)], ids=str)
+def test_rows_of_one_element(dims: tuple[int, ...], machine: str) -> None:
+    """There is nothing to share out."""
+    b = GraphBuilder("one")
+    b.output(b.add(Softmax(len(dims) - 1), b.input("x", tensor_type("float32", dims))), "y")
+    for program in programs(b.build()):
+        check(program, machine)
+
+
 def _size(dims: list[int]) -> int:
     total = 1
     for d in dims:

@@ -247,10 +247,13 @@ def cooperate(s: Schedule, name: str, group: str, machine: Machine, threads: int
     other: LoopKind = "threadIdx.y" if axis == "threadIdx.x" else "threadIdx.x"
     last = axis == "threadIdx.x"
     outputs, reduce = _inside(s, name, group)
+    beside = max(1, most_threads(machine, grid_of(machine).threads) // threads)
+    if not reduce:  # sums of one term
+        share(s, name, outputs, beside, other)
+        return
     s.reorder(*outputs, *reduce)
     k = reduce[0] if len(reduce) == 1 else s.fuse(*reduce)
     n = int_const(s.loop(k).extent)
-    beside = max(1, most_threads(machine, grid_of(machine).threads) // threads)
     warps = last and shuffles(machine, access.target(s.block(name)).buffer.dtype, threads)
     _, mine = s.split(k, [None, threads if n is None or warps else min(threads, n)])
     left = access.extent(s.loop(mine))
