@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any, NoReturn
 
@@ -218,7 +217,7 @@ class _Copies:
         count = size // to.buffer.dtype.bytes
         if to.offset + count > to.array.size or source.offset + count > source.array.size:
             raise _Fault(f"a copy of {count} elements from '{source.buffer.name}' to '{to.buffer.name}' leaves its buffer")
-        self._later(thread, to, partial(_elements, source, slice(source.offset, source.offset + count)))
+        self._later(thread, to, count, lambda: source.array[source.offset : source.offset + count].copy())
 
     def begin_box(self, thread: tuple[int, ...], to: Address, source: Address, *numbers: int) -> None:
         n = len(numbers) // 4
@@ -232,23 +231,18 @@ class _Copies:
             here = (start[k] + np.arange(sizes[k])).reshape([-1 if j == n - 1 - k else 1 for j in range(n)])
             at, inside = at + here * strides[k], inside & (here >= 0) & (here < extents[k])
         outside, where = ~inside.reshape(-1), np.where(inside, at, 0).reshape(-1)
-        self._later(thread, to, lambda: np.where(outside, source.array.dtype.type(0), source.array[where]))
+        self._later(thread, to, prod(sizes), lambda: np.where(outside, source.array.dtype.type(0), source.array[where]))
 
-    def _later(self, thread: tuple[int, ...], to: Address, values: Callable[[], Any]) -> None:
+    def _later(self, thread: tuple[int, ...], to: Address, count: int, values: Callable[[], Any]) -> None:
         """Elements are read at once, or as late as can be, in turns: who writes them meanwhile is seen."""
         self.begun += 1
-        found = values() if self.begun % 2 else None
-        place = to.array[to.offset : to.offset + len(values() if found is None else found)]
-        self.pending.setdefault(thread, []).append((place, values if found is None else found))
+        place = to.array[to.offset : to.offset + count]
+        self.pending.setdefault(thread, []).append((place, values() if self.begun % 2 else values))
         place[...] = sentinel(to.buffer.dtype)
 
     def wait(self, thread: tuple[int, ...]) -> None:
         for place, values in self.pending.pop(thread, ()):
             place[...] = values() if callable(values) else values
-
-
-def _elements(source: Address, at: slice) -> Any:
-    return source.array[at].copy()
 
 
 def _given(thread: Generator[Any, Any, None], value: Any) -> Any:

@@ -114,6 +114,15 @@ def agree(before: Program, after: Program, seeds: int = 3, n: int = 2) -> None:
             np.testing.assert_array_equal(got, want[name], err_msg=f"{before}\n{after}")
 
 
+def joined_if_warps_can(program: Program) -> list[Program]:
+    """As `joined`; nothing if it has a shuffle that no warp does."""
+    try:
+        return joined(program)
+    except LoopError as error:
+        assert "threads along x are not whole pairs" in str(error.why), error
+        return []
+
+
 def joined(program: Program) -> list[Program]:
     """After each of the three passes."""
     found = [private_buffers(program)]
@@ -373,11 +382,8 @@ def grids(draw: st.DrawFn) -> str:
 @given(grids())
 def test_random_groups_mean_the_same_in_any_order(text: str) -> None:
     program = parse_program(text)
-    try:
-        found = joined(program)
-    except LoopError as error:
-        assert "threads along x are not whole pairs" in str(error.why), error
-        return
+    found = joined_if_warps_can(program)
     for after in found:
         agree(program, after, seeds=4)
-    agree(program, lower_program(program, frozenset()), seeds=2)
+    if found:
+        agree(program, lower_program(program, frozenset()), seeds=2)

@@ -197,8 +197,9 @@ class _Group:
                 if open_ is not None:
                     raise open_
                 raise self._shared(b, u, f"its indices tell {told} of {u.active.sum()} threads apart" if columns else "no thread is among its indices")
-        for u in self._meeting(uses, splits):
-            raise self._shared(b, u, "its indices tell its threads apart from one another, not from those of other accesses")
+        met = next(self._meeting(uses, splits), None)
+        if met is not None:
+            raise self._shared(b, met, "its indices tell its threads apart from one another, not from those of other accesses")
         pieces = [self._pieces(b, k, digits) for k, digits in enumerate(dims)]
         threads = [int64(d.count) for digits in dims for d in reversed(digits)]
         result = replace(b, shape=(*threads, *(n for dim in pieces for n in dim if n is not None)))

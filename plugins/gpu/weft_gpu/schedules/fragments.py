@@ -300,9 +300,9 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
     s.reorder(*product.batch, *product.rows, *product.columns, *product.sums)
     batch, row, column = (flatten(s, group) for group in (product.batch, product.rows, product.columns))
     assert row is not None and column is not None
-    rows = cut(s, row, {"warp": tile.warps[0], "fragment": tile.fragments[0]}, kit, "row")
-    columns = cut(s, column, {"warp": tile.warps[1], "fragment": tile.fragments[1]}, kit, "column")
-    terms = cut(s, s.fuse(*product.sums), {"fragment": tile.steps}, kit, "term")
+    rows = pieces(s, row, {"warp": tile.warps[0], "fragment": tile.fragments[0]}, kit, "row")
+    columns = pieces(s, column, {"warp": tile.warps[1], "fragment": tile.fragments[1]}, kit, "column")
+    terms = pieces(s, s.fuse(*product.sums), {"fragment": tile.steps}, kit, "term")
     element = {role: x for part in (rows, columns, terms) for role, x in part.items() if isinstance(role, tuple)}
     outer = [x for x in (batch, rows["grid"], columns["grid"]) if x]
     warps, mine = ([x[role] for x in (rows, columns) if role in x] for role in ("warp", "fragment"))
@@ -361,14 +361,14 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
         instruct(s, b, loops[len(warps) :], instruction, len(spatial))
         s.bind(s.fuse(*loops[: len(warps)]), "threadIdx.y")
     s.bind(s.fuse(*warps), "threadIdx.y")
-    across = [x[role] for x in (rows, columns) for role in x if role not in ("grid",) and x[role] not in mine[:1]]
+    across = [x[role] for x in (rows, columns) for role in x if role != "grid" and x[role] not in mine[:1]]
     width = access.target(s.block(copy)).buffer.dtype.bytes
     share(s, copy, [results[x] for x in across], threads, max(1, machine.vector_bits // 8 // width))
     for x, kind in zip(reversed(outer), ("blockIdx.x", "blockIdx.y", "blockIdx.z")):
         s.bind(x, kind)  # type: ignore[arg-type]
 
 
-def cut(s: Schedule, loop: str, sizes: Mapping[str, int], kit: Kit, kind: str) -> dict[str | Role, str]:
+def pieces(s: Schedule, loop: str, sizes: Mapping[str, int], kit: Kit, kind: str) -> dict[str | Role, str]:
     """A loop cut into pieces of these sizes, outermost first, and the axes of an instruction within them; pieces of one iteration are left out. "grid" is
     whatever is left."""
     wanted: dict[str | Role, int] = {role: n for role, n in sizes.items() if n > 1}
