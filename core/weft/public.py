@@ -73,7 +73,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.scheduling.patterns": EVERYTHING,
         "weft.scheduling.primitives": _PRIMITIVES,
         "weft.scheduling.rule": EVERYTHING,
-        "weft.scheduling.schedule": ("Schedule",),
+        "weft.scheduling.schedule": ("Attempt", "Checkpoint", "Schedule"),
         "weft.scheduling.trace": ("Step", "Trace", "replay"),
         "weft.scheduling.tree": ("blocks_in",),
         "weft.scheduling.winograd": EVERYTHING,

@@ -7,9 +7,10 @@
 
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand, OperandView, meanings
 from weft.scheduling.rule import Decline, Offer, Rule, select_rule
-from weft.scheduling.schedule import Schedule
+from weft.scheduling.schedule import Attempt, Checkpoint, Schedule
 from weft.scheduling.trace import Step, Trace, replay
 
 __all__ = [
-    "Call", "Decline", "Intrinsic", "Offer", "Operand", "OperandView", "Rule", "Schedule", "Step", "Trace", "meanings", "replay", "select_rule",
+    "Attempt", "Call", "Checkpoint", "Decline", "Intrinsic", "Offer", "Operand", "OperandView", "Rule", "Schedule", "Step", "Trace", "meanings", "replay",
+    "select_rule",
 ]  # fmt: skip

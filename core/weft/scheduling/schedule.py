@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,10 +13,34 @@ from weft.loop.nodes import Block, For, LoopKind, Program
 from weft.scheduling import dependence
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.primitives import PRIMITIVES, apply_primitive
-from weft.scheduling.trace import CHOOSE, Trace
+from weft.scheduling.trace import CHOOSE, Step, Trace
 from weft.scheduling.tree import Tree, blocks_in
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a Schedule stood: its Program, and the steps that led there. `Schedule.checkpoint` gives one, `Schedule.rollback` takes it."""
+
+    schedule: Schedule
+    program: Program
+    steps: tuple[Step, ...]
+
+
+@dataclass
+class Attempt:
+    """What became of the steps under `Schedule.attempt`: `error` is the refusal that ended them, None while there is none. True as long as there is none."""
+
+    error: ScheduleError | None = None
+
+    def __bool__(self) -> bool:
+        return self.error is None
+
+    @property
+    def reason(self) -> str:
+        """Why the steps were refused, in one sentence; empty if they were not."""
+        return "" if self.error is None else self.error.why or self.error.what
 
 
 class Schedule:
@@ -105,6 +131,46 @@ class Schedule:
             raise ScheduleError(f"choice '{name}' cannot be {value!r}", why="the candidates are " + ", ".join(map(repr, candidates)))
         self.trace.add(CHOOSE, (name, list(candidates)), {}, value)
         return value
+
+    # -- trying
+    def checkpoint(self) -> Checkpoint:
+        """Where the schedule stands, for `rollback`."""
+        return Checkpoint(self, self.program, tuple(self.trace.steps))
+
+    def rollback(self, to: Checkpoint) -> None:
+        """The Program and the trace are again what they were at a checkpoint, choices included. A checkpoint may be used any number of times, also to come
+        back to what a rollback has left.
+
+        Raises:
+            ScheduleError: the checkpoint is another schedule's.
+        """
+        if to.schedule is not self:
+            why = f"it is of a schedule of program '{to.program.name}'"
+            raise ScheduleError("a schedule cannot go back to a checkpoint of another", why=why, hint="take the checkpoint from this schedule")
+        self.program = to.program
+        self.trace.steps[:] = to.steps
+
+    @contextmanager
+    def attempt(self) -> Iterator[Attempt]:
+        """Steps that are taken all or not at all.
+
+            with s.attempt() as tried:
+                s.split("i", [None, 8])
+                s.tensorize("i_1", "gemm8x8")
+            if not tried:
+                …                       # s is as it was before; tried.error is the ScheduleError, tried.reason says why in a sentence
+
+        A ScheduleError ends the steps, is kept, and goes no further. Any other exception goes on; the schedule is as it was then, too. Attempts may be nested.
+        """
+        before, tried = self.checkpoint(), Attempt()
+        try:
+            yield tried
+        except ScheduleError as error:
+            self.rollback(before)
+            tried.error = error
+        except BaseException:
+            self.rollback(before)
+            raise
 
     def _verify(self, step: str) -> None:
         from weft.errors import LoopError

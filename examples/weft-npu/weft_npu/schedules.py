@@ -160,11 +160,10 @@ class Vector(NpuRule):
 
     def _block(self, s: Schedule, name: str) -> None:
         """The block with the largest pieces that fit."""
-        before, steps = s.program, len(s.trace.steps)
+        before = s.checkpoint()
         why: list[str] = []
         for limit in LIMITS:
-            s.program = before
-            del s.trace.steps[steps:]
+            s.rollback(before)
             self._piecewise(s, name, limit)
             why = codegen(s.machine).overflows(s.program)
             if not why:
@@ -495,15 +494,12 @@ class Separate(NpuRule):
     def apply(self, schedule: Schedule) -> None:
         gemm, vector = Gemm(), Vector()
         for name in schedule.blocks():
-            before, steps = schedule.program, len(schedule.trace.steps)
             b = schedule.block(name)
             if b.init is not None and b.annotation("op") in PRODUCTS:
-                try:
+                with schedule.attempt() as tried:
                     gemm.product(schedule, name, None)
+                if tried:
                     continue
-                except ScheduleError:
-                    schedule.program = before
-                    del schedule.trace.steps[steps:]
             vector.alone(schedule, name)
         instructions(schedule)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from weft.errors import ScheduleError
 from weft.expr.nodes import free_vars, walk
 from weft.loop.nodes import Block, Load, Program, Stmt, int_const, walk_stmts
 from weft.machine import Machine
@@ -102,14 +101,11 @@ def split_sum(s: Schedule, name: str, machine: Machine) -> str:
     parts = parts_of(elements, prod(view.extent(x) for x in product.sums), view.extent(product.sums[0]), machine)
     if parts < 2:
         return name
-    program, trace = s.program, list(s.trace.steps)
-    try:
+    with s.attempt() as tried:
         first, _ = s.split(product.sums[0], [parts, None])
-        return str(s.rfactor(name, first))
-    except ScheduleError as error:
-        s.program, s.trace.steps[:] = program, trace
-        s.annotate(name, "parts_declined", error.why or error.what)
-        return name
+        return s.rfactor(name, first)
+    s.annotate(name, "parts_declined", tried.reason)
+    return name
 
 
 def parts_of(elements: int, terms: int, outermost: int, machine: Machine) -> int:
@@ -120,17 +116,16 @@ def parts_of(elements: int, terms: int, outermost: int, machine: Machine) -> int
 
 def in_fragments(s: Schedule, name: str, product: Product, machine: Machine) -> bool:
     """Schedules the product by instructions of warps, if the target has some for it; False, with nothing done, if not."""
-    program, trace = s.program, list(s.trace.steps)
+    before = s.checkpoint()
     chosen = choose_warps(s, name, product, machine)
     if chosen is None:
         return False
-    try:
+    with s.attempt() as tried:
         schedule_fragments(s, name, product, machine, *chosen)
-        return True
-    except ScheduleError as error:
-        s.program, s.trace.steps[:] = program, trace
-        s.annotate(name, "fragments_declined", error.why or error.what)
-        return False
+    if not tried:
+        s.rollback(before)
+        s.annotate(name, "fragments_declined", tried.reason)
+    return bool(tried)
 
 
 def _outer_loops(s: Schedule, statement: Stmt) -> list[str]:

@@ -75,12 +75,10 @@ def tile_of(inputs: Block) -> int:
 
 def in_one_launch(s: Schedule, name: str, schedule: Callable[[], None]) -> None:
     """Schedules both halves of a transform together; where that cannot be, the block says why, and each half stays alone."""
-    program, trace = s.program, list(s.trace.steps)
-    try:
+    with s.attempt() as tried:
         schedule()
-    except ScheduleError as error:
-        s.program, s.trace.steps[:] = program, trace
-        s.annotate(name, "tiles_declined", error.why or error.what)
+    if not tried:
+        s.annotate(name, "tiles_declined", tried.reason)
 
 
 def transform_inputs(s: Schedule, rows: str, inputs: str, machine: Machine) -> None:
