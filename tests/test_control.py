@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -224,6 +225,7 @@ def test_strings(tmp_path: Path) -> None:
         (ops.StringToNumber(dt.float32), [np.array(["1", "x"], object)], "Cast: 'x' is no float32"),
         (ops.StringToNumber(dt.int8), [np.array(["300"], object)], "Cast: a number is beyond the range of int8"),
         (ops.RegexFullMatch("("), [np.array(["x"], object)], r"RegexFullMatch: '\(' is no regular expression"),
+        (ops.RegexFullMatch("(?=x)x"), [np.array(["x"], object)], r"is no regular expression of RE2(?s:.*)look-around"),
         (ops.StringNormalizer(), [np.array([["x"], ["y"]], object)], r"StringNormalizer takes \[C\] or \[1, C\] strings"),
         (ops.ImageDecoder(), [np.zeros(9, np.uint8)], "the bytes are no picture that can be decoded"),
         (ops.OneElement(1), [np.zeros((2, 2), F)], "a tensor whose rank only the run knows is float32"),
@@ -242,6 +244,14 @@ def test_strings(tmp_path: Path) -> None:
 def test_errors_of_the_run(op: ops.HostOperator, inputs: list[Any], message: str) -> None:
     with pytest.raises(ExecutionError, match=message):
         op.reference(*inputs)
+
+
+def test_regular_expressions_take_time_linear_in_the_text() -> None:
+    """Patterns that a backtracking matcher never ends with."""
+    for pattern, text in (("(a+)+b", "a" * 100_000), ("(a|a)*b", "a" * 100_000), ("(.*)(.*)(.*)(.*)(.*)x", "y" * 10_000)):
+        begin = time.process_time()
+        assert not ops.RegexFullMatch(pattern).reference(np.array([text], object)).any()
+        assert time.process_time() - begin < 5
 
 
 def test_types_that_do_not_fit() -> None:

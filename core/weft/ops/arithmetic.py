@@ -49,14 +49,16 @@ class Absolute(Unary):
 
 @dataclass(frozen=True)
 class Sign(Unary):
-    """-1, 0 or 1 as x is negative, zero or positive; NaN stays."""
+    """-1, 0 or 1 as x is negative, zero (of either sign) or positive; NaN stays."""
 
     def formula(self, *args: Expr) -> Expr:
         (x,) = args
-        one = const(1, x.dtype)
+        one, zero = const(1, x.dtype), const(0, x.dtype)
         if x.dtype.kind == "uint":
             return select(x > 0, one, x)
-        return select(x > 0, one, select(x < 0, const(-1, x.dtype), x))
+        # Of floats what is neither negative, zero nor positive is NaN.
+        rest = select(e.eq(x, zero), zero, x) if x.dtype.is_float else zero
+        return select(x > 0, one, select(x < 0, const(-1, x.dtype), rest))
 
     def value(self, *arrays: Any) -> Any:
         return np.sign(arrays[0])

@@ -196,7 +196,10 @@ class Dequantize(Quantization):
 
 @dataclass(frozen=True)
 class DynamicQuantize(Quantization):
-    """Quantises x by its own range (which is made to hold 0): outputs y uint8, scale, zero point uint8."""
+    """Quantises x by its own range (which is made to hold 0): outputs y uint8, scale, zero point uint8.
+
+    A range of zeros alone is taken to be of length 1, as ONNX's reference of DynamicQuantizeLinear does: the scale is never 0 for that reason.
+    """
 
     def infer(self, *types: Type | None) -> tuple[Type, ...]:
         (x,) = operands(types, 1)
@@ -207,7 +210,7 @@ class DynamicQuantize(Quantization):
         (x,) = arrays
         assert x is not None
         lo, hi = np.minimum(x.min(initial=0), x.dtype.type(0)), np.maximum(x.max(initial=0), x.dtype.type(0))
-        scale = np.asarray((hi - lo) / x.dtype.type(255), x.dtype)
+        scale = np.asarray(np.where(hi == lo, x.dtype.type(1), hi - lo) / x.dtype.type(255), x.dtype)
         divisor = np.where(scale == 0, x.dtype.type(1), scale)
         zero = np.asarray(np.clip(np.rint(-lo / divisor), 0, 255)).astype(np.uint8)
         return quantized(x / divisor, zero, dt.uint8, True), scale, zero
@@ -216,7 +219,9 @@ class DynamicQuantize(Quantization):
     def measured(self, builder: GraphBuilder, x: Value) -> tuple[Value, Value, Value]:
         c = Composer(builder)
         lo, hi = c(Minimum(), c(ReduceMin(), x), 0.0), c(Maximum(), c(ReduceMax(), x), 0.0)
-        scale = c.div(c.sub(hi, lo), 255.0)
+        length = c(Where(), c(Equal(), hi, lo), c.number(1.0, x.dtype), c.sub(hi, lo))
+        scale = c.div(length, 255.0)
+        # Of a subnormal range the scale may round to 0.
         divisor = c(Where(), c(Equal(), scale, 0.0), c.number(1.0, x.dtype), scale)
         zero = quantize(c, c.div(c.sub(0.0, lo), divisor), None, dt.uint8, True)
         return quantize(c, c.div(x, divisor), zero, dt.uint8, True), scale, zero

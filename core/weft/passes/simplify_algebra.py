@@ -1,7 +1,7 @@
 """Rules of algebra: pattern → check → replacement.
 
 A rule sees a node whose operator is one of its classes. It gives the replacement, or a reason why it does not act (kept for whoever
-asks through `on_decline`), or None if the pattern is not there. Rules keep every finite result; a zero may lose its sign.
+asks through `on_decline`), or None if the pattern is not there. Rules keep every result, the sign of a zero and infinities included.
 """
 
 from __future__ import annotations
@@ -99,6 +99,32 @@ def _if_same(value: Value | None, node: Node) -> Outcome:
 # -- arithmetic -------------------------------------------------------------------------------------------------------
 
 
+def _neutral_summand(value: Value | None, number: float) -> bool:
+    """Whether the value is a constant that a sum of floats may leave out: x + 0.0 is not x where x is -0.0, x + -0.0 is.
+
+    Args:
+        number: the zero that is neutral, with its sign; integers have one zero.
+    """
+    if value is None or value.constant is None or not all_equal(value, 0):
+        return False
+    if not value.dtype.is_float:
+        return value.dtype.kind != "complex"
+    return bool((np.signbit(value.constant.astype(np.float64)) == (math.copysign(1.0, number) < 0)).all())
+
+
+def _add_zero(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    for zero, other in (inputs[::-1], inputs):
+        if all_equal(zero, 0):
+            return _if_same(other, node) if _neutral_summand(zero, -0.0) else "x + 0.0 is not x where x is -0.0"
+    return None
+
+
+def _subtract_zero(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
+    if not all_equal(inputs[1], 0):
+        return None
+    return _if_same(inputs[0], node) if _neutral_summand(inputs[1], 0.0) else "x - -0.0 is not x where x is -0.0"
+
+
 def _neutral_right(number: float) -> Callable[[Rewriter, Node, Inputs], Outcome]:
     return lambda r, node, inputs: _if_same(inputs[0], node) if all_equal(inputs[1], number) else None
 
@@ -125,6 +151,7 @@ def _power(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
         return square if exponent == 2.0 else r.add(Multiply(), square, base)
     if not base.dtype.is_float:
         return "a root of integers"
+    # The power ½ of numpy, and so of ONNX's reference, is the square root, of -0.0 and -∞ as well.
     return r.add(Sqrt() if exponent == 0.5 else Reciprocal(), base)
 
 
@@ -404,8 +431,8 @@ def _pool_by_axes(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
 
 RULES: tuple[AlgebraRule, ...] = (
     AlgebraRule("identity", (Identity,), lambda r, node, inputs: inputs[0]),
-    AlgebraRule("add_zero", (Add,), _neutral_either(0)),
-    AlgebraRule("subtract_zero", (Subtract,), _neutral_right(0)),
+    AlgebraRule("add_zero", (Add,), _add_zero),
+    AlgebraRule("subtract_zero", (Subtract,), _subtract_zero),
     AlgebraRule("multiply_one", (Multiply,), _neutral_either(1)),
     AlgebraRule("divide_by_one", (Divide,), _neutral_right(1)),
     AlgebraRule("divide_by_power_of_two", (Divide,), _divide),

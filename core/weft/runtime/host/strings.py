@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -93,17 +93,29 @@ def string_normalizer(given: Any, *, case: str, sensitive: bool, stopwords: Any)
 
 
 @lru_cache(maxsize=64)
-def _pattern(pattern: str) -> re.Pattern[str]:
+def _pattern(pattern: str) -> Callable[[str], bool]:
+    """Whether a whole string matches, in time linear in its length: RE2, whose syntax the operator is specified in."""
     try:
-        return re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ExecutionError(f"RegexFullMatch: '{pattern}' is no regular expression", why=str(error)) from None
+        import re2
+    except ImportError:
+        raise ExecutionError("RegexFullMatch: regular expressions are matched by RE2, which is not installed", hint="pip install google-re2") from None
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(pattern, options)
+    except re2.error as error:
+        why = error.args[0] if error.args else ""
+        raise ExecutionError(
+            f"RegexFullMatch: '{pattern}' is no regular expression of RE2",
+            why=why.decode(errors="replace") if isinstance(why, bytes) else str(why),
+            hint="RE2 has no look-around and no backreferences: https://github.com/google/re2/wiki/Syntax",
+        ) from None
+    return lambda s: compiled.fullmatch(s) is not None
 
 
 @host_function("RegexFullMatch", pattern="str")
 def regex_full_match(given: Any, *, pattern: str) -> Array:
-    found = _pattern(pattern)
-    return _each(lambda s: found.fullmatch(s) is not None, "RegexFullMatch", np.bool_, given)
+    return _each(_pattern(pattern), "RegexFullMatch", np.bool_, given)
 
 
 # -- strings and numbers ----------------------------------------------------------------------------------------------
