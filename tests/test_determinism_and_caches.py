@@ -15,6 +15,7 @@ import pytest
 from benchmarks.models import save_twin
 
 import weft
+from weft.runtime.cache import FOLDER
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -69,7 +70,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def entries(cache: Path, kind: str) -> list[Path]:
-    return sorted(p for p in (cache / kind).rglob("*") if p.is_file())
+    return sorted(p for p in (cache / FOLDER / kind).rglob("*") if p.is_file())
 
 
 @pytest.mark.parametrize(("name", "layers"), [("mlp", None), ("mobilenet_v2", 3), ("lstm", 1)])

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import weft
 from weft import pipeline
+from weft.runtime.cache import FOLDER
 
 
 def save_with_external_data(folder: Path, weights: np.ndarray) -> Path:
@@ -56,7 +57,7 @@ def test_an_entry_with_damaged_weights_is_rebuilt(tmp_path: Path, monkeypatch: p
     path = save_with_external_data(tmp_path, weights)
     x = np.ones((2, 30), np.float32)
     expected = weft.compile(path, "llvm")(x)
-    (entry,) = (tmp_path / "cache" / "models").rglob("*.file")
+    (entry,) = (tmp_path / "cache" / FOLDER / "models").rglob("*.file")
     whole = entry.read_bytes()
     entry.unlink()  # not written over in place: an executable may have it mapped
     entry.write_bytes(whole.replace(weights[29, 39:].tobytes(), np.float32(7).tobytes()))

@@ -85,6 +85,10 @@ class ScheduleWarning(UserWarning):
     right, the code may be slow."""
 
 
+class CacheWarning(UserWarning):
+    """The cache on disk keeps nothing, for the reason given: results are right, the next compilation takes as long."""
+
+
 class LoweringError(WeftError):
     """A group of operators that cannot be lowered."""
 

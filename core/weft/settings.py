@@ -80,14 +80,17 @@ def _cache_dir() -> Path:
 
 
 def _path(text: str) -> Path:
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # ~ of nobody
+        raise ValueError(str(error)) from None
 
 
 def _optional_count(text: str) -> int | None:
     return _count(text)
 
 
-CACHE_DIR = Setting("WEFT_CACHE_DIR", _path, _cache_dir, "a directory", "where compiled models and kernels are kept")
+CACHE_DIR = Setting("WEFT_CACHE_DIR", _path, _cache_dir, "a directory", "where compiled models and kernels are kept, in a folder weft-v1 that Weft makes")
 CACHE_BYTES = Setting("WEFT_CACHE_BYTES", _size, lambda: 4 << 30, "a size such as 512M or 4G; 0 turns the cache off", "the most that the cache keeps")
 THREADS = Setting("WEFT_THREADS", _optional_count, lambda: None, "a number of threads", "threads of a run; default: the CPUs this process may use")
 VERIFY_WEIGHTS = Setting(
