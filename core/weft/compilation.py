@@ -35,7 +35,7 @@ from weft.runtime.files import obstacle_of_folder
 from weft.runtime.plan import Native, ObjectInfo, TensorInfo
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
-from weft.scheduling.scopes import exceeds_grid, overflow
+from weft.scheduling.scopes import exceeds
 from weft.weights import Weights, let_go
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class Compilation:
                 declines += [(name, f"{d.code}: {d.reason}") for name, d in declined if (name, f"{d.code}: {d.reason}") not in declines]
                 try:
                     rule.apply(schedule)
-                    wrong = overflow(schedule.program, self.target.machine) or exceeds_grid(schedule.program, self.target.machine)
+                    wrong = exceeds(schedule.program, self.target.machine)
                     if wrong is None:
                         break
                     raise ScheduleError(f"it {wrong}")

@@ -23,7 +23,7 @@ from weft.runtime.executable import Executable
 from weft.runtime.plan import Native, TensorInfo
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
-from weft.scheduling.scopes import exceeds_grid, overflow
+from weft.scheduling.scopes import exceeds
 from weft.tensor.language import Placeholder, Scan, Tensor
 
 
@@ -126,7 +126,7 @@ def link_kernel(s: KernelSchedule) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
         ScheduleError: it needs more of a memory than there is.
     """
     target = s.target
-    wrong = overflow(s.program, target.machine) or exceeds_grid(s.program, target.machine)
+    wrong = exceeds(s.program, target.machine)
     if wrong is not None:
         raise ScheduleError(f"the schedule of '{s.program.name}' {wrong}", where=str(target.target))
     codegen = target.codegen()

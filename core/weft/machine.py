@@ -12,12 +12,30 @@ from weft.dtypes import DType
 
 @dataclass(frozen=True)
 class Scope:
-    """A memory scope: `size` in bytes (None unbounded), `align` in bytes, `shared_by` what sees one copy ("all", "block", "thread")."""
+    """A memory scope: `size` in bytes (None unbounded), `align` in bytes, `shared_by` what sees one copy ("all", "block", "thread", or the name of a level,
+    each unit of which has a memory of that size)."""
 
     name: str
     size: int | None = None
     align: int = 64
     shared_by: str = "thread"
+
+
+@dataclass(frozen=True)
+class Level:
+    """Units of one kind that work at the same time, such as the matrix arrays of a chip: loops are bound to them (`bind(loop, "unit.NAME")`).
+
+    Args:
+        name: as in `unit.NAME`.
+        units: how many there are; a loop has so many iterations at most.
+    """
+
+    name: str
+    units: int
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or self.units < 1:
+            raise ValueError(f"a level has a name that is an identifier and 1 unit or more, got {self.name!r} with {self.units}")
 
 
 @dataclass(frozen=True)
@@ -64,6 +82,7 @@ class Machine:
     `ways` is the number of lines that share a set of the first cache;
     `features` are the target's own words for what it can do.
     `grid`: its kernels are grids of groups of threads; a core is what runs a group, `vector_bits` what one thread moves at once.
+    `levels`: name → the units of one core that work at the same time; `flops_per_cycle` is of one unit of each level.
     """
 
     kind: str
@@ -79,11 +98,13 @@ class Machine:
     cache_line: int = 64
     ways: int = 8
     grid: Grid | None = None
+    levels: Mapping[str, Level] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # A Machine is shared by every schedule of a compilation: the tables must not change under one of them.
         object.__setattr__(self, "flops_per_cycle", MappingProxyType(dict(self.flops_per_cycle)))
         object.__setattr__(self, "scopes", MappingProxyType(dict(self.scopes)))
+        object.__setattr__(self, "levels", MappingProxyType(dict(self.levels)))
 
     def __hash__(self) -> int:
         return hash((self.kind, self.vector_bits, self.vector_registers, self.fma, self.masked, self.caches, self.cores, self.features, self.ways, self.grid))
@@ -93,13 +114,18 @@ class Machine:
             Machine,
             (
                 self.kind, self.vector_bits, self.vector_registers, self.fma, self.masked, self.caches, self.cores,
-                dict(self.flops_per_cycle), self.features, dict(self.scopes), self.cache_line, self.ways, self.grid,
+                dict(self.flops_per_cycle), self.features, dict(self.scopes), self.cache_line, self.ways, self.grid, dict(self.levels),
             ),
         )  # fmt: skip
 
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register; at least 1."""
         return max(1, self.vector_bits // (8 * dtype.scalar.bytes))
+
+    @property
+    def units(self) -> int:
+        """Units of all levels of one core together."""
+        return math.prod(level.units for level in self.levels.values())
 
     def flops(self, dtype: DType) -> int:
         """FLOP per cycle of one core on `dtype`; types without an entry count as one vector-wide operation per cycle."""

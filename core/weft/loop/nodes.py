@@ -19,18 +19,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import is_
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import LoopError
 from weft.expr.nodes import Const, Expr, ExprLike, Var, const, substitute, transform, wrap
 
-LoopKind = Literal[
+LoopKind: TypeAlias = str
+"""One of LOOP_KINDS, or `unit.NAME`: iterations on the units of a machine's level NAME (`weft.machine.Level`)."""
+LOOP_KINDS: tuple[str, ...] = (
     "serial", "parallel", "vectorized", "unrolled",
     "blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z",
-]  # fmt: skip
-LOOP_KINDS: tuple[str, ...] = LoopKind.__args__  # type: ignore[attr-defined]
+)  # fmt: skip
+UNIT = "unit."
 TRUE = Const(True, dt.bool_)
 PREFETCH = "prefetch"
 """The intrinsic prefetch(buffer[index], locality): the element will be read soon. It has no meaning, but the element must exist."""
@@ -52,6 +54,16 @@ class Buffer:
 
     def __str__(self) -> str:
         return self.name
+
+
+def level_of(kind: LoopKind) -> str | None:
+    """The level of a machine whose units run the iterations of a loop of this kind: "array" of "unit.array"; None of other kinds."""
+    return kind[len(UNIT) :] if kind.startswith(UNIT) and len(kind) > len(UNIT) else None
+
+
+def is_loop_kind(kind: LoopKind) -> bool:
+    """Whether there is such a kind of loop."""
+    return kind in LOOP_KINDS or level_of(kind) is not None
 
 
 def buffer(name: str, shape: Any, dtype: object, scope: str = "global") -> Buffer:
@@ -113,7 +125,7 @@ class Seq(Stmt):
 
 @dataclass(frozen=True, repr=False)
 class For(Stmt):
-    """for var in 0 … extent - 1. A parallel loop's iterations are independent; a vectorized one's run as lanes."""
+    """for var in 0 … extent - 1. A parallel loop's iterations are independent, so are those of a `unit.NAME`; a vectorized one's run as lanes."""
 
     var: Var
     extent: Expr

@@ -17,6 +17,7 @@ from weft.expr.parser import ExprParser, Token, Tokens, tokenize
 from weft.loop.nodes import (
     LOOP_KINDS,
     TRUE,
+    UNIT,
     Allocate,
     AtomicUpdate,
     Block,
@@ -27,13 +28,13 @@ from weft.loop.nodes import (
     If,
     IntrinsicCall,
     Let,
-    LoopKind,
     Program,
     Region,
     Seq,
     Stmt,
     Store,
     While,
+    is_loop_kind,
 )  # fmt: skip
 
 Annotations = tuple[tuple[str, int | str], ...]
@@ -245,12 +246,13 @@ class _Parser:
         if self.tokens.peek.kind == "name":
             token = self.tokens.peek
             kind = self.tokens.name()
-            if kind not in LOOP_KINDS:
+            if not is_loop_kind(kind):
                 close = nearest(kind, LOOP_KINDS)
-                self.tokens.fail(f"unknown kind of loop '{kind}'", token, f"did you mean '{close}'?" if close else "one of " + ", ".join(LOOP_KINDS))
+                known = "one of " + ", ".join([*LOOP_KINDS, f"{UNIT}NAME"])
+                self.tokens.fail(f"unknown kind of loop '{kind}'", token, f"did you mean '{close}'?" if close else known)
         annotations = self.annotations()
         with self.scope(var):
-            return For(var, extent, self.braces(), cast(LoopKind, kind), annotations)
+            return For(var, extent, self.braces(), kind, annotations)
 
     def while_(self, end: str) -> Stmt:
         return While(self.expr(), self.braces())

@@ -29,6 +29,7 @@ from weft.loop.nodes import (
     Store,
     While,
     int_const,
+    is_loop_kind,
     stmt_exprs,
     walk_stmts,
 )  # fmt: skip
@@ -239,7 +240,7 @@ class _Verifier:
                 raise LoopError(f"verify: a {type(s).__name__} is no statement", where=f"program {self.p.name}")
 
     def loop(self, s: For) -> None:
-        if s.kind not in LOOP_KINDS:
+        if not is_loop_kind(s.kind):
             close = nearest(s.kind, LOOP_KINDS)
             self.fail(f"loop '{s.var.name}' is of unknown kind '{s.kind}'", s, hint=f"did you mean '{close}'?" if close else None)
         if not s.var.dtype.is_integer:

@@ -6,17 +6,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.errors import ScheduleError, nearest
 from weft.loop.nodes import Block, For, LoopKind, Program
+from weft.machine import Machine
 from weft.scheduling import dependence
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.primitives import PRIMITIVES, apply_primitive
+from weft.scheduling.scopes import unknown_scope
 from weft.scheduling.trace import CHOOSE, Step, Trace
 from weft.scheduling.tree import Tree, blocks_in
 
 T = TypeVar("T")
+_SCOPED: dict[str, tuple[str, ...]] = {
+    name: names for name, f in PRIMITIVES.items() if {"scope", "through"} & {*(names := tuple(signature(f).parameters)[1:])}
+}
+"""Primitives that name a memory, with the names of their arguments."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,8 @@ class Schedule:
             close = nearest(primitive, PRIMITIVES)
             hint = f"did you mean '{close}'?" if close else "one of " + ", ".join(PRIMITIVES)
             raise ScheduleError(f"there is no schedule primitive '{primitive}'", hint=hint)
+        if primitive in _SCOPED:
+            self._check_scope(primitive, args, kwargs)
         self.program, result = apply_primitive(self.program, primitive, args, kwargs, self.intrinsics)
         self.trace.add(primitive, args, kwargs, result)
         if self.checked:
@@ -171,6 +180,14 @@ class Schedule:
         except BaseException:
             self.rollback(before)
             raise
+
+    def _check_scope(self, primitive: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A memory that the machine has not is refused where it is named first."""
+        given = dict(zip(_SCOPED[primitive], args)) | dict(kwargs)
+        scope = next((given[name] for name in ("scope", "through") if isinstance(given.get(name), str)), None)
+        wrong = unknown_scope(scope, self.machine) if scope is not None and isinstance(self.machine, Machine) else None
+        if wrong is not None:
+            raise ScheduleError(f"{primitive} may not act on program '{self.program.name}'", why=f"it {wrong}")
 
     def _verify(self, step: str) -> None:
         from weft.errors import LoopError

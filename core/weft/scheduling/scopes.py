@@ -1,11 +1,15 @@
-"""Whether a Program fits the machine: what it allocates its memories, its groups of threads what the machine launches."""
+"""Whether a Program fits the machine: what it allocates its memories, its groups of threads what the machine launches, its loops the machine's units."""
 
 from __future__ import annotations
 
-from weft.errors import LoopError
+import math
+from collections.abc import Iterator, Mapping
+
+from weft.errors import LoopError, nearest
+from weft.expr.nodes import walk
 from weft.expr.simplify import simplify
-from weft.loop.grids import BLOCK_AXES, THREAD_AXES, has_threads, is_shuffle, launches
-from weft.loop.nodes import Allocate, For, Let, Program, Stmt, int_const, stmt_children, walk_stmts
+from weft.loop.grids import BLOCK_AXES, FRAGMENT, THREAD_AXES, has_threads, is_shuffle, launches
+from weft.loop.nodes import Allocate, AtomicUpdate, For, Let, Load, Program, Stmt, Store, int_const, level_of, stmt_children, stmt_exprs, walk_stmts
 from weft.loop.passes.join_threads import join_threads
 from weft.loop.passes.lower_blocks import lower_blocks
 from weft.loop.passes.private_buffers import private_buffers
@@ -13,18 +17,75 @@ from weft.loop.passes.simplify import simplify as simplify_program
 from weft.loop.passes.start_empty_reductions import start_empty_reductions
 from weft.machine import Machine, Scope
 
+EVERYWHERE = ("global", "local", "register")
+"""Scopes that a machine need not declare."""
+
+
+def exceeds(program: Program, machine: Machine) -> str | None:
+    """Everything that a scheduled Program wants and the machine lacks, as the end of a sentence; None if there is nothing: memories that it has not got or that
+    are too small (`overflow`), units of levels (`exceeds_levels`), grids (`exceeds_grid`)."""
+    found = [w for w in (unknown_scopes(program, machine), overflow(program, machine), exceeds_levels(program, machine), exceeds_grid(program, machine)) if w]
+    return "; ".join(found) or None
+
+
+def unknown_scope(scope: str, machine: Machine) -> str | None:
+    """That a memory is none of the machine's, with all that are, as the end of a sentence; None if it is one, or the machine declares none."""
+    if not machine.scopes or scope in machine.scopes or scope in EVERYWHERE or scope.startswith(FRAGMENT):
+        return None
+    known = [n for n in EVERYWHERE if n not in machine.scopes] + list(machine.scopes)
+    close = nearest(scope, known)
+    return f"wants scope '{scope}', which the machine has not; its scopes are {', '.join(sorted(known))}" + (f" (did you mean '{close}'?)" if close else "")
+
+
+def unknown_scopes(program: Program, machine: Machine) -> str | None:
+    """Every memory that a Program allocates in and the machine has not, as the end of a sentence; None if there is none."""
+    used = dict.fromkeys(s.buffer.scope for s in walk_stmts(program.body) if isinstance(s, Allocate))
+    return "; ".join(w for scope in used if (w := unknown_scope(scope, machine)) is not None) or None
+
 
 def overflow(program: Program, machine: Machine) -> str | None:
-    """The first memory that a Program needs more of, at one time, than the machine has, as the end of a sentence; None if there is none.
+    """Every memory that a Program needs more of, at one time, than the machine has, as the end of a sentence; None if there is none.
 
-    Registers are not counted: a code generator spills them. Nor are buffers whose size only a run knows.
+    A memory that each unit of a level has of its own is counted for one unit, any other for all units of the loops around. Registers are not counted: a code
+    generator spills them. Nor are buffers whose size only a run knows, nor what groups of threads share, which `exceeds_grid` counts.
     """
-    limits = {name: scope for name, scope in machine.scopes.items() if scope.size is not None and name != "register"}
-    for name, size in sorted(_peak(program.body, limits).items()):
-        most = limits[name].size
-        if most is not None and size > most:
-            return f"wants {size} bytes of scope '{name}', there are {most}"
-    return None
+    limits = {
+        name: scope for name, scope in machine.scopes.items() if scope.size is not None and name != "register" and (machine.grid is None or name != "shared")
+    }
+    peak = sorted(_peak(program.body, limits).items())
+    found = [f"{size} bytes of scope '{name}', there are {most}" for name, size in peak if (most := limits[name].size) is not None and size > most]
+    return "wants " + " and ".join(found) if found else None
+
+
+def exceeds_levels(program: Program, machine: Machine) -> str | None:
+    """What a scheduled Program wants of levels that the machine has not, as the end of a sentence; None if there is nothing.
+
+    Levels that are none, more iterations than units, and buffers in a memory of which each unit has its own that are used on the units but allocated outside.
+    """
+    found: list[str] = []
+
+    def visit(s: Stmt, level: frozenset[str], outside: Mapping[str, Scope]) -> None:
+        if isinstance(s, For) and (name := level_of(s.kind)) is not None:
+            units, extent = machine.levels.get(name), int_const(simplify(s.extent))
+            if units is None:
+                found.append(f"wants level '{name}' for loop '{s.var.name}', the machine has {', '.join(machine.levels) or 'none'}")
+            elif extent is None or extent > units.units:
+                found.append(f"wants {s.extent} units of '{name}' for loop '{s.var.name}', there are {units.units}")
+            level |= {name}
+        if isinstance(s, Allocate):
+            scope = machine.scopes.get(s.buffer.scope)
+            if scope is not None and scope.shared_by in machine.levels and scope.shared_by not in level:
+                outside = {**outside, s.buffer.name: scope}
+        for name, scope in outside.items():
+            if scope.shared_by in level and name in _touched(s):
+                text = f"wants buffer '{name}' on every unit of '{scope.shared_by}', each of which has its own scope '{scope.name}': allocate it in the loop"
+                if text not in found:
+                    found.append(text)
+        for c in stmt_children(s):
+            visit(c, level, outside)
+
+    visit(program.body, frozenset(), {})
+    return "; ".join(found) or None
 
 
 def exceeds_grid(program: Program, machine: Machine) -> str | None:
@@ -34,66 +95,68 @@ def exceeds_grid(program: Program, machine: Machine) -> str | None:
     not counted: a code generator spills them. Values are handed over within a warp, where threads do that. What `join_threads` refuses is wanted beyond any
     grid.
     """
-    limits = machine.grid
-    if limits is None:
+    if machine.grid is None:
         return None
     try:
         if has_threads(program.body):
             program = join_threads(private_buffers(simplify_program(lower_blocks(start_empty_reductions(program)))))
-        for launch, around in launches(program):
-            wrong = _launch(launch, around, machine)
-            if wrong is not None:
-                return wrong
+        found = dict.fromkeys(wrong for launch, around in launches(program) for wrong in _launch(launch, around, machine))
     except LoopError as error:
         return f"cannot be launched as grids: {error.what}" + (f", {error.why}" if error.why else "")
-    return None
+    return "; ".join(found) or None
 
 
-def _launch(launch: Stmt, around: tuple[Stmt, ...], machine: Machine) -> str | None:
+def _launch(launch: Stmt, around: tuple[Stmt, ...], machine: Machine) -> Iterator[str]:
     limits = machine.grid
     assert limits is not None
     bits = [int(s.value.args[1].value) for s in walk_stmts(launch) if isinstance(s, Let) and is_shuffle(s)]  # type: ignore[attr-defined]
     if max(bits, default=0) >= limits.warp:
-        return f"wants values of threads {max(bits)} away, a warp has {limits.warp}"
+        yield f"wants values of threads {max(bits)} away, a warp has {limits.warp}"
     if bits and "shuffle" not in machine.features:
-        return "wants values of other threads, which they do not hand over"
+        yield "wants values of other threads, which they do not hand over"
     threads = 1
     for loop in [s for s in walk_stmts(launch) if isinstance(s, For) and s.kind in (*BLOCK_AXES, *THREAD_AXES)]:
         n, axis = int_const(simplify(loop.extent)), loop.kind[-1]
         if loop.kind in THREAD_AXES:
             if n is None:
-                return f"wants {loop.extent} threads along {axis}, which is no constant"
-            threads *= n
+                yield f"wants {loop.extent} threads along {axis}, which is no constant"
+            threads *= n or 1
             most, what = limits.threads_per_axis["xyz".index(axis)], "threads"
         else:
             most, what = limits.groups_per_axis["xyz".index(axis)], "groups"
         if n is not None and n > most:
-            return f"wants {n} {what} along {axis}, there are {most} at most"
+            yield f"wants {n} {what} along {axis}, there are {most} at most"
     if threads > limits.threads:
-        return f"wants {threads} threads in a group, there are {limits.threads} at most"
+        yield f"wants {threads} threads in a group, there are {limits.threads} at most"
     scope = machine.scopes.get("shared")
     size = 0
     for s in (*around, *walk_stmts(launch)):
         if isinstance(s, Allocate) and s.buffer.scope == "shared":
-            count = s.buffer.dtype.bytes
-            for d in s.buffer.shape:
-                n = int_const(simplify(d))
-                if n is None:
-                    return f"wants buffer '{s.buffer.name}' in scope 'shared', of a size that is no constant"
-                count *= n
+            counts = [int_const(simplify(d)) for d in s.buffer.shape]
+            if None in counts:
+                yield f"wants buffer '{s.buffer.name}' in scope 'shared', of a size that is no constant"
             align = scope.align if scope is not None else 1
-            size += -(-count // align) * align
+            size += -(-math.prod(n or 0 for n in counts) * s.buffer.dtype.bytes // align) * align
     if scope is not None and scope.size is not None and size > scope.size:
-        return f"wants {size} bytes of scope 'shared' in a group, there are {scope.size}"
-    return None
+        yield f"wants {size} bytes of scope 'shared' in a group, there are {scope.size}"
 
 
-def _peak(s: Stmt, limits: dict[str, Scope]) -> dict[str, int]:
-    """Bytes of each memory that a statement needs at once: of those side by side the most, those around added."""
+def _touched(s: Stmt) -> set[str]:
+    """Names of the buffers that a statement itself reads or writes, not those in it."""
+    found = {n.buffer.name for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Load)}
+    return found | ({s.buffer.name} if isinstance(s, (Store, AtomicUpdate)) else set())
+
+
+def _peak(s: Stmt, limits: Mapping[str, Scope]) -> dict[str, int]:
+    """Bytes of each memory that a statement needs at once: of those side by side the most, those around added, on units of a level all together unless each
+    has a memory of its own."""
     found: dict[str, int] = {}
     for c in stmt_children(s):
         for name, size in _peak(c, limits).items():
             found[name] = max(found.get(name, 0), size)
+    if isinstance(s, For) and (level := level_of(s.kind)) is not None:
+        units = int_const(simplify(s.extent)) or 1
+        found = {name: size if limits[name].shared_by == level else size * units for name, size in found.items()}
     if isinstance(s, Allocate) and s.buffer.scope in limits:
         size = s.buffer.dtype.bytes
         for d in s.buffer.shape:

@@ -54,6 +54,7 @@ class Dialect:
         stack_bytes: a buffer declared inside the kernel has at most so many bytes, or else it is scratch, where one thread runs all (`serial`).
         serial: one thread runs the kernel: parallel loops are loops, atomic updates are updates.
         indices: loop kind ("blockIdx.x", "threadIdx.x" …) → the number of the thread or group.
+        units: loop kind ("unit.array" …) → the head of a loop whose iterations run at once on the units of that level: `{type}`, `{name}`, `{extent}`.
         barrier: the statement at which the threads of a group meet.
         atomics: "add float32" → statement with `{buffer}`, `{index}`, `{value}`, and `{space}`, the buffer's address space.
         functions: name of `weft.expr.functions` → formula with `{0}`, `{1}` …; `{f}` is "f" for float32. Floats only; what integers need is written out.
@@ -87,6 +88,7 @@ class Dialect:
     stack_bytes: int = 16 << 10
     serial: bool = False
     indices: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
     barrier: str = ""
     atomics: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +115,7 @@ class Dialect:
     @cached_property
     def words(self) -> frozenset[str]:
         """Every name that the table uses or reserves."""
-        tables = (self.types, self.functions, self.intrinsics, self.indices, self.atomics, self.scopes, self.vectors, self.widen, self.narrow)
+        tables = (self.types, self.functions, self.intrinsics, self.indices, self.units, self.atomics, self.scopes, self.vectors, self.widen, self.narrow)
         entries = [self.kernel, self.end, self.barrier, self.bitcast, self.vector_copy, self.lanes, self.infinity, self.nan, *self.more_parameters]
         entries += [] if self.boxes is None else [self.boxes.parameter, *self.boxes.top, self.boxes.copy, self.boxes.wait]
         text = " ".join([*entries, *(e for table in tables for e in table.values())])

@@ -114,7 +114,7 @@ class Emitter:
                 case lp.Block():
                     lacks[f"block {s.name}"] = None
                     continue
-                case lp.For() if s.kind not in ("serial", *(("parallel",) if d.serial else ()), *d.indices):
+                case lp.For() if s.kind not in ("serial", *(("parallel",) if d.serial else ()), *d.indices, *d.units):
                     lacks[f"{s.kind} loop {s.var.name}"] = None
                 case lp.Allocate():
                     if s.buffer.scope != "global" and s.buffer.scope not in d.scopes:
@@ -208,8 +208,8 @@ class _Kernel:
 
     # -- where buffers are
 
-    def _place_scratch(self, stmt: Stmt, lets: Mapping[str, Expr]) -> None:
-        """Collects the buffers that are parameters behind the outputs."""
+    def _place_scratch(self, stmt: Stmt, lets: Mapping[str, Expr], unit: str | None = None) -> None:
+        """Collects the buffers that are parameters behind the outputs. There is one of each, however many units a level has."""
         while isinstance(stmt, lp.Let):
             if stmt.var.dtype.is_integer:
                 lets = {**lets, stmt.var.name: ex.substitute(stmt.value, lets)}
@@ -217,6 +217,12 @@ class _Kernel:
         if isinstance(stmt, lp.Allocate):
             size = byte_size(stmt.buffer)
             if not self._inside(stmt.buffer, size):
+                if unit is not None:
+                    raise CodegenError(
+                        f"buffer '{stmt.buffer.name}' of kernel '{self.program.name}' is scratch, of which units share one",
+                        where=f"allocate {stmt.buffer.name}: {size} bytes in {stmt.buffer.scope}", why=f"each iteration of loop '{unit}' has its own",
+                        hint="put it in a memory of the unit, or allocate it outside of the loop with the unit among its indices",
+                    )  # fmt: skip
                 size = ex.substitute(size, lets)
                 known = {d.name for d in self.program.dims}
                 unknown = [n for n in ex.free_vars(size) if n not in known]
@@ -228,8 +234,10 @@ class _Kernel:
                         hint="allocate the upper bound",
                     )
                 self.scratch.append((stmt.buffer, ex.mul(ex.floordiv(ex.add(size, 63), 64), 64)))
+        if isinstance(stmt, lp.For) and lp.level_of(stmt.kind) is not None:
+            unit = stmt.var.name
         for child in lp.stmt_children(stmt):
-            self._place_scratch(child, lets)
+            self._place_scratch(child, lets, unit)
 
     def _inside(self, b: Buffer, size: Expr) -> bool:
         """Whether a buffer is declared inside the kernel."""
@@ -375,7 +383,8 @@ class _Kernel:
             end = f.fresh("end")
             self.line(f"const {t} {end} = {extent.text};")
         name = f.declare(s.var.name)
-        with self.braces(f"for ({t} {name} = 0; {name} < {end}; ++{name})"):
+        head = self.dialect.units.get(s.kind, "for ({type} {name} = 0; {name} < {extent}; ++{name})")
+        with self.braces(head.format(type=t, name=name, extent=end)):
             self.stmt(s.body)
 
     def emit_While(self, s: lp.While) -> None:

@@ -90,7 +90,7 @@ class _Group:
         body = self._without_shared(body, allocated)
         for var, extent, axis in zip(self.vars, self.base.shape, THREAD_AXES):
             if var is not None:
-                body = For(var, int64(extent), body, axis)  # type: ignore[arg-type]
+                body = For(var, int64(extent), body, axis)
         for b in reversed(allocated):
             body = Allocate(b, body)
         return body

@@ -7,7 +7,25 @@ from dataclasses import replace
 from weft.expr.nodes import And, Const, Eq, Expr, Le, Lt, Ne, Not, Or, Select, Var, eq, has, le, lt, ne, select, transform
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify as simplify_expr
-from weft.loop.nodes import Allocate, AtomicUpdate, Evaluate, For, If, IntrinsicCall, Let, Load, Program, Region, Seq, Stmt, Store, While, int_const, seq
+from weft.loop.nodes import (
+    Allocate,
+    AtomicUpdate,
+    Evaluate,
+    For,
+    If,
+    IntrinsicCall,
+    Let,
+    Load,
+    Program,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+    While,
+    int_const,
+    level_of,
+    seq,
+)
 from weft.loop.nodes import Block as BlockStmt
 from weft.loop.passes.copies import EMPTY, if_stmt, is_empty, plain_load, rewrite
 
@@ -120,7 +138,7 @@ def simplify_stmt(stmt: Stmt, scope: Scope) -> Stmt:
             return seq(*(simplify_stmt(s, scope) for s in stmt.stmts))
         case For():
             extent = scope.simplify(stmt.extent)
-            hardware = "Idx" in stmt.kind
+            hardware = "Idx" in stmt.kind or level_of(stmt.kind) is not None
             trips = int_const(extent)
             known = range_of(extent, scope.ranges)
             if known.hi is not None and known.hi <= 0:
