@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from weft.errors import LoopError, nearest
 from weft.loop.nodes import Program
+from weft.loop.passes.block_sums import block_sums
 from weft.loop.passes.expand_math import expand_math
 from weft.loop.passes.flatten_buffers import flatten_buffers
 from weft.loop.passes.guard_loads import guard_loads
@@ -41,6 +42,7 @@ STAGES: tuple[Stage, ...] = (
     _stage(start_empty_reductions, "a reduction that may have no step has its start value stored"),
     _stage(lower_blocks, "no Block"),
     _stage(simplify, "formulas simplified by ranges and conditions; no empty or single-trip loop"),
+    _stage(block_sums, "a sum of floats is a chain of bounded length, or one of blocks"),
     _stage(unswitch_loops, "a loop that says so is free of conditions that do not vary in it, in one of two copies"),
     _stage(partition_loops, "the hot part of a loop carries no condition that splits its range"),
     _stage(private_buffers, "what threads have parts of has the thread first in its indices"),

@@ -1,0 +1,149 @@
+"""block_sums: long chains of float additions become blocks of them, whatever stands around."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from passcheck import same
+from programs import EXAMPLES, programs
+
+from weft.loop.interpret import interpret
+from weft.loop.nodes import Allocate, Program, walk_stmts
+from weft.loop.parser import parse_program
+from weft.loop.passes.block_sums import block_sums
+from weft.loop.passes.lower_blocks import lower_blocks
+from weft.loop.passes.simplify import simplify
+from weft.loop.passes.start_empty_reductions import start_empty_reductions
+
+ROW = """
+program row(x: float32[n]) -> (y: float32[1]) dims(n) {
+  allocate acc: float32[] in register
+  acc[] = 0.0f32
+  for k in n {
+    acc[] = acc[] + x[k]
+  }
+  y[0] = acc[]
+}
+"""
+TILE = """
+program tile(a: float32[7, n], b: float32[n, 8]) -> (y: float32[7, 8]) dims(n) {
+  for io in 2 parallel {
+    allocate acc: float32[4, 8] in register
+    for i0 in 4 unrolled {
+      for j0 in 8 vectorized {
+        if io*4 + i0 < 7 {
+          acc[i0, j0] = 0.0f32
+        }
+      }
+    }
+    for ko in (n + 2)//3 {
+      for ki in 3 {
+        for i in 4 unrolled {
+          for j in 8 vectorized {
+            if ko*3 + ki < n and io*4 + i < 7 {
+              acc[i, j] = acc[i, j] + a[io*4 + i, ko*3 + ki]*b[ko*3 + ki, j]
+            }
+          }
+        }
+      }
+    }
+    for i2 in 4 {
+      for j2 in 8 {
+        if io*4 + i2 < 7 {
+          y[io*4 + i2, j2] = acc[i2, j2]
+        }
+      }
+    }
+  }
+}
+"""
+STARTED_INSIDE = """
+program started(x: float32[4, m, n]) -> (y: float32[4]) dims(m, n) {
+  for i in 4 {
+    for k in m {
+      for l in n {
+        if k == 0 and l == 0 {
+          y[i] = 0.0f32
+        }
+        y[i] = y[i] + x[i, k, l]
+      }
+    }
+  }
+}
+"""
+
+
+def blocked(program: Program, longest: int = 2, block: int = 2) -> Program:
+    return block_sums(program, longest, block)
+
+
+def totals(program: Program) -> list[str]:
+    return [s.buffer.name for s in walk_stmts(program.body) if isinstance(s, Allocate) and s.buffer.name.endswith("_total")]
+
+
+@pytest.mark.parametrize("text", [ROW, TILE, STARTED_INSIDE], ids=["row", "tile", "started_inside"])
+@pytest.mark.parametrize("block", [1, 2, 3, 100])
+def test_the_meaning_stays(text: str, block: int) -> None:
+    program = parse_program(text)
+    after = blocked(program, block=block)
+    assert totals(after)
+    for n in (1, 2, 7, 12):
+        same(program, after, {"n": n, "m": 3}, exact=False)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_keep_their_meaning(name: str) -> None:
+    program = simplify(lower_blocks(start_empty_reductions(EXAMPLES[name]())))
+    same(program, blocked(program), exact=False)
+
+
+@given(programs(), st.integers(1, 5))
+@settings(deadline=None, max_examples=60)
+def test_random_programs_keep_their_meaning(program: Program, block: int) -> None:
+    program = simplify(lower_blocks(start_empty_reductions(program)))
+    after = blocked(program, block=block)
+    for dims in ({"n": 5, "m": 3}, {"n": 16, "m": 8}):
+        same(program, after, dims, exact=False)
+
+
+def test_a_product_of_the_examples_has_blocks() -> None:
+    program = simplify(lower_blocks(start_empty_reductions(EXAMPLES["matmul"]())))
+    assert totals(blocked(program))
+
+
+def test_short_sums_and_other_reductions_stay() -> None:
+    short = parse_program(ROW.replace("for k in n", "for k in 8192").replace("x: float32[n]", "x: float32[8192]").replace(" dims(n)", ""))
+    assert block_sums(short) is short
+    longer = parse_program(str(short).replace("8192", "8193"))
+    assert totals(block_sums(longer)) == ["acc_total"]
+    for text in (
+        ROW.replace("float32", "int32").replace("0.0f32", "0i32"),  # exact
+        ROW.replace("acc[] + x[k]", "max(acc[], x[k])"),
+        ROW.replace("acc[] + x[k]", "acc[]*0.5f32 + x[k]"),  # no sum
+        ROW.replace("acc[] = acc[] + x[k]\n", "acc[] = acc[] + x[k]\n    y[0] = acc[]\n"),  # read on the way: prefix sums
+        ROW.replace("acc[] = acc[] + x[k]\n", "acc[] = acc[] + x[k]\n    if x[k] < 0.0f32 {\n      acc[] = 0.0f32\n    }\n"),  # starts again
+    ):
+        program = parse_program(text)
+        assert str(blocked(program)) == str(program)
+
+
+def test_infinities_and_nan_are_what_they_were() -> None:
+    program = blocked(parse_program(ROW))
+    cases = {np.inf: [1.0, np.inf, 2, 3, 4], -np.inf: [1, -np.inf, 2, 3, 4], np.nan: [np.inf, 1, 2, -np.inf, 3]}
+    for want, values in [*cases.items(), (np.nan, [1, np.nan, 2, 3, 4])]:
+        y = interpret(program, {"x": np.array(values, np.float32)}, {"n": 5})["y"]
+        np.testing.assert_array_equal(y, np.float32([want]))
+    large = np.float32([3e38, 3e38, 1, 1, 1])  # beyond the largest float32
+    assert interpret(program, {"x": large}, {"n": 5})["y"][0] == np.inf
+
+
+def test_what_rounding_loses_of_totals_is_added_up() -> None:
+    """0.1 a hundred thousand times in blocks of 16: totals alone would be off by 1e-4."""
+    n = 100_000
+    program = block_sums(parse_program(ROW), block=16)
+    got = float(interpret(program, {"x": np.full(n, 0.1, np.float32)}, {"n": n})["y"][0])
+    assert math.isclose(got, n * float(np.float32(0.1)), rel_tol=1e-6)
