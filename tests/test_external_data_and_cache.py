@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import weft
 from weft import pipeline
+from weft.fingerprint import hash_file
 from weft.runtime.cache import FOLDER
 
 
@@ -79,26 +79,105 @@ def test_files_beside_a_model_do_not_matter(tmp_path: Path, monkeypatch: pytest.
     assert stages == ["cache"]
 
 
-def test_what_a_large_model_refers_to_is_remembered_with_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def replaced_unseen(path: Path, data: bytes) -> None:
+    """Other bytes of the same length, with the old times: what `cp -p`, archives and layers of images do."""
+    before = path.stat()
+    assert len(data) == before.st_size
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)
+
+
+@pytest.mark.parametrize("external", [True, False])
+def test_the_content_of_weights_decides_not_their_size_and_time(external: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(pipeline, "LARGE", 1)
-    monkeypatch.setattr(pipeline, "SETTLED", -1.0)
-    weights = np.ones((30, 40), np.float32)
+    weights = np.arange(1200, dtype=np.float32).reshape(30, 40)
     path = save_with_external_data(tmp_path, weights)
-    target = pipeline.resolve_targets("llvm")
-    first = pipeline.model_key(path, target, None, None)
-    reader = pipeline.find_frontend(path)
-    digest, files = pipeline._identify(path, reader, reader.options())
-    assert files == [tmp_path / "weights.bin"]
+    if not external:
+        onnx.save(onnx.load(path), path, save_as_external_data=False)
+    x = np.ones((2, 30), np.float32)
+    np.testing.assert_allclose(weft.compile(path, "llvm")(x), x @ weights)
+    file = tmp_path / "weights.bin" if external else path
+    replaced_unseen(file, file.read_bytes().replace(weights.tobytes(), (weights * 2 + 1).tobytes()))
+    np.testing.assert_allclose(weft.compile(path, "llvm")(x), x @ (weights * 2 + 1))
 
-    def unread(path: Path, options: object) -> list[Path]:
-        raise AssertionError("read again")
 
-    assert pipeline._identify(path, dataclasses.replace(reader, files=unread), reader.options()) == (digest, files)
-    assert pipeline.model_key(path, target, None, None) == first
-    (weights * 2).tofile(tmp_path / "weights.bin")
-    os.utime(tmp_path / "weights.bin", ns=(1, 1))
-    assert pipeline.model_key(path, target, None, None) != first
+def test_weights_of_a_darknet_model_decide_by_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    cfg = tmp_path / "net.cfg"
+    cfg.write_text("[net]\nwidth=4\nheight=4\nchannels=1\n[convolutional]\nfilters=1\nsize=1\nstride=1\npad=1\nactivation=linear\n")
+    head = np.array([0, 2, 0], "<i4").tobytes() + np.array([0], "<i8").tobytes()
+    weights = cfg.with_suffix(".weights")
+    weights.write_bytes(head + np.array([0, 3], "<f4").tobytes())
+    x = np.ones((1, 1, 4, 4), np.float32)
+
+    def run(model: Path | bytes) -> float:
+        return float(np.ravel(weft.compile(model, "llvm", frontend=f"darknet -weights={weights}")(x))[0])
+
+    assert (run(cfg), run(cfg.read_bytes())) == (3, 3)
+    replaced_unseen(weights, head + np.array([0, 5], "<f4").tobytes())
+    assert (run(cfg), run(cfg.read_bytes())) == (5, 5)
+
+
+def test_every_file_that_loading_reads_is_part_of_the_key(tmp_path: Path) -> None:
+    """Wherever in a model a tensor is, and through a link to the model; what loading refuses is not read either."""
+    folder = tmp_path / "real"
+    folder.mkdir()
+
+    def tensor(location: str) -> onnx.TensorProto:
+        t = helper.make_tensor("t", TensorProto.FLOAT, [1], bytes(4), raw=True)
+        onnx.external_data_helper.set_external_data(t, location)
+        t.ClearField("raw_data")
+        return t
+
+    inner = helper.make_graph([helper.make_node("Constant", [], ["c"], value=tensor("branch.bin"))], "inner", [], [])
+    node = helper.make_node("If", ["b"], ["y"], then_branch=inner)
+    sparse = helper.make_sparse_tensor(tensor("sparse.bin"), helper.make_tensor("i", TensorProto.INT64, [1], [0]), [4])
+    graph = helper.make_graph([node], "g", [], [], [tensor("a.bin"), tensor("sub/b.bin"), tensor("../outside.bin"), tensor("/etc/passwd")])
+    graph.sparse_initializer.append(sparse)
+    function = helper.make_function("own", "F", [], ["y"], [helper.make_node("Constant", [], ["y"], value=tensor("function.bin"))], [])
+    onnx.save(helper.make_model(graph, functions=[function]), folder / "m.onnx")
+    (tmp_path / "m.onnx").symlink_to(folder / "m.onnx")
+    expected = {folder / name for name in ("a.bin", "sub/b.bin", "branch.bin", "sparse.bin", "function.bin")}
+    assert set(pipeline.model_files(folder / "m.onnx")) == {folder / "m.onnx"} | expected
+    assert set(pipeline.model_files(tmp_path / "m.onnx")) == {tmp_path / "m.onnx"} | expected
+
+
+def test_what_changes_while_it_is_compiled_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash is of what was there before, the code of what came after."""
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    weights = np.arange(1200, dtype=np.float32).reshape(30, 40)
+    path = save_with_external_data(tmp_path, weights)
+    x = np.ones((2, 30), np.float32)
+    load = pipeline.load
+
+    def late(*args: object, **options: object) -> object:
+        replaced_unseen(tmp_path / "weights.bin", (weights * 2).tobytes())
+        return load(*args, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "load", late)
+        np.testing.assert_allclose(weft.compile(path, "llvm")(x), x @ weights * 2)
+    replaced_unseen(tmp_path / "weights.bin", weights.tobytes())
+    np.testing.assert_allclose(weft.compile(path, "llvm")(x), x @ weights)
+
+
+def test_the_hash_of_a_file_sees_every_byte(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    data = bytearray(np.random.default_rng(0).bytes((9 << 20) + 5))
+    seen = set()
+    for size in (0, 1, 4 << 20, (4 << 20) + 1, len(data)):
+        path.write_bytes(data[:size])
+        seen.add(hash_file(path))
+    for at in (0, (4 << 20) - 1, 4 << 20, 8 << 20, len(data) - 1):
+        data[at] ^= 1
+        path.write_bytes(data)
+        seen.add(hash_file(path))
+    assert len(seen) == 10
+    data[: 8 << 20] = data[4 << 20 : 8 << 20] + data[: 4 << 20]
+    path.write_bytes(data)
+    assert hash_file(path) not in seen
 
 
 def test_what_is_strict_is_remembered_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,8 @@ class Frontend:
         sniff: the first 4096 bytes of a file → whether it looks like this format.
         accepts: a Python object → whether `load` takes it; must not import the framework to answer no.
         load: (source: path, bytes or object, an instance of `options`) → Graph. Raises FrontendError.
-        files: (path, an instance of `options`) → the other files that the model refers to, for the cache's key; must be quick. None: a model is one file.
+        files: (path, an instance of `options`) → the other files that the model refers to, whose content is part of the cache's key, and which
+            nothing is written over; must be quick. None: a model is one file.
         options: a frozen dataclass, as a target's (`weft.options`), each field with a default.
     """
 

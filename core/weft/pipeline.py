@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import operator
 import os
 import re
@@ -22,7 +21,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -251,6 +250,7 @@ def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
         if not isinstance(graph, Graph):
             raise PluginError(f"{chosen.plugin} read the model as {type(graph).__name__}, which is no Graph")
         verify(graph)
+        graph.sources = _sources(model, frontend)
     except (RecursionError, PluginError) as error:
         if not isinstance(error, RecursionError) and not isinstance(error.__cause__, RecursionError):
             raise
@@ -360,7 +360,8 @@ def compile(
     input_shapes = _checked_shapes(input_shapes) if input_shapes else None
     own = [_as_pass(p) for p in passes]
     # Who asks for the stages to be written wants them to run.
-    key = None if passes or not cache or settings.DUMP.get() else model_key(model, resolved, input_shapes, frontend, strict)
+    files = _sources(model, frontend)
+    key = None if passes or not cache or settings.DUMP.get() else model_key(model, resolved, input_shapes, frontend, strict, files)
     store = Cache("models")
     if key is not None:
         started = time.perf_counter()
@@ -369,6 +370,7 @@ def compile(
         if found is not None:
             if on_stage is not None:
                 on_stage(StageReport("cache", key[:12], time.perf_counter() - started, found))
+            found.sources = files
             return found
     from weft.compilation import Compilation
 
@@ -383,10 +385,12 @@ def compile(
         executable = MixedCompilation(resolved, own, on_stage, cache, strict).run(graph)
     else:
         executable = compilation.run(graph)
-    if key is not None:
+    # What changed since it was hashed may be what was read, and would be found under the hash of what was there before.
+    if key is not None and key == model_key(model, resolved, input_shapes, frontend, strict, files):
         with compilation.stage("save", key[:12]):
             # An entry that a crash of the system damages is rebuilt, if its weights are looked at.
             store.put(key, lambda path: executable.save(path, durable=not settings.VERIFY_WEIGHTS.get()))
+    executable.sources = files
     return executable
 
 
@@ -460,22 +464,33 @@ def has_steps(graph: Graph) -> bool:
 
 
 def model_key(
-    model: Any, target: Sequence[ResolvedTarget], input_shapes: Mapping[str, Sequence[int]] | None, frontend: str | None, strict: bool = False
+    model: Any,
+    target: Sequence[ResolvedTarget],
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    frontend: str | None,
+    strict: bool = False,
+    files: Sequence[Path] | None = None,
 ) -> str | None:
-    """What identifies a compilation: the model's bytes, the target, options and the versions of everything. None: not cached."""
+    """What identifies a compilation: the bytes of the model and of `files`, the target, options and the versions of everything. None: not cached.
+
+    Args:
+        files: those that `model_files` gives for the model, where the caller has them.
+    """
     digest = hashlib.sha256()
     if isinstance(model, (str, os.PathLike)):
-        path = Path(model)
-        if not path.is_file():
-            return None
-        from weft.fingerprint import stamp_files
+        from weft.fingerprint import hash_file
 
-        reader, options = _reader(model, frontend)
-        with host().blame(reader.plugin.name, f"to find the files of '{path.name}'"):
-            content, others = _identify(path, reader.value, options)
-        digest.update(content.encode())
-        stamp_files(others, digest)
+        files = model_files(model, frontend) if files is None else files
+        try:
+            content = [hash_file(file) if file.is_file() else None for file in files]
+        except OSError:  # loading it says why
+            return None
+        if not content:
+            return None
+        digest.update(repr(content).encode())
     elif isinstance(model, (bytes, bytearray)):
+        if _may_name_files(_reader(model, frontend)[1]):
+            return None
         digest.update(model)
     else:
         return None
@@ -485,30 +500,36 @@ def model_key(
     return digest.hexdigest()
 
 
-LARGE = 64 << 20
-SETTLED = 2.0
-"""Seconds after which a file's time tells it from what it was: a write within the clock's tick would not."""
+def model_files(model: str | os.PathLike[str], frontend: str | None = None) -> tuple[Path, ...]:
+    """The file of a model, then those that it refers to, as its frontend says; absolute, whether they are there or not. Empty if there is no such model.
+
+    Raises:
+        FrontendError: as `load`, if no frontend reads it.
+    """
+    path = Path(model)
+    if not path.is_file():
+        return ()
+    reader, options = _reader(model, frontend)
+    kind: Frontend = reader.value
+    with host().blame(reader.plugin.name, f"to find the files of '{path.name}'"):
+        others = () if kind.files is None else kind.files(path, options)
+        return tuple(file.absolute() for file in (path, *others))
 
 
-def _identify(path: Path, reader: Frontend, options: Any) -> tuple[str, list[Path]]:
-    """The hash of a model file and the other files that it refers to; those of a large one are remembered by its place, size and time, as reading it
-    takes longer than all the rest."""
-    from weft.fingerprint import hash_file
+def _sources(model: Any, frontend: str | None) -> tuple[Path, ...]:
+    """The files that a model comes from."""
+    if isinstance(model, (str, os.PathLike)):
+        return model_files(model, frontend)
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return ()
+    from weft.graph.nodes import Graph
 
-    stat = path.stat()
-    store = Cache("digests") if stat.st_size >= LARGE and time.time() - stat.st_mtime > SETTLED else None
-    place = f"{path.resolve()}:{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
-    key = repr((place, reader.name, print_options(options), fingerprints()))
-    known = store.get(key) if store is not None else None
-    if known is not None:
-        digest, *files = json.loads(known)
-        return digest, [Path(f) for f in files]
-    hashed = hashlib.sha256()
-    hash_file(path, hashed)
-    found = [] if reader.files is None else [file.absolute() for file in reader.files(path, options)]
-    if store is not None:
-        store.put(key, json.dumps([hashed.hexdigest(), *map(str, found)]).encode())
-    return hashed.hexdigest(), found
+    return model.sources if isinstance(model, Graph) else ()
+
+
+def _may_name_files(options: Any) -> bool:
+    """Whether options of a frontend hold what may be a path, so that a model of bytes depends on more than its bytes."""
+    return any(isinstance(getattr(options, f.name), (str, os.PathLike)) for f in fields(options))
 
 
 def fingerprints() -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, shapes
-from weft.cli.writing import require_writable, write
+from weft.cli.writing import files_of, require_writable, write
 from weft.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def bench(
     With --profile, --roofline or --trace Weft runs alone, with clocks around its kernels.
     """
     for option, file in (("--json", json_file), ("--html", html_file), ("--trace", trace_file)):
-        require_writable(option, file)
+        require_writable(option, file, files_of(model, frontend))
     if profile or roofline or html_file or trace_file:
         examine(model, target, threads, time_limit, rounds, json_file, html_file, trace_file, roofline, input_shape, frontend, seed, profile)
         return

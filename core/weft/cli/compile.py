@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, ShapeOption, StrictOption, TargetOption, shapes
-from weft.cli.writing import require_writable
+from weft.cli.writing import files_of, require_writable
 
 
 def compile_model(
@@ -29,7 +29,7 @@ def compile_model(
     from weft.cli.terminal import seconds as shown
     from weft.errors import InputError
 
-    require_writable("--output", output)
+    require_writable("--output", output, files_of(model, frontend))
     if is_archive(model):
         raise InputError(f"{model} is compiled already", hint="give the model that it was compiled from")
     started = time.perf_counter()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, ShapeOption, TargetOption, shapes
-from weft.cli.writing import require_writable, write
+from weft.cli.writing import files_of, require_writable, write
 from weft.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def inspect(
 
     if html_file is not None and (stage, kernel, region) != (None, None, None):
         raise InputError("--html shows every stage, kernel and region", hint="leave out --stage, --kernel and --region")
-    require_writable("--html", html_file)
+    require_writable("--html", html_file, files_of(model, frontend))
     if is_archive(model):
         if html_file is not None:
             raise InputError(f"{model} is compiled already, without what led there", hint="give the model that it was compiled from")

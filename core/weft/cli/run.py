@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, StrictOption, TargetOption, named, shapes
-from weft.cli.writing import require_folder
+from weft.cli.writing import files_of, require_folder, require_writable
 from weft.errors import InputError
 from weft.runtime.files import obstacle_of_folder, replacing
 
@@ -49,7 +49,7 @@ def run(
     print_table("", ["input", "type", "from"], [(n, _type(a), origins[n]) for n, a in arrays.items()])
     print_table("", ["output", "type", "min", "mean", "max"], [(n, _type(a), *_summary(a)) for n, a in outputs.items()], right=(2, 3, 4))
     if output_dir is not None:
-        for name, file in write_arrays(outputs, Path(output_dir)).items():
+        for name, file in write_arrays(outputs, Path(output_dir), [*files_of(model, frontend), *map(Path, files.values())]).items():
             typer.echo(f"{name} → {file}")
 
 
@@ -73,11 +73,14 @@ def _summary(array: Any) -> tuple[str, str, str]:
     return f"{wide.min():.6g}", f"{wide.mean():.6g}", f"{wide.max():.6g}"
 
 
-def write_arrays(values: Mapping[str, Any], folder: Path) -> dict[str, Path]:
+def write_arrays(values: Mapping[str, Any], folder: Path, inputs: Sequence[Path] = ()) -> dict[str, Path]:
     """One .npy file per array, named like it as far as file systems allow; of a sequence one per element, of an optional without one none.
 
+    Args:
+        inputs: files that the command reads.
+
     Raises:
-        InputError: the folder cannot be written.
+        InputError: the folder cannot be written, or a file would take the place of one of `inputs`. Nothing is written then.
     """
     import numpy as np
 
@@ -85,13 +88,15 @@ def write_arrays(values: Mapping[str, Any], folder: Path) -> dict[str, Path]:
     written: dict[str, Path] = {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, array in arrays.items():
+        for name in arrays:
             base = re.sub(r"[^\w.\-]", "_", name).lstrip(".") or "output"
             taken = {p.name for p in written.values()}
             file = next(f for f in (f"{base}{'' if k == 0 else f'_{k}'}.npy" for k in range(len(arrays) + 1)) if f not in taken)
-            with replacing(folder / file) as sink:
-                np.save(sink, array.astype(np.str_) if _is_text(array) else array)  # strings of objects would be a pickle, which nobody should have to trust
             written[name] = folder / file
+            require_writable("--output-dir", folder / file, inputs)
+        for name, array in arrays.items():
+            with replacing(written[name]) as sink:
+                np.save(sink, array.astype(np.str_) if _is_text(array) else array)  # strings of objects would be a pickle, which nobody should have to trust
     except OSError as error:
         raise InputError(
             f"cannot write outputs to '{folder}'", why=obstacle_of_folder(folder) or error.strerror or str(error), hint="give another --output-dir"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, TargetOption, named, shapes
-from weft.cli.writing import require_writable, write
+from weft.cli.writing import files_of, require_writable, write
 from weft.errors import InputError, TargetError, nearest
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def verify(
     from weft.testing.verify.verify import Compiled, Verifier
 
     files, sizes = named("--input", inputs, "x=x.npy"), shapes(input_shape)
-    require_writable("--json", json_file)
+    require_writable("--json", json_file, [*files_of(model, frontend), *files.values()])
     if is_archive(model):
         raise InputError(f"{model} is compiled already, nothing says what it should compute", hint="give the model that it was compiled from")
     text = target or "llvm"

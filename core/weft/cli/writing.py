@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from weft.errors import InputError
-from weft.runtime.files import obstacle, obstacle_of_folder, replacing
+from weft.runtime.files import input_at, obstacle, obstacle_of_folder, replacing
 
 
-def require_writable(option: str, file: str | Path | None) -> None:
-    """Raises InputError if the file of an option cannot be written, as far as one can tell before it is."""
+def require_writable(option: str, file: str | Path | None, inputs: Iterable[str | Path] = ()) -> None:
+    """Raises InputError if the file of an option cannot be written, as far as one can tell before it is, or is one of `inputs`, by whatever name."""
     why = None if file is None else obstacle(Path(file))
+    if file is not None and why is None:
+        source = input_at(Path(file), map(Path, inputs))
+        why = None if source is None else f"'{source}' is read by this command, and nothing is written over what is read"
     if why is not None:
         raise _refusal(str(file), why, option)
+
+
+def files_of(model: str, frontend: str | None = None) -> list[Path]:
+    """The files that a command reads of its MODEL: it, and what it refers to."""
+    from weft.cli.opening import is_archive
+    from weft.errors import FrontendError
+    from weft.pipeline import model_files
+
+    try:
+        return [Path(model)] if is_archive(model) else list(model_files(model, frontend))
+    except FrontendError:  # reading it says what is wrong with it
+        return [Path(model)]
 
 
 def require_folder(option: str, folder: str | Path | None) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -186,6 +187,8 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     symbols: dict[str, SymbolSource] = field(default_factory=dict)
     output_names: list[str] = field(default_factory=list)
+    sources: tuple[Path, ...] = field(default=(), compare=False, repr=False)
+    """The files that it was read from, absolute; nothing is written over them. Empty for what passes and programs make."""
 
     def __str__(self) -> str:
         from weft.graph.printer import print_graph

@@ -42,6 +42,7 @@ class Executable:
     def __init__(self, manifest: Manifest, code: Mapping[str, bytes], constants: Mapping[str, Array], *, threads_: int | None = None) -> None:
         """For `build` and `load`, which are how executables come to be."""
         self.manifest = manifest
+        self.sources: tuple[Path, ...] = ()  # absolute: the files that it was compiled from, which `save` does not write over
         self.inputs, self.outputs = manifest.inputs, manifest.outputs
         self._code = dict(code)
         self._constants = {c.name: aligned(constants[c.name]) for c in manifest.constants}
@@ -218,13 +219,20 @@ class Executable:
 
     # -- archive
     def save(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
-        """Writes the executable to a file, atomically: a reader sees the old file or the new one.
+        """Writes the executable to a file, atomically: a reader sees the old file or the new one. The archive that it was loaded from may be that file.
 
         Args:
             durable: return when the file is on the disk. Without, it may be lost or damaged if the system crashes soon, and is refused then.
+
+        Raises:
+            ExecutionError: the file cannot be written, or is one that the model was compiled from in this process: itself, its weights.
         """
         from weft.runtime import archive
+        from weft.runtime.files import input_at
 
+        source = input_at(Path(path), self.sources)
+        if source is not None:
+            raise ExecutionError(f"cannot write {path}", why=f"'{self.manifest.name}' was compiled from it", where=str(source), hint="give another name")
         archive.save(Path(path), self.manifest, self._code, self._constants, durable)
 
     @classmethod

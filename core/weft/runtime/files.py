@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -63,3 +63,12 @@ def obstacle_of_folder(folder: Path) -> str | None:
     if not there.is_dir():
         return f"'{there}' is no folder"
     return None if os.access(there, os.W_OK | os.X_OK) else f"nothing may be written into '{there}'"
+
+
+def input_at(path: Path, inputs: Iterable[Path]) -> Path | None:
+    """The first of `inputs` that is the file at `path`, by whatever name or link; None if no input would be written over."""
+    for file in inputs:
+        with contextlib.suppress(OSError):  # one of them is not there
+            if os.path.samefile(path, file):
+                return file
+    return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -178,21 +179,30 @@ def _graph_without_weights(data: memoryview, mapped: dict[str, memoryview]) -> l
 
 
 def external_files(path: Path) -> list[Path]:
-    """The files that tensors of a model name as the place of their data; none if the model cannot be read (loading it says why)."""
+    """The files that tensors of a model have their data in, as far as loading may read them; none if the model cannot be read (loading it says why)."""
+    from weft_onnx.tensors import inside
+
     try:
-        proto = read_model(path).proto
+        model = read_model(path)
     except FrontendError:
         return []
-    found: dict[str, None] = {}
+    assert model.folder is not None
+    found: dict[Path, None] = {}
+    for tensor in _tensors(model.proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    with suppress(FrontendError):  # outside of the model's folder, which loading refuses
+                        found[inside(model.folder, entry.value, tensor.name)] = None
+    return list(found)
 
-    def graph(g: onnx.GraphProto) -> None:
-        for t in (*g.initializer, *(a.t for n in g.node for a in n.attribute), *(t for n in g.node for a in n.attribute for t in a.tensors)):
-            if t.data_location == onnx.TensorProto.EXTERNAL:
-                found.update((e.value, None) for e in t.external_data if e.key == "location")
-        for n in g.node:
-            for a in n.attribute:
-                for inner in (*([a.g] if a.HasField("g") else []), *a.graphs):
-                    graph(inner)
 
-    graph(proto.graph)
-    return [path.parent / location for location in found]
+def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
+    """Every tensor that a message holds, wherever it is."""
+    if isinstance(message, onnx.TensorProto):
+        yield message
+        return
+    for descriptor, value in message.ListFields():
+        if descriptor.type == descriptor.TYPE_MESSAGE:
+            for inner in (value,) if hasattr(value, "ListFields") else value:
+                yield from _tensors(inner)

@@ -153,7 +153,7 @@ def _external(tensor: onnx.TensorProto, folder: Path | None, want: int) -> Array
     location = entries.get("location", "")
     if folder is None:
         raise FrontendError(f"{what} is in a file of its own, '{location}'", hint="load the model from its path, not from bytes or an object")
-    path = _inside(folder, location, what)
+    path = inside(folder, location, what)
     try:
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", want))
     except ValueError as error:
@@ -169,7 +169,7 @@ def _external(tensor: onnx.TensorProto, folder: Path | None, want: int) -> Array
     return np.memmap(path, np.uint8, "r", offset, (length,)) if length else np.zeros(0, np.uint8)
 
 
-def _inside(folder: Path, location: str, what: str) -> Path:
+def inside(folder: Path, location: str, what: str) -> Path:
     """The file of external data, which must lie in the model's folder: a model must not be able to read what its user did not give it."""
     posix = PurePosixPath(location)
     windows = PureWindowsPath(location)
