@@ -83,7 +83,7 @@ def quantised_conv(
     return b.build(), [x]
 
 
-def narrowed(graph: Graph, dots: tuple[DotProduct, ...], panel: int = 4, lanes: int = 4) -> Graph:
+def narrowed(graph: Graph, dots: tuple[DotProduct, ...], panel: int | None = 4, lanes: int | None = 4) -> Graph:
     c = Capabilities(channel_block=lanes, panel=panel, dots=dots)
     return narrow_products(simplify_algebra(fold_constants(decompose(graph, c))), c)
 
@@ -94,6 +94,13 @@ def contractions(graph: Graph) -> list[tuple[str, str]]:
     return [(str(n.inputs[0].dtype), str(n.inputs[1].dtype)) for n in nodes if isinstance(n.op, (MatMul, Conv))]  # type: ignore[union-attr]
 
 
+def whole(graph: Graph, dots: tuple[DotProduct, ...]) -> bool:
+    """Whether every sum is of whole dot products."""
+    nodes = [n for n in graph.nodes if isinstance(n.op, (MatMul, Conv))]
+    lengths = [(n.inputs[1].shape[0 if isinstance(n.op, MatMul) else 1], str(n.inputs[1].dtype)) for n in nodes]  # type: ignore[union-attr]
+    return all(any(length % d.depth == 0 for d in dots if str(d.right) == dtype) for length, dtype in lengths)  # type: ignore[operator]
+
+
 # -- the algebra ------------------------------------------------------------------------------------------------------
 
 
@@ -101,17 +108,19 @@ def contractions(graph: Graph) -> list[tuple[str, str]]:
 @given(
     st.sampled_from(sorted(SETS)), st.sampled_from(["uint8", "int8"]), st.sampled_from(["uint8", "int8"]),
     st.integers(1, 5), st.integers(1, 13), st.integers(2, 9), st.sampled_from([None, "one", "rows"]), st.sampled_from([None, "one", "columns"]),
-    st.booleans(), st.booleans(), st.integers(0, 1 << 20),
+    st.booleans(), st.booleans(), st.booleans(), st.integers(0, 1 << 20),
 )  # fmt: skip
 def test_products_keep_every_bit(
-    dots: str, left: str, right: str, m: int, k: int, n: int, rows: str | None, columns: str | None, run_time: bool, extremes: bool, seed: int
+    dots: str, left: str, right: str, m: int, k: int, n: int, rows: str | None, columns: str | None, run_time: bool, extremes: bool, packed: bool, seed: int
 ) -> None:
+    """With panels or, row-major, without."""
     x, w = numbers((m, k), left, seed, extremes), numbers((k, n), right, seed + 1, extremes)
     x_zero = None if rows is None else numbers((m,) if rows == "rows" else (), left, seed + 2, extremes)
     w_zero = None if columns is None else numbers((n,) if columns == "columns" else (), right, seed + 3, extremes)
     graph, arrays = integer_product(MatMulInteger(), x, w, x_zero, w_zero, run_time)
-    new = narrowed(graph, SETS[dots])
+    new = narrowed(graph, SETS[dots], *((4, 4) if packed else (None, None)))
     assert contractions(new) in [[(str(d.left), str(d.right))] for d in SETS[dots]], "the product is one of the target's"
+    assert whole(new, SETS[dots])
     np.testing.assert_array_equal(evaluate(new, arrays)[0], evaluate(graph, arrays)[0])
 
 
@@ -120,17 +129,19 @@ def test_products_keep_every_bit(
     st.sampled_from(sorted(SETS)), st.sampled_from(["uint8", "int8"]), st.sampled_from(["uint8", "int8"]),
     st.integers(1, 9), st.integers(2, 6), st.tuples(st.integers(1, 3), st.integers(1, 3)), st.tuples(st.integers(1, 2), st.integers(1, 2)),
     st.tuples(*[st.integers(0, 2)] * 4), st.tuples(st.integers(1, 2), st.integers(1, 2)), st.sampled_from([None, "one"]),
-    st.sampled_from([None, "one", "columns"]), st.booleans(), st.booleans(), st.integers(0, 1 << 20),
+    st.sampled_from([None, "one", "columns"]), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 1 << 20),
 )  # fmt: skip
 def test_convolutions_keep_every_bit(
     dots: str, left: str, right: str, c: int, outputs: int, taps: tuple[int, int], strides: tuple[int, int], pads: tuple[int, ...],
-    dilations: tuple[int, int], shift: str | None, columns: str | None, run_time: bool, extremes: bool, seed: int,
+    dilations: tuple[int, int], shift: str | None, columns: str | None, run_time: bool, extremes: bool, packed: bool, seed: int,
 ) -> None:  # fmt: skip
+    """With channel blocks or, row-major, without."""
     x, w = numbers((2, c, 6, 7), left, seed, extremes), numbers((outputs, c, *taps), right, seed + 1, extremes)
     x_zero = None if shift is None else numbers((), left, seed + 2, extremes)
     w_zero = None if columns is None else numbers((outputs,) if columns == "columns" else (), right, seed + 3, extremes)
     graph, arrays = integer_product(ConvInteger(strides, pads, dilations), x, w, x_zero, w_zero, run_time)
-    new = narrowed(graph, SETS[dots])
+    new = narrowed(graph, SETS[dots], *((4, 4) if packed else (None, None)))
+    assert packed or whole(new, SETS[dots])
     assert set(contractions(new)) in [{(str(d.left), str(d.right))} for d in SETS[dots]]
     np.testing.assert_array_equal(evaluate(new, arrays)[0], evaluate(graph, arrays)[0])
 

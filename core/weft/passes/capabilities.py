@@ -63,7 +63,9 @@ class Capabilities:
         max_group: most nodes in a group.
         precision: the narrower float to which constant weights of contractions are rounded; None: as they are.
         dots: dot products that schedules know to use, the best first: products and convolutions of integers are put in terms of them, and with
-            `precision` those of floats, whose activations are rounded, too.
+            `precision` those of floats, whose activations are rounded, too. They are a MatMul or Conv of the dot product's dtypes, with constant weights,
+            zero points outside of the sum, and a sum filled up with zeros to whole dot products, two at least. With `panel` and `channel_block` operands
+            are packed for it; without they are row-major.
         winograd: of a 3×3 convolution, the tile and `skip` of a WinogradConv that beats the definition, or None; its channels stand together by
             `channel_block`, each alone if that is None.
         doubles: float64 takes no more than twice as long as float32: quantised sums are scaled in it.

@@ -62,7 +62,7 @@ def narrow_products(graph: Graph, capabilities: Capabilities) -> Graph:
             return _exact_in_floats(r, node.op, inputs) if node.output.dtype == dt.int32 else None
         x, w = inputs[:2]
         assert x is not None and w is not None and w.constant is not None
-        lanes = capabilities.channel_block or 1
+        lanes = capabilities.channel_block
         if node.output.dtype == dt.int32 and x.dtype.is_integer and w.dtype.is_integer:
             return _integers(r, node.op, x, w.constant, w.name, capabilities.dots, lanes)
         if node.output.dtype == x.dtype == w.dtype == dt.float32 and node.op.dtype is None and capabilities.precision is not None:
@@ -73,20 +73,21 @@ def narrow_products(graph: Graph, capabilities: Capabilities) -> Graph:
 
 
 def _suits(op: Conv | MatMul, inputs: Sequence[Value | None], capabilities: Capabilities) -> bool:
-    """Whether there is a layout for such a product: constant weights, of a known length of the sum, of enough columns, without groups."""
+    """Whether a target may want such a product in terms of its dot products: constant weights, of a known length of the sum, of enough columns for its blocks
+    and panels if it has these, without groups."""
     x, w = inputs[:2]
     if x is None or w is None or w.constant is None or x.constant is not None or not isinstance(x.type, TensorType) or not w.constant.size:
         return False
     if isinstance(op, Conv):
         block = capabilities.channel_block
-        return block is not None and op.groups == 1 and isinstance(x.shape[1], int) and w.constant.shape[0] * 2 >= block
-    return capabilities.panel is not None and x.type.rank > 1 and w.constant.ndim == 2 and w.constant.shape[1] * 2 >= capabilities.panel
+        return op.groups == 1 and isinstance(x.shape[1], int) and (block is None or w.constant.shape[0] * 2 >= block)
+    return x.type.rank > 1 and w.constant.ndim == 2 and (capabilities.panel is None or w.constant.shape[1] * 2 >= capabilities.panel)
 
 
 # -- integers ---------------------------------------------------------------------------------------------------------
 
 
-def _integers(r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: str, dots: Sequence[DotProduct], lanes: int) -> Replacement:
+def _integers(r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: str, dots: Sequence[DotProduct], lanes: int | None) -> Replacement:
     core, zero = split_zero(r, x)
     wide = weights.astype(np.int64)
     found: list[tuple[tuple[int, int], DotProduct, Array]] = []
@@ -121,7 +122,7 @@ def _integers(r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: st
     if offsets.any():
         if isinstance(op, Conv):
             # As many equal sums as an instruction gives.
-            ones = np.zeros((lanes, *padded.shape[1:2], *weights.shape[2:]), dot.right.numpy)
+            ones = np.zeros((lanes or 1, *padded.shape[1:2], *weights.shape[2:]), dot.right.numpy)
             ones[:, : weights.shape[1]] = 1
             sums = c.slice(c(Conv(op.strides, (), op.dilations, 1, dt.int32), padded, c.builder.constant(ones, "ones")), 1, 0, 1)
         else:
@@ -139,7 +140,7 @@ def _integers(r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: st
 
 
 def _narrow(
-    c: Composer, op: Conv | MatMul, left: Value, weights: Array, name: str, dot: DotProduct, lanes: int, border: Value | None = None
+    c: Composer, op: Conv | MatMul, left: Value, weights: Array, name: str, dot: DotProduct, lanes: int | None, border: Value | None = None
 ) -> tuple[Value, Value]:
     """The product of narrow operands, filled up to whole dot products, and its left operand then; `border` (None: 0) is around a convolution's picture."""
     # At least two steps: what remains of a reduction outside of the instruction is a loop.
@@ -151,7 +152,9 @@ def _narrow(
         return c(MatMul(dot.result), left, c.builder.constant(weights, name)), left
     channels, n = weights.shape[1], weights.ndim - 2
     filled = max(channels, 2 * dot.depth) if weights[0, 0].size == 1 else channels
-    extra = (filled if filled >= lanes else dot_block(filled, lanes, dot)) - channels
+    if lanes is None:
+        filled = -(-filled // dot.depth) * dot.depth
+    extra = (filled if lanes is None or filled >= lanes else dot_block(filled, lanes, dot)) - channels
     pads = op.spatial(n)[1]
     around = (0, 0, *(lo for lo, _ in pads), 0, extra, *(hi for _, hi in pads))
     if any(around):
@@ -289,7 +292,7 @@ def _plus(c: Composer, zero: Value, shift: int) -> Value:
 # -- floats -----------------------------------------------------------------------------------------------------------
 
 
-def _floats(r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: str, dots: Sequence[DotProduct], precision: DType, lanes: int) -> Replacement:
+def _floats(r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: str, dots: Sequence[DotProduct], precision: DType, lanes: int | None) -> Replacement:
     dot = next((d for d in dots if d.left == d.right == precision and d.result == dt.float32), None)
     rounded = None if dot is None or op.dtype is not None else round_weights(weights, precision)
     if dot is None or rounded is None:
