@@ -17,7 +17,7 @@ from weft.graph.verify import verify
 from weft.machine import Transfer
 from weft.ops.activation import Relu
 from weft.ops.arithmetic import Add, Negative
-from weft.passes.place import Offers, Refuse, Take, place
+from weft.passes.place import Offers, Refuse, Take, place, show_seconds
 
 
 @st.composite
@@ -149,9 +149,42 @@ def test_reasons_are_kept() -> None:
     offers: Offers = [Refuse(nodes[0], "dtype", "no float32"), Take((nodes[1],), 5.0), Take((nodes[2],)), Take((nodes[3],))]
     placed = place(graph, ["npu", "host"], {"npu": offers, "host": [Take((n,), 1.0) for n in nodes]}, {})
     assert [dict(p.refused) for p in placed.nodes] == [
-        {"npu": ("dtype", "no float32")}, {"npu": ("cost", "with the copies it would take longer there")}, {}, {},
+        {"npu": ("dtype", "no float32")}, {"npu": ("cost", "it would take 5 s there and 0 s more for copies, on 'host' it takes 1 s")}, {}, {},
     ]  # fmt: skip
     assert "not npu: no float32 [dtype]" in str(placed)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(), st.data())
+def test_seconds_that_are_said_are_those_of_the_placement(graph: Graph, data: st.DataObject) -> None:
+    """Of every node that stays for its cost: what the whole placement would cost with it moved is what was said, and no less than it costs now."""
+    count = len(graph.nodes)
+    there, here = ({k: float(data.draw(st.integers(0, 9))) for k in range(count)} for _ in range(2))
+    copy = float(data.draw(st.integers(1, 4)))
+    offers: dict[str, Offers] = {t: [Take((n,), of[k]) for k, n in enumerate(graph.nodes)] for t, of in (("npu", there), ("host", here))}
+    placed = place(graph, ["npu", "host"], offers, {"npu": Transfer(copy)})
+    chosen = {k for k, p in enumerate(placed.nodes) if p.target == "npu"}
+    now = total(graph, chosen, there, here, copy)
+    for k, p in enumerate(placed.nodes):
+        if k not in chosen:
+            more = total(graph, chosen | {k}, there, here, copy) - now - there[k] + here[k]
+            copies = f"{show_seconds(abs(more))} {'more' if more >= 0 else 'less'} for copies"
+            assert p.refused == {"npu": ("cost", f"it would take {show_seconds(there[k])} there and {copies}, on 'host' it takes {show_seconds(here[k])}")}
+
+
+def test_what_goes_together_says_so() -> None:
+    graph, nodes = chain()
+    host = [Take((n,), 1.0) for n in nodes]
+    placed = place(graph, ["npu", "host"], {"npu": [Take((nodes[1], nodes[2]), 9.0)], "host": host}, {"npu": Transfer(0.25)})
+    said = ("cost", "with the 1 that go with it it would take 9 s there and 500 ms more for copies, on 'host' it takes 2 s")
+    assert [p.refused["npu"] for p in placed.nodes[1:3]] == [said, said]
+    offers: dict[str, Offers] = {"first": [Take((nodes[2],))], "npu": [Take((nodes[1], nodes[2]))], "host": host}
+    placed = place(graph, ["first", "npu", "host"], offers, {})
+    assert placed.nodes[1].refused["npu"] == ("together", f"it would go with Relu %{nodes[2].outputs[0].name}, which is on 'first'")
+
+
+def test_seconds_for_people() -> None:
+    assert [show_seconds(s) for s in (0.0, 2e-9, 1.25e-5, 0.0123456, 1.0, 250.0)] == ["0 s", "2 ns", "12.5 µs", "12.3 ms", "1 s", "250 s"]
 
 
 def test_strings_and_sizes_stay_on_the_host() -> None:

@@ -292,7 +292,9 @@ def _plus(c: Composer, zero: Value, shift: int) -> Value:
 # -- floats -----------------------------------------------------------------------------------------------------------
 
 
-def _floats(r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: str, dots: Sequence[DotProduct], precision: DType, lanes: int | None) -> Replacement:
+def _floats(
+    r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: str, dots: Sequence[DotProduct], precision: DType, lanes: int | None
+) -> Replacement:
     dot = next((d for d in dots if d.left == d.right == precision and d.result == dt.float32), None)
     rounded = None if dot is None or op.dtype is not None else round_weights(weights, precision)
     if dot is None or rounded is None:

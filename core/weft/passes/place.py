@@ -164,10 +164,73 @@ def _label(
     labels = [host] * len(graph.nodes)
     for t in range(host):
         labels = _move(graph, number, labels, t, costs, together[t], [transfers.get(x, Transfer()) for x in targets])
+    ways = [transfers.get(x, Transfer()) for x in targets]
+    reasons = _Reasons(graph, number, labels, costs, together, ways, targets)
     for k, n in enumerate(graph.nodes):
         for t in range(labels[k]):
-            refused.setdefault(id(n), {}).setdefault(targets[t], ("cost", "with the copies it would take longer there"))
+            if targets[t] not in refused.get(id(n), {}):
+                refused.setdefault(id(n), {})[targets[t]] = reasons.why_not(k, t)
     return labels, refused
+
+
+class _Reasons:
+    """Why a node stays where it is in place of a target that would take it: in seconds, of it and what goes there with it only, all else as it is placed."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        number: Mapping[int, int],
+        labels: Sequence[int],
+        costs: Sequence[Mapping[int, float]],
+        together: Sequence[Sequence[int]],
+        transfers: Sequence[Transfer],
+        targets: Sequence[str],
+    ) -> None:
+        self.graph, self.number, self.labels, self.costs, self.transfers, self.targets = graph, number, labels, costs, transfers, targets
+        self.users, self.results = graph.users(), {id(v) for v in graph.outputs}
+        self.roots = together
+        self.groups: list[dict[int, list[int]]] = [{} for _ in together]
+        for t, roots in enumerate(together):
+            for k, root in enumerate(roots):
+                self.groups[t].setdefault(root, []).append(k)
+
+    def why_not(self, k: int, t: int) -> tuple[str, str]:
+        """The code and the reason of node `k` and target `t`."""
+        group = self.groups[t][self.roots[t][k]]
+        host = len(self.targets) - 1
+        for j in group:
+            if j not in self.costs[t] or self.labels[j] not in (t, host):
+                where = "which it does not take" if j not in self.costs[t] else f"which is on '{self.targets[self.labels[j]]}'"
+                return "together", f"it would go with {type(self.graph.nodes[j].op).__name__} %{self.graph.nodes[j].outputs[0].name}, {where}"
+        there = sum(self.costs[t][j] for j in group)
+        here = sum(self.costs[self.labels[j]].get(j, 0.0) for j in group)
+        moved = dict.fromkeys(group, t)
+        touched = {id(v): v for j in group for v in (*self.graph.nodes[j].inputs, *self.graph.nodes[j].outputs) if v is not None}
+        more = sum(self._copies(v, moved) - self._copies(v, {}) for v in touched.values())
+        whole = f"with the {len(group) - 1} that go with it " if len(group) > 1 else ""
+        copies = f"{show_seconds(abs(more))} {'more' if more >= 0 else 'less'} for copies"
+        return "cost", f"{whole}it would take {show_seconds(there)} there and {copies}, on '{self.targets[self.labels[k]]}' it takes {show_seconds(here)}"
+
+    def _copies(self, v: Value, moved: Mapping[int, int]) -> float:
+        """Seconds that copies of a value take: one to each memory, and between two devices by way of the host."""
+        if v.constant is not None or not isinstance(v.type, TensorType):
+            return 0.0
+        host = len(self.targets) - 1
+
+        def place_of(n: Node) -> int:
+            k = self.number[id(n)]
+            return moved.get(k, self.labels[k])
+
+        at = host if v.producer is None else place_of(v.producer)
+        wanted = {place_of(n) for n, _ in self.users.get(id(v), ())} | ({host} if id(v) in self.results else set())
+        places = [p for p in wanted - {at} if p != host] + ([at] if at != host and wanted - {at} else [])
+        return sum(self.transfers[p].seconds(bytes_of(v.type)) for p in places)
+
+
+def show_seconds(value: float) -> str:
+    """A time for people, in three digits: `12.5 µs`."""
+    unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)) if value * f >= 1), ("ns", 1e9))
+    return f"{value * factor:.3g} {unit}" if value else "0 s"
 
 
 def _move(
