@@ -149,7 +149,11 @@ SELECTED = [
     (X86 + "x86-64-v3 -precision=fp16", r"vcvtph2ps\s+[-\w]*\(%.*%ymm"),
     (X86 + "x86-64-v4 -precision=fp16", r"vcvtph2ps\s+[-\w]*\(%.*%zmm"),
     (X86 + "sapphirerapids -precision=fp16", r"vcvtph2psx?\s+[-\w]*\(%.*%zmm"),
-    (X86 + "sapphirerapids -precision=bf16", r"\bvdpbf16ps\s.*%zmm"),
+    # Where AMX is, vdpbf16ps is slower than float32's multiply-adds: weights are widened. The features decide, whatever LLVM calls the processor.
+    (X86 + "sapphirerapids -precision=bf16", r"vpmovzxwd\s+[-\w]*\(%.*%zmm"),
+    (X86 + "rocketlake -mattr=+avx512bf16,+amx-tile,+amx-bf16 -precision=bf16", r"vpmovzxwd\s+[-\w]*\(%.*%zmm"),
+    (X86 + "rocketlake -mattr=+avx512bf16 -precision=bf16", r"\bvdpbf16ps\s.*%zmm"),
+    (X86 + "cooperlake -precision=bf16", r"\bvdpbf16ps\s.*%zmm"),
     (X86 + "znver4 -precision=bf16", r"\bvdpbf16ps\s.*%zmm"),
     (X86 + "sierraforest -precision=bf16", r"vpmovzxwd\s+[-\w]*\(%.*%ymm"),
     (ARM + "cortex-a72 -precision=fp16", r"fcvtl2?\s+v\d+\.4s"),

@@ -26,6 +26,9 @@ _DEFAULT_CACHES = (32, 512, 4096)
 _FMA_PIPES = {"cortex-a53": 1, "cortex-a72": 1, "generic": 1, "apple-m1": 4, "apple-m2": 4, "neoverse-v1": 4, "neoverse-v2": 4}
 # Zen 4 splits a 512-bit FMA over two cycles of a pipe; it is as fast as two of 256 bits.
 _HALF_RATE_512 = {"znver4"}
+# Cores of Intel that have AMX start one vdpbf16ps of 512 bits in two cycles, and two fused multiply-adds in each: in float32 the same product takes half
+# the time (uops.info, Golden Cove). Processors of which LLVM knows more than they say of themselves are told by name.
+_AMX = {"sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids"}
 
 
 def describe(target: Target, isa: Isa) -> Machine:
@@ -60,9 +63,16 @@ def describe(target: Target, isa: Isa) -> Machine:
         ways=_ways(isa),
         cores=options.threads or 1,
         flops_per_cycle=flops,
-        features=isa.has | {isa.arch},
+        features=(isa.has | {isa.arch}) - _slow_dots(isa),
         scopes={"global": Scope("global", shared_by="all"), "local": Scope("local"), "register": Scope("register", registers * bits // 8, bits // 8)},
     )
+
+
+def _slow_dots(isa: Isa) -> frozenset[str]:
+    """Features whose dot products are slower than multiply-adds of float32."""
+    said = isa.features.split(",")
+    amx = "+amx-tile" in said or (isa.cpu in _AMX and "-amx-tile" not in said)
+    return frozenset({"avx512bf16"}) if amx else frozenset()
 
 
 def _caches(isa: Isa) -> tuple[int, int, int]:
