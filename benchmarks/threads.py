@@ -54,15 +54,13 @@ def measure_join(threads: int) -> list[dict[str, Any]]:
     from weft.runtime.threads import process_pool
     from weft_llvm.codegen import LlvmCodegen
     from weft_llvm.link import link
-    from weft_llvm.native import pool_code
     from weft_llvm.toolchain import compile_object
 
     target = resolve_target("llvm")
     codegen = target.kind.codegen(target.target)
     assert isinstance(codegen, LlvmCodegen)
     cpu = codegen.cpu
-    pool_image = pool_code(cpu)
-    pool = process_pool(pool_image.image, pool_image.entries)
+    pool = process_pool()
     image = link({"forks": compile_object(FORKS.replace("PARALLEL_FOR", str(OFFSETS["parallel_for"])), cpu)})
     code = Code(image.bytes, image.entries)
     forks = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(code.address("forks"))

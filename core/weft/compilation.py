@@ -124,7 +124,6 @@ class Compilation:
             code=segment.sections,
             steps=[segment.step("main", [t.name for t in spec.inputs], [t.name for t in spec.outputs], list(segment.constants))],
             constants=segment.constants,
-            pool="pool" if "pool" in segment.sections else None,
             arena=str(spec.arena_bytes),
             threads=self.target.threads,
             weft=host().api_version,

@@ -183,7 +183,6 @@ def build(s: KernelSchedule) -> Kernel:
             outputs=[info(t) for t in spec.outputs],
             code=sections,
             steps=[Native("main", "run", spec.kernels(), tuple(t.name for t in spec.inputs), tuple(t.name for t in spec.outputs))],
-            pool="pool" if "pool" in sections else None,
             arena=str(spec.arena_bytes),
             threads=target.threads,
             weft=host().api_version,

@@ -378,8 +378,6 @@ class _Plan:
                 self.bring(name, HOST)
             segment = one.segment(region.body)
             self.code[section] = segment.sections["main"]
-            if "pool" in segment.sections:
-                self.code["pool"] = segment.sections["pool"]
             constants = [self.constant(one, section, v, segment.constants[v.name]) for v in segment.assembly.constants]
             self.steps.append(segment.step(section, inputs, outputs, constants))
             self.arenas.append(str(segment.assembly.spec.arena_bytes))
@@ -519,7 +517,6 @@ class _Plan:
             code=self.code,
             steps=self.steps,
             constants=self.constants,
-            pool="pool" if "pool" in self.code else None,
             loops="loops" if "loops" in self.code else None,
             arena=" + ".join(self.arenas) or "0",
             threads=targets[-1].threads,

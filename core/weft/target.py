@@ -67,7 +67,9 @@ class TargetKind(ABC):
         """The name of the device kind that runs the code; `CPU` is the host's own processor."""
 
     def link(self, target: Target, segment: SegmentSpec, kernels: Mapping[str, KernelCode]) -> Mapping[str, Any]:
-        """The code sections (name → runtime NativeCode) of a native segment: "main" with the entry "run", and "pool" if it has parallel loops.
+        """The code sections (name → runtime NativeCode) of a native segment: "main", with the entry "run".
+
+        Its `parallel` says whether kernels run parallel loops by `ctx.parallel_for`.
 
         Only kinds whose kernels run on the host's CPU have native segments.
         """

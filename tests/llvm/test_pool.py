@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from tests.runtime.models import compiled, pool_image
+from tests.runtime.models import compiled
 
 from weft.errors import CodegenError
 from weft.runtime import threads
@@ -124,8 +124,7 @@ e:
 
 class Caller:
     def __init__(self, count: int) -> None:
-        image = pool_image()
-        pool = threads.process_pool(image.bytes, image.entries)
+        pool = threads.process_pool()
         tasks = link({"tasks": compiled(TASKS)})
         self.code = Code(tasks.bytes, tasks.entries)
         self.context = Context(imports=ctypes.addressof(imports_table()), pool=pool.state, parallel_for=pool.parallel_for, threads=count)

@@ -11,8 +11,7 @@ from weft import dtypes as dt
 from weft.codegen.segment import AllocateOutput, Arena, BindData, Check, Constant, Data, Input, InputDim, KernelCall, Output, SegmentSpec, Symbol, Tensor
 from weft.expr import nodes as ex
 from weft.runtime import Executable, Native, NativeCode, TensorInfo
-from weft_llvm.link import Image, link
-from weft_llvm.pool import emit_pool
+from weft_llvm.link import link
 from weft_llvm.segment import emit_segment
 from weft_llvm.toolchain import Cpu, compile_object
 
@@ -139,11 +138,6 @@ def compiled(ir: str) -> bytes:
     return compile_object(ir, CPU)
 
 
-@cache
-def pool_image() -> Image:
-    return link({"pool": compiled(emit_pool(MACHINE))})
-
-
 def make(
     spec: SegmentSpec,
     kernels: str,
@@ -154,12 +148,11 @@ def make(
     **options: object,
 ) -> Executable:
     image = link({"segment": compiled(emit_segment(spec)), "kernels": compiled(kernels)})
-    pool = pool_image()
     items = tuple(type(i).__name__ if not isinstance(i, KernelCall) else i.kernel for i in spec.items)
     step = Native("cpu", "run", items, tuple(i.name for i in inputs), tuple(o.name for o in outputs), tuple(constants or {}), checks or {})
-    code = {"cpu": NativeCode(image.bytes, image.entries, "weft-llvm", "0"), "pool": NativeCode(pool.bytes, pool.entries, "weft-llvm", "0")}
+    code = {"cpu": NativeCode(image.bytes, image.entries, "weft-llvm", "0", parallel=True)}
     return Executable.build(
-        name=spec.name, target="llvm", inputs=inputs, outputs=outputs, code=code, steps=[step], constants=constants, pool="pool", **options  # type: ignore[arg-type]
+        name=spec.name, target="llvm", inputs=inputs, outputs=outputs, code=code, steps=[step], constants=constants, **options  # type: ignore[arg-type]
     )
 
 

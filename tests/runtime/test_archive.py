@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -25,6 +27,7 @@ from weft.errors import ArchiveError, ExecutionError
 from weft.runtime import Executable, archive, cpu_features
 from weft.runtime.archive import CODE, MANIFEST, WEIGHTS
 from weft.runtime.plan import FORMAT_VERSION, ConstantInfo, Manifest
+from weft.runtime.support import support
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 Y = (X + np.arange(4, dtype=np.float32)) * 2
@@ -47,7 +50,9 @@ def rewritten(source: Path, to: Path, change: Callable[[str, bytes], bytes | Non
     return to
 
 
-def with_manifest(source: Path, to: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
+def with_manifest(source: Path, to: Path, edit: Callable[[dict[str, Any]], object], forged: bool = True) -> Path:
+    """`source` with another manifest; `forged`: its code is signed for that, as whoever writes an archive can do."""
+
     def change(name: str, data: bytes) -> bytes:
         if name != MANIFEST:
             return data
@@ -55,7 +60,20 @@ def with_manifest(source: Path, to: Path, edit: Callable[[dict[str, Any]], objec
         edit(manifest)
         return json.dumps(manifest).encode()
 
-    return rewritten(source, to, change)
+    rewritten(source, to, change)
+    return signed(to) if forged else to
+
+
+def signed(path: Path) -> Path:
+    """The archive with its code signed for its manifest, if it can be read."""
+    with zipfile.ZipFile(path) as z:
+        members = {i.filename: z.read(i) for i in z.infolist()}
+    try:
+        manifest = Manifest.from_json(members[MANIFEST], "")
+        new, code = archive.sign(manifest, {n: members[CODE + n][:-32] for n in manifest.sections})
+    except (ArchiveError, KeyError):
+        return path
+    return rewritten(path, path.with_suffix(".signed"), lambda n, d: new.to_json() if n == MANIFEST else code.get(n.removeprefix(CODE), d)).rename(path)
 
 
 def test_round_trip(saved: Path, tmp_path: Path) -> None:
@@ -141,7 +159,7 @@ def test_byte_flips(saved: Path, tmp_path: Path) -> None:
     path = tmp_path / "flipped.weft"
     with zipfile.ZipFile(saved) as z:
         sizes = {i.filename: (i.header_offset + 30 + sum(struct.unpack_from("<HH", data, i.header_offset + 26)), i.file_size) for i in z.infolist()}
-    assert set(sizes) == {MANIFEST, CODE + "cpu", CODE + "pool", WEIGHTS}
+    assert set(sizes) == {MANIFEST, CODE + "cpu", WEIGHTS}
     rng = np.random.default_rng(0)
     for begin, size in sizes.values():
         for at in {begin, begin + size - 1, *(begin + int(k) for k in rng.integers(0, size, 12))}:
@@ -184,7 +202,7 @@ def test_messages(saved: Path, tmp_path: Path) -> None:
     refuses("lacks 'code/cpu', which its manifest names", lambda: rewritten(saved, path, lambda n, d: None if n == CODE + "cpu" else d))
     refuses(r"why: 'code/cpu' has \d+ bytes, its manifest says \d+", lambda: rewritten(saved, path, lambda n, d: d + b"x" if n == CODE + "cpu" else d))
     refuses(
-        "is corrupt\n  why: the hash of 'code/pool' is not the one", lambda: rewritten(saved, path, lambda n, d: d[:-1] + b"x" if n == CODE + "pool" else d)
+        "is corrupt\n  why: the hash of 'code/cpu' is not the one", lambda: rewritten(saved, path, lambda n, d: d[:-1] + b"x" if n == CODE + "cpu" else d)
     )
     refuses("the hash of 'weights.safetensors' is not", lambda: rewritten(saved, path, lambda n, d: d[:-1] + b"x" if n == WEIGHTS else d))
     refuses("holds 'manifest.json' compressed or encrypted", lambda: rewritten(saved, path, lambda n, d: d, zipfile.ZIP_DEFLATED))
@@ -235,8 +253,7 @@ def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
     refuses(r"'steps\[0\].checks\[7\]' should be two texts", lambda m: m["steps"][0].update(checks={"7": ["one"]}))
     refuses("'checks' should be an integer", lambda m: m["steps"][0].update(checks={"x": ["a", "b"]}))
     refuses("why: step 0 names cpu:other, which no section has", lambda m: m["steps"][0].update(entry="other"))
-    refuses("why: its worker pool 'gone' is no section with a pool's entries", lambda m: m.update(pool="gone"))
-    refuses("its worker pool 'cpu' is no section with", lambda m: m.update(pool="cpu"))
+    refuses("'parallel' should be true or false, got 'pool'", lambda m: m.update(parallel="pool"))
     refuses("why: it lists constants and no weights", lambda m: m.update(weights=None))
     refuses("has no weights 'd'", lambda m: (m["constants"][0].update(name="d"), m["steps"][0].update(constants=["d"])))
     refuses("why: step 0 names 'd', which is no constant of the plan", lambda m: m["steps"][0].update(constants=["d"]))
@@ -246,6 +263,135 @@ def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
         "needs CPU features that this machine lacks: flux\n  why: it was made for target 'llvm'\n  hint: compile it for this machine",
         lambda m: m.update(features=["flux"]),
     )
+
+
+# Each asks for memory that the code does not expect, or gives it less than it takes for granted.
+OTHER_MANIFESTS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "an input of another type": lambda m: m["inputs"][0].update(dtype="float64"),
+    "an input of another rank": lambda m: m["inputs"][0].update(shape=["n"]),
+    "an input of other sizes": lambda m: m["inputs"][0].update(shape=["n", 2]),
+    "an input more": lambda m: (m["inputs"].append({**m["inputs"][0], "name": "z"}), m["steps"][0]["inputs"].append("z")),
+    "an input less": lambda m: (m["inputs"].clear(), m["steps"][0]["inputs"].clear()),
+    "an input of another name": lambda m: (m["inputs"][0].update(name="z"), m["steps"][0].update(inputs=["z"])),
+    "an output of a narrower type": lambda m: m["outputs"][0].update(dtype="int8"),
+    "an output of fewer dimensions": lambda m: m["outputs"][0].update(shape=["n"]),
+    "a smaller output": lambda m: m["outputs"][0].update(shape=["n", 1]),
+    "a constant of a narrower type": lambda m: m["constants"][0].update(dtype="int8", shape=[16]),
+    "a constant of fewer elements": lambda m: m["constants"][0].update(shape=[2, 2]),
+    "a constant less": lambda m: m["steps"][0].update(constants=[]),
+    "other weights": lambda m: m["weights"].update(sha256="0" * 64),
+    "another entry": lambda m: m["sections"]["cpu"]["entries"].update(run=1),
+    "fewer CPU features": lambda m: m.update(features=["sse2"]),
+    "no parallel loops": lambda m: m.update(parallel=False),
+}
+
+
+@pytest.mark.parametrize("edit", OTHER_MANIFESTS.values(), ids=OTHER_MANIFESTS)
+def test_code_goes_with_the_manifest_that_it_was_saved_with_alone(saved: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    path = with_manifest(saved, tmp_path / "other.weft", edit, forged=False)
+    with pytest.raises(ArchiveError) as error:
+        Executable.load(path)
+    assert str(error.value) == (
+        f"{path} holds code that does not go with its manifest\n  why: 'code/cpu' was made for another manifest, with other inputs, outputs, constants or steps"
+        "\n  hint: save or copy it again"
+    )
+
+
+def test_code_of_another_model_is_refused(saved: Path, tmp_path: Path) -> None:
+    """Also with the hash of that code in the manifest."""
+    affine(np.zeros(4, np.float32)).save(tmp_path / "zeros.weft")
+    with zipfile.ZipFile(tmp_path / "zeros.weft") as z:
+        code = z.read(CODE + "cpu")
+    assert code[:-32] == archive.load(saved).code["cpu"], "models that differ in weights alone have the same code, and each its own signature"
+    path = rewritten(saved, tmp_path / "swapped.weft", lambda n, d: code if n == CODE + "cpu" else d)
+    path = with_manifest(path, tmp_path / "hashed.weft", lambda m: m["sections"]["cpu"].update(sha256=hashlib.sha256(code).hexdigest()), forged=False)
+    with pytest.raises(ArchiveError, match="holds code that does not go with its manifest"):
+        Executable.load(path)
+
+
+def test_a_copy_does_not_change_with_its_file(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "changing.weft"
+    shutil.copy(saved, path)
+    whole = "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+    exes = [Executable.load(path), Executable.load(path, whole), Executable.load(path, copy=True)]
+    mapped = Executable.load(path, copy=False)
+    with path.open("r+b") as file:  # as `cp` over it does; `save` and `mv` put another file in its place
+        at = path.read_bytes().index(np.float32(3).tobytes())
+        file.seek(at)
+        file.write(np.float32(7).tobytes())
+    assert mapped(X)[0, 3] == (3 + 7) * 2, "what is mapped is the file"
+    for exe in exes:
+        np.testing.assert_array_equal(exe(X), Y)
+    os.truncate(path, 0)
+    for exe in exes:
+        np.testing.assert_array_equal(exe(X), Y)
+
+
+@pytest.mark.parametrize(("copy", "ends"), [(None, 0), (True, 0), (False, -signal.SIGBUS)])
+def test_a_file_that_is_cut_short_while_it_is_in_use(saved: Path, tmp_path: Path, copy: bool | None, ends: int) -> None:
+    """What is mapped ends the process, as the documentation says."""
+    path = tmp_path / "short.weft"
+    shutil.copy(saved, path)
+    program = f"""
+import os, numpy as np
+from weft.runtime import Executable
+exe = Executable.load({str(path)!r}, copy={copy})
+os.truncate({str(path)!r}, 0)
+assert exe(np.ones((2, 4), np.float32)).shape == (2, 4)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False, stderr=subprocess.DEVNULL).returncode == ends
+
+
+def test_large_files_are_mapped_unless_a_copy_is_wanted(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mapped(copy: bool | None) -> bool:
+        base = archive.load(saved, copy=copy).constants["c"]
+        with open("/proc/self/maps") as file:
+            for line in file:
+                begin, end = (int(x, 16) for x in line.split()[0].split("-"))
+                if begin <= base.ctypes.data < end:
+                    return str(saved) in line
+        raise AssertionError("it lies nowhere")
+
+    assert (mapped(None), mapped(True), mapped(False)) == (False, False, True)
+    monkeypatch.setattr(archive, "COPIED", saved.stat().st_size - 1)
+    assert (mapped(None), mapped(True), mapped(False)) == (True, False, True)
+
+
+def test_a_file_that_changes_while_it_is_copied(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "growing.weft"
+    for size in (-1, 1):
+        shutil.copy(saved, path)
+        real = os.fstat
+        monkeypatch.setattr(archive.os, "fstat", lambda fd, real=real, size=size: SimpleNamespace(st_size=real(fd).st_size + size))
+        with pytest.raises(ArchiveError, match=r"growing.weft has changed while it was read\n  hint: load it again"):
+            Executable.load(path)
+        monkeypatch.undo()
+
+
+def test_nothing_of_a_file_runs_while_it_is_loaded(saved: Path, tmp_path: Path) -> None:
+    """Its code is replaced by instructions that end the process, signed and hashed: to load it, show it and save it does no harm, to run it does."""
+    trap = {"x86_64": b"\x0f\x0b", "aarch64": bytes(4)}[cpu_features.machine()]
+    path = rewritten(saved, tmp_path / "trap.weft", lambda n, d: trap * (len(d) // len(trap)) + bytes(len(d) % len(trap)) if n.startswith(CODE) else d)
+    signed(path)
+    program = f"""
+import sys, numpy as np
+from weft.runtime import Executable
+exe = Executable.load({str(path)!r}, threads=2)
+Executable.inspect({str(path)!r}).plan(), exe.plan, repr(exe), exe.save({str(tmp_path / "again.weft")!r})
+print("loaded", flush=True)
+exe(np.ones((2, 4), np.float32))
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert done.stdout == "loaded\n" and done.returncode == -signal.SIGILL, done.stderr
+
+
+def test_no_archive_brings_the_pool_of_the_process(saved: Path) -> None:
+    with zipfile.ZipFile(saved) as z:
+        assert b"parallel_for" not in z.read(MANIFEST) and CODE + "pool" not in z.namelist()
+    exe = Executable.load(saved, threads=2)
+    np.testing.assert_array_equal(exe(X), Y)
+    code = exe._segments[0]._free[0].context.parallel_for
+    assert code == support().address("parallel_for")
 
 
 def test_weights_messages(saved: Path, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def plan(**changes: Any) -> Executable:
         "board", "kernels", ("v",), ("y",), places, (Launch("weigh", (0, 1, 2, 3), ("n",)), Launch("double", (2, 4))),
         (Condition("n < 1000", "{0} rows are too many", "take {0} - 1 at most", ("n",)),), "n*32",
     )  # fmt: skip
-    code = {name: NativeCode(native._code[name], native.manifest.sections[name].entries) for name in native._code}
+    code = {name: NativeCode(native._code[name], native.manifest.sections[name].entries, parallel=True) for name in native._code}
     options: dict[str, Any] = {
         "name": "mixed",
         "target": "board, llvm",
@@ -120,7 +120,6 @@ def plan(**changes: Any) -> Executable:
         "code": {**code, "kernels": NativeCode(b"dw", {"double": 0, "weigh": 1})},
         "steps": [step, Copy("v", "host", "board"), call, Copy("y", "board", "host")],
         "constants": {**native._constants, "w": np.array([3], np.float32)},
-        "pool": "pool",
     }
     return Executable.build(**{**options, **changes})
 

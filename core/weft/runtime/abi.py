@@ -34,6 +34,22 @@ class Context(ctypes.Structure):
     ]
 
 
+class Room(ctypes.Structure):
+    """Memory that native code has reserved with `posix_memalign`."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_int64)]
+
+
+class Host(ctypes.Structure):
+    """What `ctx.host` points to: for the functions of the runtime's own native code that a segment calls, not for segments."""
+
+    _fields_ = [
+        ("outputs", ctypes.c_void_p),  # DLTensor**, the `out` of the call
+        ("rooms", ctypes.c_void_p),  # Room*, one for each output: where those lie whose sizes only the segment knows
+        ("count", ctypes.c_int64),  # of outputs
+    ]
+
+
 OFFSETS: dict[str, int] = {name: getattr(Context, name).offset for name, *_ in Context._fields_}
 """Byte offset of every field of the context, for emitters."""
 
@@ -111,8 +127,12 @@ IMPORTS: tuple[str, ...] = (
     "getpid",
     "__ulock_wait",
     "__ulock_wake",
+    "posix_memalign",
+    "free",
+    "memcpy",
+    "madvise",
 )
-"""libc functions that compiled code may use, in table order; NULL where the system has none."""
+"""libc functions that native code may use, in table order; NULL where the system has none."""
 
 
 class ErrorCode(IntEnum):

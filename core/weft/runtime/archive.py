@@ -1,12 +1,18 @@
 """The saved form of an executable: a plain zip, stored uncompressed.
 
     manifest.json            first
-    code/<section>           images
+    code/<section>           an image, then the manifest's signature
     weights.safetensors      its data 64-byte aligned in the file, so that they are used where they lie
 
 Every section has its sha256 in the manifest, checked before the section is used; the manifest itself has the zip's checksum, and a whole file can be
 pinned with `expect`. Weights are hashed too, unless WEFT_VERIFY_WEIGHTS=0 or `expect` has already vouched for the file: in pieces of 4 MiB, several at
 once (0.15 s for 400 MB on two threads), and the hash in the manifest is that of the pieces' hashes.
+
+Code believes its manifest: how many inputs it gets, of what types, which constants. So each code section ends with the signature of the manifest that it
+was written with, inside of what is hashed, and goes with no other one.
+
+A file of at most COPIED bytes is copied before anything of it is checked: what was checked is what runs. A larger one is mapped: who writes into it or cuts
+it short later changes weights that are in use, or ends the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,6 +43,8 @@ MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 CODE = "code/"
 ALIGNMENT = 64
+COPIED = 64 << 20
+_SIGNATURE = 32
 _MOST_MANIFEST = 256 << 20
 _MOST_HEADER = 100 << 20  # safetensors' own limit
 _PIECE = 4 << 20
@@ -52,7 +60,7 @@ _SAFETENSORS = {
 
 @dataclass(frozen=True)
 class Content:
-    """What an archive holds, checked. `constants` are views of the mapped file."""
+    """What an archive holds, checked. `constants` are views of the file as it is mapped, or of the copy."""
 
     manifest: Manifest
     code: dict[str, bytes]
@@ -168,6 +176,7 @@ def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: M
     if why is not None:
         raise ExecutionError(f"cannot write {path}", why=why)
     manifest = manifest.with_(weights=SectionInfo(*hash_pieces(_weights(constants))) if constants else None)
+    manifest, code = sign(manifest, code)
     try:
         with replacing(path, durable) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             _add(archive, file, MANIFEST, iter([manifest.to_json()]))
@@ -177,6 +186,14 @@ def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: M
                 _add(archive, file, WEIGHTS, _weights(constants))
     except OSError as error:
         raise ExecutionError(f"cannot write {path}", why=error.strerror or str(error)) from error
+
+
+def sign(manifest: Manifest, code: Mapping[str, bytes]) -> tuple[Manifest, dict[str, bytes]]:
+    """Code sections as an archive has them, and the manifest with their hashes."""
+    signature = manifest.signature()
+    signed = {name: code[name] + signature for name in manifest.sections}
+    sections = {n: replace(s, sha256=hashlib.sha256(signed[n]).hexdigest(), bytes=len(signed[n])) for n, s in manifest.sections.items()}
+    return manifest.with_(sections=sections), signed
 
 
 def _add(archive: zipfile.ZipFile, file: BinaryIO, name: str, pieces: Iterator[memoryview | bytes]) -> None:
@@ -194,18 +211,16 @@ def _add(archive: zipfile.ZipFile, file: BinaryIO, name: str, pieces: Iterator[m
 
 
 class _Reader:
-    def __init__(self, path: Path, file: BinaryIO) -> None:
+    def __init__(self, path: Path, file: BinaryIO, copy: bool | None = None) -> None:
         self.where = str(path)
-        self.file = file
         self.size = os.fstat(file.fileno()).st_size
         if self.size == 0:
             raise ArchiveError(f"{self.where} is empty", hint="the file was cut short: save or copy it again")
-        self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.data = memoryview(self.map)
-        if bytes(self.data[:4]) != b"PK\3\4":
+        if file.read(4) != b"PK\3\4":
             raise ArchiveError(f"{self.where} is no Weft archive", why="it does not start as a zip", hint="a saved executable is written by exe.save(path)")
+        self.data = self._copy(file) if copy or (copy is None and self.size <= COPIED) else memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         try:
-            # zipfile reads from memory as from a file, and so cannot see another file than the one that is mapped.
+            # zipfile reads from memory as from a file, and so cannot see another file than this one.
             self.zip = zipfile.ZipFile(_MappedFile(self.data))
         except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, struct.error, UnicodeDecodeError, OverflowError) as error:
             raise ArchiveError(f"{self.where} is truncated or corrupt", why=str(error), hint="save or copy it again") from None
@@ -220,6 +235,21 @@ class _Reader:
             raise ArchiveError(f"{self.where} is no Weft archive", why=f"it has no {MANIFEST}")
         if self.members[MANIFEST][1] > _MOST_MANIFEST:
             raise ArchiveError(f"{self.where} has a manifest of {self.members[MANIFEST][1]} bytes", why=f"at most {_MOST_MANIFEST} are read")
+
+    def _copy(self, file: BinaryIO) -> memoryview:
+        """The file in memory of this process, on the boundary of a page as if it were mapped."""
+        try:
+            room = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError, MemoryError) as error:
+            raise ArchiveError(f"no memory for a copy of {self.where}", why=f"it has {self.size} bytes: {error}", hint="load it with copy=False") from None
+        file.seek(0)
+        with memoryview(room) as view:
+            at = 0
+            while at < self.size and (read := file.readinto(view[at:])):  # type: ignore[attr-defined]
+                at += read
+        if at != self.size or file.read(1):
+            raise ArchiveError(f"{self.where} has changed while it was read", hint="load it again")
+        return memoryview(room).toreadonly()
 
     def _place(self, info: zipfile.ZipInfo) -> tuple[int, int]:
         """Offset and size of a member's data."""
@@ -244,16 +274,29 @@ class _Reader:
         return Manifest.from_json(text, self.where)
 
     def section(self, name: str, info: SectionInfo, check: bool = True) -> memoryview:
+        """Its bytes, where they lie."""
         if name not in self.members:
             raise ArchiveError(f"{self.where} lacks '{name}', which its manifest names")
         begin, size = self.members[name]
         if size != info.bytes:
             raise ArchiveError(f"{self.where} is corrupt", why=f"'{name}' has {size} bytes, its manifest says {info.bytes}")
         data = self.data[begin : begin + size]
-        hashed = hash_pieces([data])[0] if name == WEIGHTS and check else hashlib.sha256(data).hexdigest() if check else info.sha256
+        if check:
+            self._agree(name, hash_pieces([data])[0], info)
+        return data
+
+    def code(self, name: str, info: SectionInfo, signature: bytes) -> bytes:
+        """An image, which is a copy, without its signature."""
+        data = bytes(self.section(CODE + name, info, check=False))
+        self._agree(CODE + name, hashlib.sha256(data).hexdigest(), info)
+        if data[-_SIGNATURE:] != signature:
+            why = f"'{CODE + name}' was made for another manifest, with other inputs, outputs, constants or steps"
+            raise ArchiveError(f"{self.where} holds code that does not go with its manifest", why=why, hint="save or copy it again")
+        return data[:-_SIGNATURE]
+
+    def _agree(self, name: str, hashed: str, info: SectionInfo) -> None:
         if hashed != info.sha256:
             raise ArchiveError(f"{self.where} is corrupt", why=f"the hash of '{name}' is not the one in its manifest", hint="save or copy it again")
-        return data
 
 
 class _MappedFile(io.RawIOBase):
@@ -298,19 +341,16 @@ def inspect(path: Path) -> Manifest:
         return _Reader(path, file).manifest()
 
 
-def load(path: Path, expect: str | None = None) -> Content:
+def load(path: Path, expect: str | None = None, copy: bool | None = None) -> Content:
     """Manifest, code and constants, each checked; see `Executable.load`."""
     with _open(path) as file:
-        reader = _Reader(path, file)
+        reader = _Reader(path, file, copy)
     if expect is not None:
         _check_whole(reader, expect)
     manifest = reader.manifest()
     trouble = manifest.trouble()
     if trouble is not None:
         raise ArchiveError(f"{path} has a malformed manifest", why=trouble)
-    pool = manifest.sections.get(manifest.pool) if manifest.pool is not None else None
-    if manifest.pool is not None and (pool is None or not {"parallel_for", "start", "ticks"} <= set(pool.entries)):
-        raise ArchiveError(f"{path} has a malformed manifest", why=f"its worker pool '{manifest.pool}' is no section with a pool's entries")
     loops = manifest.sections.get(manifest.loops) if manifest.loops is not None else None
     if manifest.loops is not None and (loops is None or "repeat" not in loops.entries):
         raise ArchiveError(f"{path} has a malformed manifest", why=f"'{manifest.loops}', which runs loops, is no section with the entry 'repeat'")
@@ -320,7 +360,8 @@ def load(path: Path, expect: str | None = None) -> Content:
     foreign = sorted(set(reader.members) - known)
     if foreign:
         raise ArchiveError(f"{path} holds '{foreign[0]}', which its manifest does not name")
-    code = {name: bytes(reader.section(CODE + name, info)) for name, info in manifest.sections.items()}
+    signature = manifest.signature()
+    code = {name: reader.code(name, info, signature) for name, info in manifest.sections.items()}
     constants: dict[str, np.ndarray[Any, Any]] = {}
     if manifest.constants and manifest.weights is not None:
         check = expect is None and settings.VERIFY_WEIGHTS.get()

@@ -31,6 +31,7 @@ class NativeCode:
     version: str = ""
     features: tuple[str, ...] = field(default=())
     architecture: str = ""  # LLVM's name; empty: this machine's
+    parallel: bool = False  # whether it has parallel loops, which the process's worker pool runs
 
 
 class Executable:
@@ -48,11 +49,8 @@ class Executable:
         self._constants = {c.name: aligned(constants[c.name]) for c in manifest.constants}
         # Code for another machine can be saved and inspected here, not mapped; here also means a processor that lacks an instruction.
         self.foreign = manifest.machine not in (ANY, cpu_features.machine()) or bool(cpu_features.missing_features(manifest.features))
-        self._pool: threads.Pool | None = None
-        if manifest.pool is not None and not self.foreign:
-            self._pool = threads.process_pool(self._code[manifest.pool], manifest.sections[manifest.pool].entries)
         # 0 tells kernels that there is no pool: parallel loops run inline.
-        self.threads = (threads_ or manifest.threads or threads.default_threads()) if self._pool else 0
+        self.threads = (threads_ or manifest.threads or threads.default_threads()) if manifest.parallel and not self.foreign else 0
         self._mapped: dict[str, Code] = {}
         self._loops: Code | None = None
         if manifest.loops is not None and not self.foreign:
@@ -80,7 +78,7 @@ class Executable:
                 if manifest.single:  # an output may be called like an input
                     inputs, outputs = list(manifest.inputs), list(manifest.outputs)
                 constants = [self._constants[n] for n in step.constants]
-                segments[number] = NativeSegment(manifest.name, step, inputs, outputs, mapped[step.section], constants, self._pool, self.threads)
+                segments[number] = NativeSegment(manifest.name, step, inputs, outputs, mapped[step.section], constants, self.threads)
         if manifest.single:
             return segments[0]
         trips: dict[int, Trips] = {}
@@ -115,7 +113,6 @@ class Executable:
         symbols: Sequence[DataSymbol] = (),
         plans: Sequence[Plan] = (),
         constants: Mapping[str, Array] | None = None,
-        pool: str | None = None,
         loops: str | None = None,
         arena: str = "0",
         threads: int | None = None,
@@ -125,7 +122,7 @@ class Executable:
         """An executable of what the compiler made.
 
         Args:
-            code: section name → image; steps, `pool` and `loops` name sections.
+            code: section name → image; steps and `loops` name sections.
             steps: the plan.
             values, symbols: what steps hand on to one another, and the sizes that data say.
             plans: what branches and loops run.
@@ -146,7 +143,7 @@ class Executable:
             plans=tuple(plans),
             sections={k: SectionInfo(hashlib.sha256(c.image).hexdigest(), len(c.image), dict(c.entries), c.plugin, c.version) for k, c in code.items()},
             constants=tuple(ConstantInfo(k, dtype(v.dtype).name, v.shape) for k, v in held.items()),
-            pool=pool,
+            parallel=any(c.parallel for c in code.values()),
             loops=loops,
             arena=arena,
             threads=threads,
@@ -236,21 +233,26 @@ class Executable:
         archive.save(Path(path), self.manifest, self._code, self._constants, durable)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], expect: str | None = None, *, threads: int | None = None) -> Executable:
-        """Opens a saved executable. Running it runs the machine code in the file, so load only files that you trust.
+    def load(cls, path: str | os.PathLike[str], expect: str | None = None, *, threads: int | None = None, copy: bool | None = None) -> Executable:
+        """Opens a saved executable. Running it runs the machine code in the file with all rights of this process: load only files that you trust.
 
-        Nothing in the file runs while it is loaded. Weights are mapped, not read: they cost memory only as they are used, shared among processes.
+        Nothing in the file runs while it is loaded. Hashes and the signature in its code tell a file that was damaged or put together of parts that do not
+        belong together. They do not tell who made it: whoever writes a file writes its hashes, too. `expect` does, if the hash comes from whom you trust.
 
         Args:
             expect: "sha256:<hex>" of the whole file, as sha256sum prints it: anything else is refused.
             threads: instead of those that the target string or WEFT_THREADS asks for.
+            copy: True copies the file into memory of this process before it is checked, so that what was checked is what runs. False maps it: weights cost
+                memory only as they are used, shared among processes, but whoever writes into the file later changes them, also under `expect`, and
+                whoever cuts it short ends the process by SIGBUS. To replace a file is safe in either case, as `save` does and `mv`. None copies files of
+                at most 64 MiB.
 
         Raises:
-            ArchiveError: truncated, foreign, corrupt, newer, for another machine, or not what `expect` says.
+            ArchiveError: truncated, foreign, corrupt, of another format, for another machine, or not what `expect` says.
         """
         from weft.runtime import archive
 
-        content = archive.load(Path(path), expect)
+        content = archive.load(Path(path), expect, copy)
         manifest = content.manifest
         here = cpu_features.machine()
         if manifest.machine not in (ANY, here):

@@ -17,6 +17,8 @@ def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.mprotect.restype = ctypes.c_int
+    libc.free.argtypes = [ctypes.c_void_p]
+    libc.free.restype = None
     return libc
 
 
@@ -30,6 +32,12 @@ def imports_table() -> ctypes.Array[ctypes.c_void_p]:
         except AttributeError:
             table[i] = None
     return table
+
+
+def free(address: int | None) -> None:
+    """Gives back memory that native code has reserved."""
+    if address:
+        _libc().free(address)
 
 
 def address_of(buffer: object) -> int:

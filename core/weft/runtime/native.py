@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import os
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.dtypes import dtype
-from weft.errors import ExecutionError, InputError, nearest
+from weft.errors import ArchiveError, ExecutionError, InputError, nearest
 from weft.runtime import threads
-from weft.runtime.abi import ABI_VERSION, DEVICE_CPU, Context, DLTensor, ErrorCode, dlpack_type
+from weft.runtime.abi import ABI_VERSION, DEVICE_CPU, DLTensor, ErrorCode, Room, dlpack_type
 from weft.runtime.arrays import Array, aligned_empty, array_address
 from weft.runtime.dlpack import as_array
-from weft.runtime.loader import Code, address_of, imports_table
+from weft.runtime.formulas import Formula, formula, symbol_of
+from weft.runtime.loader import Code, free
 from weft.runtime.plan import Native, TensorInfo
+from weft.runtime.support import owning_context
 
-_HUGE = 4 << 20
+_KEPT = 16 << 20
+"""Rooms of more bytes are given back after a call."""
 
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-_ALLOCATE_ARENA = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-_ALLOCATE_OUTPUT = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
 
 
 class _Tensors:
@@ -53,72 +52,38 @@ class _Tensors:
 
 
 class _Call:
-    """All that one call needs for itself: context, arena, tensors. Reused by later calls, never by two at once."""
+    """All that one call needs for itself: context, arena, tensors. Reused by later calls, never by two at once.
+
+    What a segment asks for while it runs is memory of native code, which this holds: the arena, and a room for each output whose sizes only the segment knows.
+    """
 
     def __init__(self, segment: NativeSegment) -> None:
         self.inputs = _Tensors(segment.inputs)
         self.outputs = _Tensors(segment.outputs)
-        self.dtypes = segment._output_dtypes
         self.results: list[Array | None] = [None] * len(segment.outputs)
-        self.failure: BaseException | None = None
-        self.memory: mmap.mmap | None = None
-        self.context = Context(
+        self.rooms = (Room * max(1, len(segment.outputs)))()
+        pool = threads.process_pool() if segment.threads else None
+        self.context = owning_context(
+            self.outputs.address,
+            len(segment.outputs),
+            self.rooms,
+            self.outputs,
             version=ABI_VERSION,
             constants=segment._constant_table,
-            parallel_for=segment._pool.parallel_for if segment._pool else None,
-            pool=segment._pool.state if segment._pool else None,
+            parallel_for=pool.parallel_for if pool else None,
+            pool=pool.state if pool else None,
             threads=segment.threads,
-            allocate_arena=_ALLOCATE_ARENA_ADDRESS,
-            allocate_output=_ALLOCATE_OUTPUT_ADDRESS,
-            imports=ctypes.addressof(imports_table()),
         )
         self.address = ctypes.addressof(self.context)
-        _calls[self.address] = self
 
-    def grow(self, size: int) -> int | None:
-        """Gives the arena at least `size` bytes, keeping what it holds."""
-        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without them
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        address = address_of(memory)
-        if self.memory is not None and self.context.arena_bytes:
-            ctypes.memmove(address, self.context.arena, self.context.arena_bytes)
-        self.memory = memory  # frees the old one
-        self.context.arena, self.context.arena_bytes = address, size
-        return address
+    def leave(self, i: int) -> None:
+        """Lets the segment find room for an output."""
+        self.outputs.items[i].data = None
+        self.outputs.last[i] = None  # the segment writes the shape
 
-
-_calls: weakref.WeakValueDictionary[int, _Call] = weakref.WeakValueDictionary()
-
-
-@_ALLOCATE_ARENA  # type: ignore[untyped-decorator]
-def _allocate_arena(ctx: int, size: int) -> int | None:
-    call = _calls[ctx]
-    try:
-        return call.grow(size)
-    except (OSError, ValueError, OverflowError, MemoryError) as error:
-        call.failure = error
-        return None
-
-
-@_ALLOCATE_OUTPUT  # type: ignore[untyped-decorator]
-def _allocate_output(ctx: int, index: int, rank: int, shape: Any) -> int:
-    call = _calls[ctx]
-    try:
-        dims = tuple(shape[:rank])
-        array = aligned_empty(dims, call.dtypes[index])
-        call.results[index] = array
-        call.outputs.bind(index, array_address(array), dims)
-        return 0
-    except (ValueError, OverflowError, MemoryError) as error:
-        call.failure = error
-        return 1
-
-
-_ALLOCATE_ARENA_ADDRESS = ctypes.cast(_allocate_arena, ctypes.c_void_p).value
-_ALLOCATE_OUTPUT_ADDRESS = ctypes.cast(_allocate_output, ctypes.c_void_p).value
+    def give_back(self, room: Room) -> None:
+        data, room.data, room.bytes = room.data, None, 0
+        free(data)
 
 
 class NativeSegment:
@@ -128,8 +93,7 @@ class NativeSegment:
         name: of the model, for errors.
         code: the mapped section of the step.
         constants: the step's table, aligned.
-        pool: the worker pool, if the code has parallel loops.
-        threads_: for a call; 0 without a pool.
+        threads_: for a call; 0 if the code has no parallel loops.
     """
 
     def __init__(
@@ -140,11 +104,10 @@ class NativeSegment:
         outputs: Sequence[TensorInfo],
         code: Code,
         constants: Sequence[Array],
-        pool: threads.Pool | None,
         threads_: int,
     ) -> None:
         self.name, self.step, self.inputs, self.outputs = name, step, tuple(inputs), tuple(outputs)
-        self._mapped, self._pool, self.threads = code, pool, threads_
+        self._mapped, self.threads = code, threads_
         self._constants = tuple(constants)
         table = (ctypes.c_void_p * max(1, len(self._constants)))(*(array_address(c) for c in self._constants))
         self._table = table
@@ -154,8 +117,16 @@ class NativeSegment:
         self._input_dtypes = tuple(dtype(i.dtype).numpy for i in self.inputs)
         self._output_dtypes = tuple(dtype(o.dtype).numpy for o in self.outputs)
         self._slots = tuple((i, info.name, of, len(info.shape)) for i, (info, of) in enumerate(zip(self.inputs, self._input_dtypes)))
-        # Outputs of constant shape are allocated here, without a call back from native code.
+        # Results are made here, those whose sizes are constants or say themselves in sizes of inputs; the segment finds room for the others.
         self._fixed = tuple(_constant(o.shape) for o in self.outputs)
+        self._symbols: dict[str, tuple[int, int]] = {}
+        for i, info in enumerate(self.inputs):
+            for axis, d in enumerate(info.shape):
+                symbol = symbol_of(d)
+                if symbol is not None:
+                    self._symbols.setdefault(symbol, (i, axis))
+        self._sizes = tuple(None if fixed else _sizes(o.shape, self._symbols) for o, fixed in zip(self.outputs, self._fixed))
+        self._open = tuple(i for i, fixed in enumerate(self._fixed) if fixed is None)
         self._output_names = tuple(o.name for o in self.outputs)
         self._free: list[_Call] = []
         self._most_free = max(4, os.cpu_count() or 1)
@@ -170,7 +141,6 @@ class NativeSegment:
         try:
             yield call
         finally:
-            call.failure = None
             if len(self._free) < self._most_free:
                 self._free.append(call)
 
@@ -195,23 +165,31 @@ class NativeSegment:
                 held.append(array)
                 tensors.bind(i, array_address(array), array.shape)
             for i, shape in enumerate(self._fixed):
-                if shape is None:
-                    call.outputs.items[i].data = None
-                elif out is None or self._output_names[i] not in out:
-                    results[i] = fresh = self._room(i, shape)
-                    call.outputs.bind(i, array_address(fresh), shape)
+                if out is not None and self._output_names[i] in out:
+                    continue
+                fresh = self._room(i, shape) if shape is not None else self._foreseen(i, held)
+                if fresh is None:
+                    call.leave(i)
+                else:
+                    results[i] = fresh
+                    call.outputs.bind(i, array_address(fresh), fresh.shape)
             if out is not None:
                 copies = self._bind_out(call, out, held)
             code = self._run(call.address, tensors.address, call.outputs.address)
             if code:
-                raise self._failure(call, code, held)
+                raise self._failure(call, code, held, out or ())
+            for i in self._open:
+                if results[i] is None:
+                    results[i] = self._taken(call, i)
             for source, target in copies:
                 target[...] = source
             return [_target(r, copies) for r in results] if copies else list(results)  # type: ignore[arg-type] # none is missing now
+        except BaseException:  # of a handler of signals, too, at any place
+            call.context.error_code = 0
+            raise
         finally:
             for i in range(len(results)):
                 results[i] = None
-            call.failure = None
             if len(self._free) < self._most_free:
                 self._free.append(call)
 
@@ -221,6 +199,27 @@ class NativeSegment:
             return aligned_empty(shape, self._output_dtypes[i])
         except (MemoryError, ValueError, OverflowError) as error:
             raise ExecutionError(f"no memory for output '{self.outputs[i].name}' of '{self.name}'", where=str(self.outputs[i]), why=str(error)) from None
+
+    def _foreseen(self, i: int, inputs: Sequence[Array]) -> Array | None:
+        """Memory for an output whose sizes follow from those of inputs; None if they do not, or there is none, which the segment then tells."""
+        sizes = self._sizes[i]
+        if sizes is None:
+            return None
+        env = {symbol: inputs[k].shape[axis] for symbol, (k, axis) in self._symbols.items()}
+        try:
+            shape = tuple([int(d(env)) for d in sizes])
+            return aligned_empty(shape, self._output_dtypes[i])
+        except (KeyError, ZeroDivisionError, MemoryError, ValueError, OverflowError):
+            return None
+
+    def _taken(self, call: _Call, i: int) -> Array:
+        """A result for which the segment has found room."""
+        room = call.rooms[i]
+        array = self._room(i, tuple(call.outputs.shapes[i][: len(self.outputs[i].shape)]))
+        ctypes.memmove(array_address(array), room.data, array.nbytes)
+        if room.bytes > _KEPT:
+            call.give_back(room)
+        return array
 
     def _bind_out(self, call: _Call, out: Mapping[str, Any], held: list[Array]) -> list[tuple[Array, Array]]:
         """Puts the caller's storage in place; gives (temporary, target) for storage that overlaps an input or other storage."""
@@ -240,7 +239,8 @@ class NativeSegment:
         return copies
 
     # -- errors
-    def _failure(self, call: _Call, returned: int, arrays: Sequence[Array]) -> Exception:
+    def _failure(self, call: _Call, returned: int, arrays: Sequence[Array], given: Container[str] = ()) -> Exception:
+        """What to raise; `given` are the outputs for which the caller has storage."""
         context, name = call.context, self.name
         code, args = int(context.error_code), [int(a) for a in context.error_args]
         context.error_code = 0
@@ -253,6 +253,9 @@ class NativeSegment:
             )
         if code == ErrorCode.OUTPUT_SIZE:
             out = self.outputs[args[0]]
+            if out.name not in given:
+                what = f"output '{out.name}' of '{name}' has size {args[2]} on axis {args[1]}, its manifest says {args[3]}"
+                return ExecutionError(what, where=str(out), hint="compile the model again")
             return InputError(f"storage for output '{out.name}' has size {args[3]} on axis {args[1]}, the result has {args[2]}", where=str(out))
         if code == ErrorCode.INPUT_TYPE:
             return InputError(
@@ -265,13 +268,12 @@ class NativeSegment:
             return InputError(f"input '{info.name}' has {args[2]} elements, element {args[1]} is needed", where=str(info))
         if code == ErrorCode.ARENA:
             return ExecutionError(
-                f"'{name}' cannot get {args[0]} bytes of memory for intermediate results",
-                why=str(call.failure) if call.failure else None,
-                hint="run smaller inputs",
+                f"'{name}' cannot get {args[0]} bytes of memory for intermediate results", hint="run smaller inputs"
             )
         if code == ErrorCode.OUTPUT_ALLOCATION:
             out = self.outputs[args[0]]
-            return ExecutionError(f"no memory for output '{out.name}' of '{name}'", where=str(out), why=str(call.failure) if call.failure else None)
+            shape = list(call.outputs.shapes[args[0]][: len(out.shape)])
+            return ExecutionError(f"no memory for output '{out.name}' of '{name}'", where=str(out), why=f"its shape is {shape}")
         if code == ErrorCode.KERNEL:
             step = self.step
             item = step.items[args[0]] if 0 <= args[0] < len(step.items) else f"item {args[0]}"
@@ -287,6 +289,19 @@ def _constant(shape: Sequence[int | str]) -> tuple[int, ...] | None:
     """The shape, if a run does not change it."""
     sizes = tuple(d for d in shape if isinstance(d, int))
     return sizes if len(sizes) == len(shape) else None
+
+
+def _sizes(shape: Sequence[int | str], symbols: Mapping[str, tuple[int, int]]) -> tuple[Formula, ...] | None:
+    """The formulas of a shape, if they can be computed from these symbols."""
+    try:
+        found = tuple(formula(d) for d in shape)
+        for d in found:
+            d(dict.fromkeys(symbols, 1))
+    except (KeyError, ArchiveError):
+        return None
+    except ZeroDivisionError:
+        pass
+    return found
 
 
 def _target(result: Array, copies: Sequence[tuple[Array, Array]]) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +11,12 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from weft.dtypes import dtype
 from weft.errors import ArchiveError, ExecutionError, WeftError
+from weft.runtime.abi import ABI_VERSION
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """2: the weights' hash is that of their pieces' hashes, and tasks know their thread. Code of 1 cannot share a pool with it, and is not read.
 3: plans have several steps, on several devices. 4: steps that are host functions, branches and loops; values that are no tensors.
+5: the worker pool is the runtime's; code sections carry the manifest's signature.
 
 `loops` came later; what does not know it, or lacks it, runs the same plan without."""
 _MAX_INT = (1 << 63) - 1
@@ -221,7 +224,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class SectionInfo:
-    """A code section: what it is checked against and where its entries lie."""
+    """A code section: what it is checked against and where its entries lie.
+
+    `sha256` and `bytes` are those of what an archive holds, the image and the manifest's signature; of an executable that is not loaded from one, the image's.
+    """
 
     sha256: str
     bytes: int
@@ -241,7 +247,7 @@ class Manifest:
         values: what steps hand on to one another, without inputs and outputs.
         symbols: sizes of the plan that data say.
         plans: what branches and loops run.
-        pool: the code section of the worker pool, if any.
+        parallel: whether the native code has parallel loops, which the process's worker pool runs.
         loops: the code section that runs trips of loops, if any; without it the runtime starts each trip.
         arena: the size of the native arenas as text, for people.
         threads: threads that the target string asked for; None: as many as the process may use.
@@ -260,7 +266,7 @@ class Manifest:
     values: tuple[TensorInfo, ...] = ()
     symbols: tuple[DataSymbol, ...] = ()
     plans: tuple[Plan, ...] = ()
-    pool: str | None = None
+    parallel: bool = False
     loops: str | None = None
     arena: str = "0"
     threads: int | None = None
@@ -402,6 +408,11 @@ class Manifest:
             return f"has {len(step.inputs)} inputs and {len(step.outputs)} outputs, which are not those of what it runs"
         return None
 
+    def signature(self) -> bytes:
+        """32 bytes by which code knows the manifest that it was made for: all of it counts, but the hashes of the sections that carry the signature."""
+        bare = {name: replace(s, sha256="", bytes=0) for name, s in self.sections.items()}
+        return hashlib.sha256(b"weft abi %d\n" % ABI_VERSION + self.with_(sections=bare).to_json()).digest()
+
     # -- text
     def plan(self) -> str:
         """The steps, for people."""
@@ -436,7 +447,7 @@ class Manifest:
             "plans": [_plan(p) for p in self.plans],
             "sections": {name: _section(s) for name, s in self.sections.items()},
             "constants": [{"name": c.name, "dtype": c.dtype, "shape": c.shape} for c in self.constants],
-            "pool": self.pool,
+            "parallel": self.parallel,
             "loops": self.loops,
             "arena": self.arena,
             "threads": self.threads,
@@ -477,7 +488,7 @@ class Manifest:
             plans=tuple(reader.plan(reader.mapping(p, f"plans[{i}]"), f"plans[{i}].") for i, p in enumerate(reader.sequence(root.get("plans"), "plans"))),
             sections={name: reader.section(s, f"sections[{name}]") for name, s in reader.mapping(root.get("sections"), "sections").items()},
             constants=tuple(reader.constant(c, f"constants[{i}]") for i, c in enumerate(reader.sequence(root.get("constants"), "constants"))),
-            pool=None if root.get("pool") is None else reader.text(root["pool"], "pool"),
+            parallel=reader.flag(root.get("parallel"), "parallel"),
             loops=None if root.get("loops") is None else reader.text(root["loops"], "loops"),
             arena=reader.text(root.get("arena"), "arena"),
             threads=None if root.get("threads") is None else reader.integer(root["threads"], "threads", 1, 4096),

@@ -6,8 +6,8 @@ What devices hold (constants, arenas, values) is made once and used again by lat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,25 +149,33 @@ class Steps:
         return results
 
     def _run(self, call: _Call) -> None:
-        with self._locked() as held:
-            try:
-                for k, step in enumerate(self._manifest.steps):
-                    if isinstance(step, Native):
-                        self._native(call, k, step, held)
-                    elif isinstance(step, Copy):
-                        self._copy(call, step, held)
-                    elif isinstance(step, (HostCall, Branch, Repeat)):
-                        self._on_host_alone(call, k, step, held)
-                    else:
-                        self._launch(call, k, self._devices[k], held[step.device])
-                for name, (device, borrowed) in call.storage.items():
-                    self._store(call, name, held[device], borrowed)
-            except BaseException:
-                for name in self._manifest.devices:
-                    held[name].ready.clear()
-                    with suppress(Exception):  # the first error is the one to tell
-                        held[name].device.synchronize()  # what was started uses memory that the next call writes to
-                raise
+        devices = {name: open_device(name) for name in self._manifest.devices}
+        locks = [devices[name].lock for name in sorted(devices)]  # in one order everywhere, so that two plans never wait for one another
+        _locked(locks, lambda: self._run_steps(call, devices))
+
+    def _run_steps(self, call: _Call, devices: Mapping[str, Device]) -> None:
+        for name, device in devices.items():
+            if name not in self._held or self._held[name].device is not device:  # one that was opened anew holds nothing
+                self._held[name] = _Held(device)
+        held = self._held
+        try:
+            for k, step in enumerate(self._manifest.steps):
+                if isinstance(step, Native):
+                    self._native(call, k, step, held)
+                elif isinstance(step, Copy):
+                    self._copy(call, step, held)
+                elif isinstance(step, (HostCall, Branch, Repeat)):
+                    self._on_host_alone(call, k, step, held)
+                else:
+                    self._launch(call, k, self._devices[k], held[step.device])
+            for name, (device_name, borrowed) in call.storage.items():
+                self._store(call, name, held[device_name], borrowed)
+        except BaseException:
+            for name in devices:
+                held[name].ready.clear()
+                with suppress(Exception):  # the first error is the one to tell
+                    held[name].device.synchronize()  # what was started uses memory that the next call writes to
+            raise
 
     # -- inputs and outputs
     def _bind(self, call: _Call, info: TensorInfo, value: Any) -> None:
@@ -298,17 +306,6 @@ class Steps:
             held.device.synchronize()
 
     # -- devices
-    @contextmanager
-    def _locked(self) -> Iterator[dict[str, _Held]]:
-        devices = {name: open_device(name) for name in self._manifest.devices}
-        with ExitStack() as stack:
-            for name in sorted(devices):  # in one order everywhere, so that two plans never wait for one another
-                stack.enter_context(devices[name].lock)
-                held = self._held.get(name)
-                if held is None or held.device is not devices[name]:  # one that was opened anew holds nothing
-                    self._held[name] = _Held(devices[name])
-            yield self._held
-
     def _memory(self, held: _Held, name: str, size: int) -> Slice:
         """Room for a value, that of an earlier call if it is large enough."""
         memory = held.values.get(name)
@@ -452,6 +449,17 @@ class Steps:
         if held.arena is None or not 0 <= offset <= offset + size <= held.arena.size:
             raise ExecutionError(f"a buffer of '{self._manifest.name}' lies outside the arena of '{step.device}'", why=f"{size} bytes at {offset}")
         return Slice(held.arena, offset, size)
+
+
+def _locked(locks: Sequence[AbstractContextManager[Any]], run: Callable[[], None]) -> None:
+    """Runs while all locks are held. A handler of signals may raise between any two instructions; only `with` itself leaves no room between a lock and its
+    release, which generators and stacks of contexts do.
+    """
+    if not locks:
+        run()
+        return
+    with locks[0]:
+        _locked(locks[1:], run)
 
 
 def _elements(manifest: Manifest, step: Repeat) -> list[tuple[np.dtype[Any], tuple[Formula, ...]]]:

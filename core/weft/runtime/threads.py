@@ -1,7 +1,7 @@
 """The one worker pool of this process: where its state lies, how many threads a run gets, what fork does to it.
 
-The pool's code is an image that weft-llvm emits and archives carry. The first one mapped serves the whole process and is never unmapped, since a
-worker may be spinning inside it at any time.
+The pool's code is part of the runtime's own native code (`weft.runtime.support`). It is never unmapped, since a worker may be spinning inside it at any
+time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft import settings
 from weft.runtime.abi import Context
-from weft.runtime.loader import Code, address_of, imports_table
+from weft.runtime.loader import address_of, imports_table
+from weft.runtime.support import support
 
 STATE_BYTES = 32768
 """What the pool may use of its state. Zeros are a pool without workers; `parallel_for` starts those it needs."""
@@ -83,7 +83,6 @@ class Pool:
 
     state: int
     parallel_for: int
-    code: Code
 
 
 _lock = threading.Lock()
@@ -92,21 +91,24 @@ _spin_ticks = 0
 _memory: mmap.mmap | None = None
 
 
-def process_pool(image: bytes, entries: Mapping[str, int]) -> Pool:
-    """The pool of this process, made of `image` if there is none yet. Workers start when a parallel loop first needs them."""
+def process_pool() -> Pool:
+    """The pool of this process. Workers start when a parallel loop first needs them.
+
+    Raises:
+        ExecutionError: the runtime has no native code for this machine.
+    """
     global _pool, _memory, _spin_ticks
     with _lock:
         if _pool is None:
-            code = Code(image, entries)
+            code = support()
             memory = mmap.mmap(-1, STATE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             # A child of fork() has no workers: the kernel gives it zeros even where Python's own hook does not run.
             with contextlib.suppress(OSError, AttributeError, ValueError):
                 memory.madvise(_MADV_WIPEONFORK)
-            _memory = memory
             _spin_ticks = _calibrate(code.address("ticks"))
-            _pool = Pool(address_of(memory), code.address("parallel_for"), code)
+            _memory = memory
             _write_spin()
-            os.register_at_fork(after_in_child=_reset)
+            _pool = Pool(address_of(memory), code.address("parallel_for"))
         return _pool
 
 
@@ -134,12 +136,14 @@ def _reset() -> None:
         _write_spin()
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset)
+
+
 def start(threads: int) -> int:
     """Starts the workers that `threads` threads need now rather than at the first parallel loop; how many threads there are then."""
-    if _pool is None:
-        return 1
-    context = Context(imports=ctypes.addressof(imports_table()), pool=_pool.state, threads=threads)
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)(_pool.code.address("start"))
+    context = Context(imports=ctypes.addressof(imports_table()), pool=process_pool().state, threads=threads)
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)(support().address("start"))
     return int(function(ctypes.addressof(context), threads)) + 1
 
 

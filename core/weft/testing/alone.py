@@ -84,7 +84,6 @@ def _native(target: ResolvedTarget, code: KernelCode, program: Program, dims: Ma
         outputs=infos[1],
         code=sections,
         steps=[Native("main", "run", spec.kernels(), tuple(names[0]), tuple(names[1]))],
-        pool="pool" if "pool" in sections else None,
         arena=str(spec.arena_bytes),
         threads=target.threads,
         weft=host().api_version,

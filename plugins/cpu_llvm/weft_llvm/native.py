@@ -1,4 +1,4 @@
-"""A native segment: its entry compiled, its kernels linked with it into one image; the images of the worker pool and of what runs loops."""
+"""A native segment: its entry compiled, its kernels linked with it into one image; the image of what runs loops."""
 
 from __future__ import annotations
 
@@ -19,20 +19,11 @@ if TYPE_CHECKING:
 
 
 def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], cpu: Cpu, features: tuple[str, ...]) -> dict[str, NativeCode]:
-    """The sections "main" (entry "run") and "pool"."""
+    """The section "main", with the entry "run"."""
     objects = {"segment": compile_object(emit_segment(spec, architecture=architecture(cpu.triple)), cpu)}
     objects.update({name: code.object for name, code in kernels.items()})
     image = link(objects)
-    return {"main": _native(image.bytes, {"run": image.entries["run"]}, features, architecture(cpu.triple)), "pool": pool_code(cpu)}
-
-
-@cache
-def pool_code(cpu: Cpu) -> NativeCode:
-    """The worker pool for a CPU."""
-    from weft_llvm.pool import emit_pool
-
-    image = link({"pool": compile_object(emit_pool(architecture(cpu.triple)), cpu)})
-    return _native(image.bytes, image.entries, (), architecture(cpu.triple))
+    return {"main": _native(image.bytes, {"run": image.entries["run"]}, features, architecture(cpu.triple), parallel=True)}
 
 
 @cache
@@ -44,14 +35,14 @@ def loops_code(cpu: Cpu) -> NativeCode:
     return _native(image.bytes, image.entries, (), architecture(cpu.triple))
 
 
-def _native(image: bytes, entries: Mapping[str, int], features: tuple[str, ...], arch: str) -> NativeCode:
+def _native(image: bytes, entries: Mapping[str, int], features: tuple[str, ...], arch: str, parallel: bool = False) -> NativeCode:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         number = version("weft-llvm")
     except PackageNotFoundError:
         number = "?"
-    return NativeCode(bytes(image), dict(entries), "weft-llvm", number, features, arch)
+    return NativeCode(bytes(image), dict(entries), "weft-llvm", number, features, arch, parallel)
 
 
 def required_features(isa: Isa) -> tuple[str, ...]:

@@ -1,0 +1,152 @@
+"""Handlers of signals that raise while a model runs: the exception reaches the caller, results are right or not there, and the model runs again."""
+
+from __future__ import annotations
+
+import gc
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.mixed import board
+from tests.runtime.models import affine
+
+import weft
+from weft import dtypes as dt
+from weft.expr.nodes import Var
+from weft.graph.nodes import GraphBuilder, tensor_type
+from weft.ops import Add, CountNonZero, MatMul, NonZero, Relu
+from weft.plugins import host
+from weft.runtime import Executable
+from weft.runtime.device import open_device
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+SECONDS, SECONDS_FULL = 1.5, 20.0
+
+
+class Alarm(BaseException):
+    """What a handler raises; of no class that anybody would catch."""
+
+
+@pytest.fixture
+def raised() -> Iterator[list[Alarm]]:
+    """What the handler of SIGALRM has raised."""
+    found: list[Alarm] = []
+
+    def handler(number: int, frame: object) -> None:
+        found.append(Alarm(len(found)))
+        raise found[-1]
+
+    before = signal.signal(signal.SIGALRM, handler)
+    others = gc.callbacks[:]  # functions of Python's that other tests' tools leave there: what is raised in one is lost
+    gc.callbacks.clear()
+    yield found
+    gc.callbacks[:] = others
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def found_in(size: int) -> Executable:
+    """Where x is not zero: its size only the segment knows."""
+    g = GraphBuilder("found")
+    x = g.input("x", tensor_type("float32", (Var("n", dt.int64),)))
+    g.output(g.add(NonZero(g.symbol(g.add(CountNonZero(), x))), x), "y")
+    return weft.compile(g.build(), "llvm -threads=2", cache=False)
+
+
+def interrupted(run: Callable[[], Any], check: Callable[[Any], bool], raised: list[Alarm], seconds: float) -> tuple[int, int]:
+    """Runs until the time is over, with an alarm at a random time in each run; how many runs ended, and how many exceptions came out."""
+    chance = random.Random(0)
+    began = time.perf_counter()
+    for _ in range(20):
+        assert check(run())
+    one = max((time.perf_counter() - began) / 20, 20e-6)
+    end, runs, caught = time.perf_counter() + seconds, 0, []
+    while time.perf_counter() < end:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 1.5 * one))
+            result = run()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except Alarm as alarm:
+            caught.append(alarm)
+        else:
+            assert check(result)
+            runs += 1
+    assert caught == raised, "every exception reaches the caller, as it was raised"
+    assert check(run())
+    return runs, len(caught)
+
+
+@pytest.fixture
+def seconds(request: pytest.FixtureRequest) -> float:
+    return SECONDS_FULL if request.config.getoption("--full") else SECONDS
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_an_open_output_size(raised: list[Alarm], seconds: float, size: int) -> None:
+    exe = found_in(size)
+    x = (np.arange(size) % 3).astype(np.float32)
+    expected = np.nonzero(x)[0][None]
+    runs, caught = interrupted(lambda: exe(x), lambda y: np.array_equal(y, expected), raised, seconds)
+    assert runs > 50 and caught > 50
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_sizes_that_follow_from_inputs_and_a_growing_arena(raised: list[Alarm], seconds: float) -> None:
+    exe, sizes = affine(), random.Random(1)
+
+    def run() -> Any:
+        x = np.ones((sizes.choice((1, 50, 3000)), 4), np.float32)
+        exe._segments[0]._free.clear()  # so that every run wants an arena
+        return exe(x)
+
+    runs, caught = interrupted(run, lambda y: np.array_equal(y[0], [2, 4, 6, 8]) and bool((y == y[0]).all()), raised, seconds)
+    assert runs > 50 and caught > 50
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_several_steps_and_a_device(raised: list[Alarm], seconds: float) -> None:
+    """The locks of devices are free afterwards, for other threads, too."""
+    host().register(board, "board")
+    try:
+        g = GraphBuilder("mixed")
+        x = g.input("x", tensor_type("float32", (Var("n", dt.int64), 8)))
+        y = g.add(Relu(), g.add(Add(), g.add(MatMul(), x, g.constant(np.ones((8, 6), np.float32), "w")), g.constant(np.ones(6, np.float32), "b")))
+        g.output(g.add(NonZero(g.symbol(g.add(CountNonZero(), y))), y), "y")
+        exe = weft.compile(g.build(), "board -ops=MatMul,Relu, llvm -threads=1", cache=False)
+        assert exe.manifest.devices
+        given = np.ones((5, 8), np.float32)
+        expected = exe(given)
+        runs, caught = interrupted(lambda: exe(given), lambda y: np.array_equal(y, expected), raised, seconds)
+        assert runs > 20 and caught > 20
+        free = []
+        other = threading.Thread(target=lambda: free.extend(open_device(d).lock.acquire(timeout=5) for d in exe.manifest.devices))
+        other.start()
+        other.join()
+        assert free and all(free)
+    finally:
+        host().unregister("board")
+
+
+def test_control_c_ends_a_program() -> None:
+    """As anywhere in Python: KeyboardInterrupt, and the exit status that says so."""
+    program = """
+import os, signal, threading, numpy as np
+from tests.runtime.test_signals import found_in
+exe = found_in(1)
+x = np.ones(100_000, np.float32)
+exe(x)
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+print("running", flush=True)
+while True:
+    exe(x)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "running\n" and done.returncode == -signal.SIGINT and done.stderr.strip().endswith("KeyboardInterrupt"), done.stderr
