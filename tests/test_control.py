@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.runtime.archives import forged
 
 import weft
 from weft import dtypes as dt
@@ -298,6 +299,7 @@ def spoil(file: Path, manifest: dict[str, Any]) -> Path:
     with zipfile.ZipFile(file) as old, zipfile.ZipFile(bad, "w") as new:
         for item in old.infolist():
             new.writestr(item, json.dumps(manifest) if item.filename == "manifest.json" else old.read(item))
+    bad.write_bytes(forged(bad.read_bytes()))
     return bad
 
 

@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tests.runtime.archives import forged
 from tests.runtime.models import affine, fixed
 
 import weft
@@ -50,8 +51,8 @@ def rewritten(source: Path, to: Path, change: Callable[[str, bytes], bytes | Non
     return to
 
 
-def with_manifest(source: Path, to: Path, edit: Callable[[dict[str, Any]], object], forged: bool = True) -> Path:
-    """`source` with another manifest; `forged`: its code is signed for that, as whoever writes an archive can do."""
+def with_manifest(source: Path, to: Path, edit: Callable[[dict[str, Any]], object], sign: bool = True) -> Path:
+    """`source` with another manifest; `sign`: its code is signed for that."""
 
     def change(name: str, data: bytes) -> bytes:
         if name != MANIFEST:
@@ -61,19 +62,9 @@ def with_manifest(source: Path, to: Path, edit: Callable[[dict[str, Any]], objec
         return json.dumps(manifest).encode()
 
     rewritten(source, to, change)
-    return signed(to) if forged else to
-
-
-def signed(path: Path) -> Path:
-    """The archive with its code signed for its manifest, if it can be read."""
-    with zipfile.ZipFile(path) as z:
-        members = {i.filename: z.read(i) for i in z.infolist()}
-    try:
-        manifest = Manifest.from_json(members[MANIFEST], "")
-        new, code = archive.sign(manifest, {n: members[CODE + n][:-32] for n in manifest.sections})
-    except (ArchiveError, KeyError):
-        return path
-    return rewritten(path, path.with_suffix(".signed"), lambda n, d: new.to_json() if n == MANIFEST else code.get(n.removeprefix(CODE), d)).rename(path)
+    if sign:
+        to.write_bytes(forged(to.read_bytes()))
+    return to
 
 
 def test_round_trip(saved: Path, tmp_path: Path) -> None:
@@ -288,7 +279,7 @@ OTHER_MANIFESTS: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("edit", OTHER_MANIFESTS.values(), ids=OTHER_MANIFESTS)
 def test_code_goes_with_the_manifest_that_it_was_saved_with_alone(saved: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    path = with_manifest(saved, tmp_path / "other.weft", edit, forged=False)
+    path = with_manifest(saved, tmp_path / "other.weft", edit, sign=False)
     with pytest.raises(ArchiveError) as error:
         Executable.load(path)
     assert str(error.value) == (
@@ -304,7 +295,7 @@ def test_code_of_another_model_is_refused(saved: Path, tmp_path: Path) -> None:
         code = z.read(CODE + "cpu")
     assert code[:-32] == archive.load(saved).code["cpu"], "models that differ in weights alone have the same code, and each its own signature"
     path = rewritten(saved, tmp_path / "swapped.weft", lambda n, d: code if n == CODE + "cpu" else d)
-    path = with_manifest(path, tmp_path / "hashed.weft", lambda m: m["sections"]["cpu"].update(sha256=hashlib.sha256(code).hexdigest()), forged=False)
+    path = with_manifest(path, tmp_path / "hashed.weft", lambda m: m["sections"]["cpu"].update(sha256=hashlib.sha256(code).hexdigest()), sign=False)
     with pytest.raises(ArchiveError, match="holds code that does not go with its manifest"):
         Executable.load(path)
 
@@ -372,7 +363,7 @@ def test_nothing_of_a_file_runs_while_it_is_loaded(saved: Path, tmp_path: Path) 
     """Its code is replaced by instructions that end the process, signed and hashed: to load it, show it and save it does no harm, to run it does."""
     trap = {"x86_64": b"\x0f\x0b", "aarch64": bytes(4)}[cpu_features.machine()]
     path = rewritten(saved, tmp_path / "trap.weft", lambda n, d: trap * (len(d) // len(trap)) + bytes(len(d) % len(trap)) if n.startswith(CODE) else d)
-    signed(path)
+    path.write_bytes(forged(path.read_bytes()))
     program = f"""
 import sys, numpy as np
 from weft.runtime import Executable

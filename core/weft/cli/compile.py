@@ -23,6 +23,8 @@ def compile_model(
     """Compiles a model to an archive.
 
     It runs without the compiler. --input-shape fixes sizes, which may make it faster.
+
+    An archive holds machine code: who runs it must trust whoever made it. Its sha256, as sha256sum prints it, is what `weft run --expect` takes.
     """
     from weft.cli.opening import is_archive, open_executable
     from weft.cli.terminal import brief, size

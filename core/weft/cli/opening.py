@@ -58,11 +58,15 @@ def open_executable(
     frontend: str | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     strict: bool = False,
+    expect: str | None = None,
 ) -> tuple[Executable, dict[str, float]]:
     """An archive loaded or a model compiled, with progress; and the seconds that its stages took ("cache" alone: it came from the cache).
 
+    Args:
+        expect: "sha256:<hex>" of an archive.
+
     Raises:
-        InputError: a target, frontend or shapes for an archive, which is compiled already.
+        InputError: a target, frontend or shapes for an archive, which is compiled already; `expect` for a model.
     """
     from weft.cli.terminal import Progress
 
@@ -70,7 +74,9 @@ def open_executable(
         not_of_archives(model, **{"--target": target, "--frontend": frontend, "--input-shape": input_shapes, "--strict": strict or None})
         from weft.runtime.executable import Executable
 
-        return Executable.load(model), {}
+        return Executable.load(model, expect), {}
+    if expect is not None:
+        raise InputError(f"{model} is no archive, --expect does not apply", hint="`weft compile` writes archives")
     from weft.pipeline import compile
 
     with Progress(f"compiling {Path(model).name}") as progress:

@@ -28,8 +28,13 @@ def run(
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
     seed: SeedOption = 0,
+    expect: Annotated[str | None, typer.Option("--expect", metavar="sha256:HEX", help="Of an archive: refuses any other file.")] = None,
 ) -> None:
-    """Runs a model or an archive once."""
+    """Runs a model or an archive once.
+
+    An archive holds machine code, which runs with all your rights: run only archives that you trust. Its hashes tell a damaged file, not a hostile one;
+    --expect takes no other file than the one you know.
+    """
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import open_executable
     from weft.cli.terminal import brief, print_table
@@ -38,7 +43,7 @@ def run(
     files, sizes = named("--input", inputs, "x=x.npy"), shapes(input_shape)
     require_folder("--output-dir", output_dir)
     started = time.perf_counter()
-    executable, stages = open_executable(model, target, frontend=frontend, strict=strict)
+    executable, stages = open_executable(model, target, frontend=frontend, strict=strict, expect=expect)
     opened = time.perf_counter() - started
     arrays, origins = make_inputs(executable.inputs, files, sizes, seed)
     started = time.perf_counter()
