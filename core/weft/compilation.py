@@ -16,7 +16,7 @@ from weft.assemble import Assembly, KernelUse, assemble
 from weft.codegen.base import Codegen, KernelCode, require
 from weft.codegen.profile import profiled
 from weft.dtypes import DType
-from weft.errors import LoweringError, ScheduleError, ScheduleWarning, SettingError
+from weft.errors import CodegenError, LoopError, LoweringError, ScheduleError, ScheduleWarning, SettingError, UnsupportedError, WeftError
 from weft.expr.nodes import Expr
 from weft.graph.assumptions import assumptions
 from weft.graph.group import Group, kernel_text
@@ -78,6 +78,9 @@ class Compilation:
     check: bool = False
     profile: bool = False
     dumped: int = 0
+    _keys: dict[str, str] = field(default_factory=dict, repr=False)
+    """Text of a group's body → key of its kernel."""
+    _by_key: dict[str, Kernel] = field(default_factory=dict, repr=False)
 
     @contextmanager
     def stage(self, name: str, subject: str = "", result: Callable[[], Any] | None = None) -> Iterator[None]:
@@ -182,33 +185,20 @@ class Compilation:
         """Compiles every distinct group once; id(node) → its kernel."""
         codegen = self.target.codegen()
         store = KernelCache(self.target.fingerprint, enabled=self.cache)
-        by_text: dict[str, str] = {}
-        by_key: dict[str, Kernel] = {}
         names: dict[int, str] = {}
-        pending: list[tuple[Kernel, str, Future[KernelCode]]] = []
+        pending: dict[str, Future[KernelCode]] = {}
         for node in graph.nodes:
             if not isinstance(node.op, Group):
                 raise LoweringError(f"{type(node.op).__name__} is not compiled for '{self.target.target.kind}'", where=_place(node))
             if node.op.view:
                 continue
-            # Layers repeat: a body's text is far cheaper to make than its program, and equal texts give equal programs.
-            text = kernel_text(node.op.body)
-            key = by_text.get(text, "")
-            if not key:
-                naive = self._lower(node.op.body)
-                key = by_text[text] = store.key(naive)
-            if key not in by_key:
-                kernel = Kernel(kernel_name(node, key), naive)
-                by_key[key] = kernel
-                self.kernels[kernel.name] = kernel
-                code = store.get(key, kernel.name)
-                if code is not None:
-                    kernel.code, kernel.cached = code, True
-                else:
-                    pending.append((kernel, key, self._start(codegen, kernel)))
-            names[id(node)] = by_key[key].name
+            key, kernel = self._kernel(node, store)
+            if kernel.code is None and key not in pending:
+                pending[key] = self._start(codegen, kernel)
+            names[id(node)] = kernel.name
         with self.stage("codegen", graph.name):
-            for kernel, key, future in pending:
+            for key, future in pending.items():
+                kernel = self._by_key[key]
                 with self.target.blame(f"to compile kernel '{kernel.name}'"):
                     kernel.code = future.result()
                 store.put(key, kernel.code)
@@ -226,15 +216,65 @@ class Compilation:
         self.report("lower_group", body.name, time.perf_counter() - started, naive)
         return naive
 
+    def _kernel(self, node: Node, store: KernelCache) -> tuple[str, Kernel]:
+        """The kernel of a group, with its code where the cache has it, and its key."""
+        assert isinstance(node.op, Group)
+        # Layers repeat: a body's text is far cheaper to make than its program, and equal texts give equal programs.
+        text = kernel_text(node.op.body)
+        key = self._keys.get(text, "")
+        if not key:
+            naive = self._lower(node.op.body)
+            key = self._keys[text] = store.key(naive)
+            if key not in self._by_key:
+                kernel = Kernel(kernel_name(node, key), naive)
+                self._by_key[key] = self.kernels[kernel.name] = kernel
+                kernel.code = store.get(key, kernel.name)
+                kernel.cached = kernel.code is not None
+        return key, self._by_key[key]
+
+    def uncompilable(self, graph: Graph) -> dict[int, WeftError]:
+        """Of a graph of groups, those whose kernels cannot be scheduled, or whose schedules the code generator cannot compile: number of the node → why.
+
+        What is found out is kept: `compile_kernels` does not do it again.
+        """
+        codegen, store = self.target.codegen(), KernelCache(self.target.fingerprint, enabled=self.cache)
+        found: dict[int, WeftError] = {}
+        known: dict[str, WeftError] = {}
+        for number, node in enumerate(graph.nodes):
+            if not isinstance(node.op, Group) or node.op.view:
+                continue
+            key = ""
+            try:
+                key, kernel = self._kernel(node, store)
+                if key not in known and kernel.code is None:
+                    self._ready(codegen, kernel)
+            except (ScheduleError, LoopError, LoweringError, CodegenError, UnsupportedError) as error:
+                known[key] = error
+            if key in known:
+                found[number] = known[key]
+        return found
+
     def _start(self, codegen: Codegen, kernel: Kernel) -> Future[KernelCode]:
+        lowered = self._ready(codegen, kernel)
+        with self.target.blame(f"to compile kernel '{kernel.name}'"):
+            return codegen.submit(lowered)
+
+    def _ready(self, codegen: Codegen, kernel: Kernel) -> Program:
+        """A kernel's program as the code generator takes it, made once."""
+        if kernel.lowered is not None:
+            return kernel.lowered
         self.schedule(kernel)
         assert kernel.scheduled is not None
         with self.stage("lower_program", kernel.name, lambda: kernel.lowered):
             extra = self.target.loop_passes()
             kernel.lowered = lowered = lower_program(kernel.scheduled, codegen.functions, lambda name, p: self.dump(name, kernel.name, p), extra)
         with self.target.blame(f"to compile kernel '{kernel.name}'"):
-            require(codegen, lowered, str(self.target.target))
-            return codegen.submit(lowered)
+            try:
+                require(codegen, lowered, str(self.target.target))
+            except CodegenError:
+                kernel.lowered = None
+                raise
+        return lowered
 
     def schedule(self, kernel: Kernel) -> None:
         """Schedules a kernel's naive program by the target's best rule; the kernel keeps the rule, what others declined with, and the result."""

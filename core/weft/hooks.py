@@ -167,7 +167,9 @@ class Specifications:
 
     @hookspec
     def offload(self, graph: Graph, target: Target) -> Offers | None:
-        """Offers to take nodes or patterns of a graph, or reasons why not; None for targets of others. Called where several targets share a model.
+        """Offers to take nodes or patterns of a graph, or reasons why not; None for targets of others. Called where several targets share a model, or one has
+        a device of its own, once per model. The graph has been through the passes of the core and of `graph_passes(target)` that come before
+        `choose_layouts`, as the nodes will be computed; what falls to other targets is as it was before the target's own passes.
 
         Where a target's own plugin gives None or has no such hook, each node goes by its schedule rules: it takes those that a rule takes alone, in no
         time. `weft.lower.offers.offer_by_rules` says that of one node, for hooks that know the time as well.

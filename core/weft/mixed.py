@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ import numpy as np
 from weft.assemble import stored_bytes
 from weft.codegen.base import THREADS
 from weft.compilation import Compilation, value_info, without_collector
-from weft.errors import GraphError, PluginError, UnsupportedError, WeftError
+from weft.errors import CodegenError, GraphError, PluginError, ScheduleWarning, UnsupportedError, WeftError
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Const, Expr, free_vars, substitute
 from weft.graph.assumptions import assumptions
@@ -29,10 +30,11 @@ from weft.ops.control import bodies
 from weft.ops.host import HostOperator
 from weft.ops.recurrent import Recurrence
 from weft.passes.capabilities import Capabilities
+from weft.passes.correspond import correspond
 from weft.passes.decompose import decompose
 from weft.passes.drop_checks import drop_checks
-from weft.passes.pipeline import SHARED, GraphPass, run_passes
-from weft.passes.place import STEP, TYPICAL, Offers, Placement, Refuse, Take, bytes_of, is_numeric, is_step, place
+from weft.passes.pipeline import SHARED, GraphPass, run_passes, run_target_passes
+from weft.passes.place import STEP, TYPICAL, Offers, Placement, Refuse, Take, bytes_of, is_numeric, is_step, offers_before, place
 from weft.plugins import host
 from weft.runtime.executable import Executable, NativeCode
 from weft.runtime.formulas import formula
@@ -60,6 +62,8 @@ class MixedCompilation:
     placement: Placement | None = None
     regions: list[Compilation] = field(default_factory=list)
     _offered: tuple[Graph, dict[str, Offers]] | None = None
+    _optimized: dict[int, tuple[Compilation, Graph, Graph]] = field(default_factory=dict)
+    """id of a region's body → its compilation, its graph after passes, and the body, which stays the only one of this id."""
 
     def run(self, graph: Graph) -> Executable:
         """A verified graph through every stage.
@@ -80,7 +84,59 @@ class MixedCompilation:
         Raises:
             UnsupportedError: a node that no target takes, or that is neither numeric nor a step.
         """
-        return self._outline(self.place(graph), "", [])
+        regions = self.place(graph)
+        while not self.strict and self.targets[-1].native and self._give_back(regions):
+            assert self.placement is not None
+            regions = self.placement.graph
+        return self._outline(regions, "", [])
+
+    def _give_back(self, regions: Graph) -> bool:
+        """Places anew what targets took and then cannot schedule or compile, with the reasons; whether there was such."""
+        assert self._offered is not None
+        graph, offers = self._offered
+        makers = {v.name: n for n in graph.nodes for v in n.outputs}
+        left: dict[str, dict[int, str]] = {}
+        for node in regions.nodes:
+            assert isinstance(node.op, Region)
+            target = next((t for t in self.targets[:-1] if t.target.kind == node.op.target), None)
+            if target is None:
+                continue
+            one, grouped = self.optimized(target, node.op.body)
+            found = {id(grouped.nodes[k]): error for k, error in one.uncompilable(grouped).items()}
+            if not found:
+                continue
+            whys = left.setdefault(target.target.kind, {})
+            for part in correspond(node.op.body, grouped):
+                error = next((found[id(n)] for n in part.after if id(n) in found), None)
+                if error is not None:
+                    why = ": ".join(x for x in (error.what, error.where if isinstance(error, CodegenError) else None, error.why) if x)
+                    for n in part.before or node.op.body.nodes:
+                        whys[id(makers[n.outputs[0].name])] = " ".join(why.split())
+        for kind, whys in left.items():
+            kept: list[Take | Refuse] = []
+            for offer in offers[kind]:
+                nodes = offer.nodes if isinstance(offer, Take) else ()
+                reason = next((whys[id(n)] for n in nodes if id(n) in whys), None)
+                kept += [offer] if reason is None else [Refuse(n, "unscheduled", reason) for n in nodes]
+            offers[kind] = kept
+            reasons = "; ".join(dict.fromkeys(whys.values()))
+            warnings.warn(ScheduleWarning(f"{len(whys)} nodes that '{kind}' took are left to other targets: {reasons}"), stacklevel=2)
+        if left:
+            self._place_offered()
+        return bool(left)
+
+    def optimized(self, target: ResolvedTarget, body: Graph) -> tuple[Compilation, Graph]:
+        """A region's compilation, and its graph after the target's passes: once, however often it is asked for."""
+        if id(body) not in self._optimized:
+            one = self.region(target)
+            self._optimized[id(body)] = one, one.optimize(body), body
+        return self._optimized[id(body)][:2]
+
+    def region(self, target: ResolvedTarget) -> Compilation:
+        """The compilation of a region."""
+        extra = [p for p in self.extra if self.placement is None or (p.after and p.after not in SHARED)]  # None: it has been through no pass yet
+        dumped = max((one.dumped for one in (*self.regions, *(one for one, *_ in self._optimized.values()))), default=0)  # files are numbered through
+        return Compilation(target, extra, self.on_stage, self.cache, dumped=dumped)
 
     def _outline(self, graph: Graph, prefix: str, plans: list[Outline]) -> Outline:
         """`plans`: those of other branches and loops, by number; the new ones are added."""
@@ -133,6 +189,15 @@ class MixedCompilation:
         with self._stage("offload", graph.name):
             offers = {t.target.kind: self.offers(graph, t) for t, on_host in zip(self.targets, native) if not on_host}
         self._offered = graph, offers
+        self._place_offered()
+        assert self.placement is not None
+        return self.placement.graph
+
+    def _place_offered(self) -> None:
+        """Places the graph by the offers that there are."""
+        assert self._offered is not None
+        graph, offers = self._offered
+        kinds, native = [t.target.kind for t in self.targets], [t.native for t in self.targets]
         names = kinds if native[-1] else [*kinds, HOST]
         with self._stage("place", graph.name):
             if self.strict or not self.by_cost or not native[-1]:  # the host is no alternative, however much faster it were
@@ -140,9 +205,7 @@ class MixedCompilation:
                 self.placement = place(graph, names, offers, {})
             else:
                 self.placement = self.placed_by_cost()
-        assert self.placement is not None
         self._refuse(kinds, names)
-        return self.placement.graph
 
     def placed_by_cost(self) -> Placement | None:
         """Where the nodes of the graph that `place` was given go if time matters; None where there is no host's CPU to weigh against."""
@@ -154,7 +217,12 @@ class MixedCompilation:
         return place(graph, kinds, {**offers, kinds[-1]: host}, {t.target.kind: t.transfer for t in self.targets})
 
     def offers(self, graph: Graph, target: ResolvedTarget) -> Offers:
-        """What a target takes of a graph: as its plugin says, or as its schedule rules do."""
+        """What a target takes of a graph: as its plugin says, or as its schedule rules do, of what its passes make of the graph."""
+        seen = run_target_passes(graph, target.capabilities, [*target.graph_passes(), *(p for p in self.extra if p.after and p.after not in SHARED)])
+        said = self._said(seen, target)
+        return said if seen is graph else offers_before(graph, seen, said)
+
+    def _said(self, graph: Graph, target: ResolvedTarget) -> Offers:
         found: list[Take | Refuse] = []
         answers = target.plugins.call("offload", required=target.owner, graph=graph, target=target.target)
         for said in answers:
@@ -365,10 +433,7 @@ class _Plan:
             self.there.update({v.name: [HOST] for v in node.outputs})
             return
         target = self.by_kind[region.target]
-        whole = self.compilation.placement is None  # it has been through no pass yet
-        extra = [p for p in self.compilation.extra if whole or (p.after and p.after not in SHARED)]
-        one = Compilation(target, extra, self.compilation.on_stage, self.compilation.cache)
-        one.dumped = self.compilation.regions[-1].dumped if self.compilation.regions else 0  # files are numbered through
+        one = self.compilation.region(target) if target.native else self.compilation.optimized(target, region.body)[0]
         self.compilation.regions.append(one)
         place = HOST if target.native else target.device
         inputs, outputs = [v.name for v in node.inputs if v is not None], [v.name for v in node.outputs]
@@ -459,7 +524,7 @@ class _Plan:
 
     def _device(self, one: Compilation, body: Graph, device: str, section: str, inputs: Sequence[str], outputs: Sequence[str]) -> DeviceCall:
         assumed = assumptions(body)
-        grouped = one.optimize(body)
+        _, grouped = self.compilation.optimized(one.target, body)
         places: list[Place] = []
         index: dict[int, int] = {}
         names = dict(zip([id(v) for v in (*grouped.inputs, *grouped.outputs)], [*inputs, *outputs]))

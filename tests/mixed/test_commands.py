@@ -13,6 +13,7 @@ from tests.cli.conftest import plugin as recipes
 from tests.cli.conftest import recipe, weft
 from tests.mixed import board
 
+from weft.errors import ScheduleError, ScheduleWarning
 from weft.loop.parser import parse_program
 
 Weft = Callable[..., Any]
@@ -28,6 +29,18 @@ def test_inspect_shows_where_nodes_go_and_why(weft: Weft, recipe: Path) -> None:
     text = weft("inspect", recipe, "-t", "board -ops=MatMul, llvm", "--stage", "place").out
     assert "Region(" in text and "target=\"board\"" in text
     assert weft("inspect", recipe, "-t", "board -ops=MatMul, llvm", "--stage", "load").out.startswith("graph mlp(")
+
+
+def test_inspect_shows_why_what_was_taken_went_to_the_host(weft: Weft, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def apply(self: object, schedule: object) -> None:
+        raise ScheduleError("the tile does not fit")
+
+    monkeypatch.setattr(board.Anything, "apply", apply)
+    with pytest.warns(ScheduleWarning, match="are left to other targets"):
+        result = weft("inspect", recipe, "-t", "board -ops=MatMul, llvm")
+    assert result.code == 0, result.err
+    shown = " ".join(result.out.split())
+    assert "anything: failed: the tile does not fit" in shown and "[unscheduled]" in shown
 
 
 def test_inspect_shows_the_stages_of_every_region(weft: Weft, recipe: Path) -> None:

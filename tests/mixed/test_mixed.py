@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import re
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.mixed import board as plugin
 
 import weft
-from weft.errors import CodegenError, GraphError, UnsupportedError
-from weft.expr.nodes import Var
+from weft.errors import CodegenError, GraphError, ScheduleError, ScheduleWarning, UnsupportedError
+from weft.expr.nodes import Expr, Var
 from weft.graph.evaluate import evaluate
-from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
+from weft.graph.rewrite import Replacement, Rewriter, rewrite
+from weft.hooks import hookimpl
+from weft.loop.nodes import int_const
 from weft.lower.offers import offer_by_rules
+from weft.mixed import MixedCompilation
 from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add, Multiply
+from weft.ops.arithmetic import Add, Multiply, Negative
 from weft.ops.contraction import MatMul
+from weft.ops.elementwise import FloatUnary
 from weft.ops.normalization import Softmax
-from weft.passes.place import Refuse, Take
-from weft.pipeline import resolve_target
+from weft.ops.precision import in_compute_dtype
+from weft.passes.pipeline import GraphPass
+from weft.passes.place import Offers, Refuse, Take
+from weft.pipeline import resolve_target, resolve_targets
+from weft.plugins import host
 from weft.runtime.plan import Copy, DeviceCall, Native
+from weft.scheduling.schedule import Schedule
+from weft.scheduling.tree import blocks_in
+from weft.target import Target
 
 pytestmark = pytest.mark.usefixtures("board")
 
@@ -209,9 +223,6 @@ def test_an_archive_runs_and_shows_its_plan(tmp_path: Path) -> None:
 
 
 def test_without_costs_whatever_is_taken_is_there() -> None:
-    from weft.mixed import MixedCompilation
-    from weft.pipeline import resolve_targets
-
     compilation = MixedCompilation(resolve_targets("board -ops=Relu -latency=1000000, llvm"), cache=False, by_cost=False)
     agrees(model(), compilation.run(model()))
     assert compilation.placement is not None
@@ -231,9 +242,6 @@ def test_costs_send_nothing_to_a_host_that_is_no_alternative(target: str, strict
 
 @pytest.mark.parametrize(("size", "target"), [(16, "llvm"), (1024, "board")])
 def test_a_way_that_takes_time_is_gone_for_what_takes_longer_on_the_host(size: int, target: str) -> None:
-    from weft.mixed import MixedCompilation
-    from weft.pipeline import resolve_targets
-
     g = GraphBuilder("product")
     a, b = (g.input(n, tensor_type("float32", (size, size))) for n in "ab")
     g.output(g.add(MatMul(), a, b), "c")
@@ -275,11 +283,130 @@ def test_what_rules_say_of_a_node() -> None:
     assert isinstance(offer_by_rules(softmax, target.rules, target.machine, claims={"Softmax"}), Take)
 
 
-def test_what_a_code_generator_lacks_ends_a_compilation_and_says_whose_work_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_code_generator_lacks_ends_a_compilation_for_it_alone_and_says_whose_work_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin.Text, "check", lambda self, program: ["more than 256 integer registers"])
-    with pytest.raises(CodegenError) as caught:
-        weft.compile(model(), target="board -ops=MatMul, llvm", cache=False)
-    assert str(caught.value).splitlines()[1:] == [
+    said = [
         "  more than 256 integer registers",
         "  hint: the schedule of the rule that took it should leave none of these; a rule declines in `offer` what its schedules cannot make fit",
     ]
+    for target, strict in (("board -ops=MatMul,Add,Relu,Softmax", False), ("board -ops=MatMul,Add,Relu,Softmax, llvm", True)):
+        with pytest.raises(CodegenError) as caught:
+            weft.compile(model(), target=target, strict=strict, cache=False)
+        assert str(caught.value).splitlines()[1:] == said
+
+
+def fails_on(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedules of the board fail for products with a sum of so many terms, which its rule took."""
+
+    def apply(self: object, schedule: Schedule) -> None:
+        if any(int_const(i.extent) == size for b in blocks_in(schedule.program.body) for i in b.iters if i.kind == "reduce"):
+            raise ScheduleError("the tile does not fit", why=f"a sum of {size} terms")
+
+    monkeypatch.setattr(plugin.Anything, "apply", apply)
+
+
+def test_a_take_that_cannot_be_scheduled_goes_to_the_host_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other nodes of the region stay; the reason is in the placement, and a warning says it."""
+    fails_on(6, monkeypatch)
+    compilation = MixedCompilation(resolve_targets("board -ops=MatMul,Add, llvm -threads=1"), cache=False)
+    with pytest.warns(ScheduleWarning, match=r"1 nodes that 'board' took are left to other targets: no schedule rule takes program.*the tile does not fit"):
+        exe = compilation.run(model())
+    agrees(model(), exe)
+    assert len(plugin.launched) == 1
+    assert compilation.placement is not None
+    went = [(type(p.node.op).__name__, p.target) for p in compilation.placement.nodes]
+    assert went == [("MatMul", "board"), ("Add", "board"), ("Relu", "llvm"), ("Softmax", "llvm"), ("MatMul", "llvm")]
+    code, reason = compilation.placement.nodes[-1].refused["board"]
+    assert code == "unscheduled"
+    assert reason.startswith("no schedule rule takes program") and reason.endswith("anything: failed: the tile does not fit (a sum of 6 terms)")
+    assert "not board: no schedule rule takes program" in str(compilation.placement)
+
+
+def test_what_is_taken_together_and_cannot_be_scheduled_goes_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_on(8, monkeypatch)
+
+    @hookimpl
+    def offload(graph: Graph, target: Target) -> Offers | None:
+        return [Take(tuple(graph.nodes[:3])), Take((graph.nodes[4],)), Refuse(graph.nodes[3], "operator", "no")] if target.kind == "board" else None
+
+    monkeypatch.setattr(plugin, "offload", offload, raising=False)
+    host().unregister("board")
+    host().register(sys.modules[plugin.__name__], "board")
+    compilation = MixedCompilation(resolve_targets("board -ops=MatMul,Add,Relu, llvm -threads=1"), cache=False)
+    with pytest.warns(ScheduleWarning, match="are left to other targets"):
+        agrees(model(), compilation.run(model()))
+    assert compilation.placement is not None
+    assert [p.target for p in compilation.placement.nodes] == ["llvm", "llvm", "llvm", "llvm", "board"]
+
+
+def test_nothing_falls_back_under_strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_on(6, monkeypatch)
+    with pytest.raises(ScheduleError, match="the tile does not fit"):
+        weft.compile(model(), "board -ops=MatMul,Add,Relu,Softmax, llvm", strict=True, cache=False)
+
+
+@dataclass(frozen=True)
+class Doubled(FloatUnary):
+    """2·x, which no other target has a reason to know."""
+
+    @in_compute_dtype
+    def formula(self, *args: Expr) -> Expr:
+        return args[0] + args[0]
+
+    def value(self, *arrays: Any) -> Any:
+        return arrays[0] + arrays[0]
+
+
+def doubles(graph: Graph) -> Graph:
+    """x + x of the board's own kind, and of relu(x) + relu(x) a Doubled and a Relu the other way round."""
+
+    def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+        if not isinstance(node.op, Add) or inputs[0] is not inputs[1] or inputs[0] is None:
+            return None
+        relu = r.producer(inputs[0], Relu)
+        return r.add(Doubled(), inputs[0]) if relu is None else r.add(Relu(), r.add(Doubled(), relu.inputs[0]))
+
+    return rewrite(graph, rule, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("ops", "placed"),
+    [
+        ("Doubled,Relu", {"Add": "board", "Relu": "board", "Negative": "llvm"}),
+        ("Doubled,Negative", {"Add": "llvm", "Relu": "llvm", "Negative": "board"}),
+        ("Add,Relu", {"Add": "llvm", "Relu": "llvm", "Negative": "llvm"}),
+    ],
+)
+def test_offers_are_for_the_graph_after_the_targets_own_passes(ops: str, placed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a pass of the target made one thing of is taken, or refused, as one thing; other targets get it as it was."""
+    seen: list[list[str]] = []
+
+    @hookimpl
+    def graph_passes(target: Target) -> list[GraphPass]:
+        return [GraphPass("doubles", doubles, after="eliminate_dead_code")] if target.kind == "board" else []
+
+    @hookimpl
+    def offload(graph: Graph, target: Target) -> Offers | None:
+        if target.kind == "board":
+            seen.append([type(n.op).__name__ for n in graph.nodes])
+        return None
+
+    monkeypatch.setattr(plugin, "graph_passes", graph_passes, raising=False)
+    monkeypatch.setattr(plugin, "offload", offload, raising=False)
+    host().unregister("board")
+    host().register(sys.modules[plugin.__name__], "board")
+    g = GraphBuilder("twice")
+    x = g.add(Relu(), g.input("x", tensor_type("float32", (3, 4))))
+    g.output(g.add(Negative(), g.add(Add(), x, x)), "y")
+    graph = g.build()
+    compilation = MixedCompilation(resolve_targets(f"board -ops={ops}, llvm -threads=1"), cache=False)
+    exe = compilation.run(graph)
+    assert seen == [["Doubled", "Relu", "Negative"]]
+    assert compilation.placement is not None
+    assert {type(p.node.op).__name__: p.target for p in compilation.placement.nodes} == placed
+    whys = {type(p.node.op).__name__: p.refused["board"][1] for p in compilation.placement.nodes if p.refused}
+    if ops == "Doubled,Negative":
+        assert whys["Add"] == whys["Relu"] == "after the target's passes, Relu %add: anything: the board has no Relu [operator]"
+    a = np.array([[-1, 2, -3, 4]] * 3, np.float32)
+    np.testing.assert_array_equal(exe.run({"x": a})["y"], -2 * np.maximum(a, 0))
+

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
 from weft.graph.region import Region
+from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.graph.verify import verify
 from weft.machine import Transfer
 from weft.ops.activation import Relu
 from weft.ops.arithmetic import Add, Negative
-from weft.passes.place import Offers, Refuse, Take, place, show_seconds
+from weft.passes.correspond import correspond
+from weft.passes.place import Offers, Refuse, Take, offers_before, place, show_seconds
 
 
 @st.composite
@@ -181,6 +183,40 @@ def test_what_goes_together_says_so() -> None:
     offers: dict[str, Offers] = {"first": [Take((nodes[2],))], "npu": [Take((nodes[1], nodes[2]))], "host": host}
     placed = place(graph, ["first", "npu", "host"], offers, {})
     assert placed.nodes[1].refused["npu"] == ("together", f"it would go with Relu %{nodes[2].outputs[0].name}, which is on 'first'")
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(), st.data())
+def test_offers_for_what_passes_made_of_a_graph_are_offers_for_the_graph(graph: Graph, data: st.DataObject) -> None:
+    """Random rewrites: the costs are those of all that became of the nodes, whatever is refused takes its part with it, and regions mean the graph."""
+    changed = {n.outputs[0].name for n in graph.nodes if data.draw(st.booleans())}
+
+    def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+        if node.outputs[0].name not in changed:
+            return None
+        if isinstance(node.op, Add):  # -((-a) + (-b))
+            return r.add(Negative(), r.add(Add(), *(r.add(Negative(), v) for v in inputs)))
+        inner = r.producer(inputs[0], Negative) if isinstance(node.op, Negative) and inputs[0] is not None else None
+        return None if inner is None else inner.inputs[0]
+
+    seen = rewrite(graph, rule, rounds=1)
+    refused = {id(n) for n in seen.nodes if data.draw(st.integers(0, 3)) == 0}
+    offers: Offers = [Refuse(n, "no", "it cannot") if id(n) in refused else Take((n,), 1.0) for n in seen.nodes]
+    found = offers_before(graph, seen, offers)
+    named = [n for o in found for n in (o.nodes if isinstance(o, Take) else (o.node,))]
+    assert len({id(n) for n in named}) == len(named)
+    assert all(any(n is m for m in graph.nodes) for n in named)
+    for part in correspond(graph, seen):
+        if part.before and part.after:
+            taken = not any(id(n) in refused for n in part.after)
+            assert {isinstance(o, Take) for o in found for n in (o.nodes if isinstance(o, Take) else (o.node,)) if any(n is m for m in part.before)} == {taken}
+    if not refused:
+        assert sum(o.cost for o in found if isinstance(o, Take)) == len([n for p in correspond(graph, seen) if p.before for n in p.after])
+    placed = place(graph, ["npu", "host"], {"npu": found}, {})
+    x = [np.linspace(-1, 1, 3, dtype=np.float32) * (k + 1) for k in range(len(graph.inputs))]
+    for a, b, c in zip(evaluate(placed.graph, x), evaluate(graph, x), evaluate(seen, x), strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(b, c)
 
 
 def test_seconds_for_people() -> None:

@@ -42,7 +42,8 @@ class Codegen(Protocol):
     def check(self, program: Program) -> list[str]:
         """What `program` uses and this target lacks, everything at once, a line each; empty if it can be compiled.
 
-        A rule has taken the program by then, and nobody else is asked: a line here ends the compilation. So rules decline what does not fit.
+        A rule has taken the program by then: a line here ends the compilation, or, where several targets share a model, takes the nodes to another, with a
+        warning. So rules decline what does not fit.
         """
         ...
 

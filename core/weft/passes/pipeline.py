@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from weft.errors import GraphError, nearest
 from weft.graph.nodes import Graph
+from weft.graph.rewrite import copy_graph
 from weft.graph.verify import verify
 from weft.ops.quantization import Dequantize
 from weft.passes.capabilities import Capabilities
@@ -71,6 +72,20 @@ SHARED = (
     "fold_constants", "fuse_quantization", "fold_batch_norm", "decompose", "simplify_algebra", "fold_constants_2", "fuse_attention", "fold_scale",
     "eliminate_common_subexpressions", "eliminate_dead_code",
 )  # fmt: skip
+
+
+LAID_OUT = ("choose_layouts", "narrow_weights", "fuse")
+
+
+def run_target_passes(graph: Graph, capabilities: Capabilities, extra: Sequence[GraphPass]) -> Graph:
+    """A graph that has been through the passes of SHARED, after those of the core and of `extra` that make it one target's, as far as nodes are still single
+    and without layouts: what the target is asked to take. The graph itself, if there are none."""
+    order = pass_names(extra)
+    own = [p for p in extra if order.index(p.name) < order.index("choose_layouts")]
+    changes = capabilities.dots or capabilities.precision or capabilities.winograd or capabilities.channel_block
+    if not own and not changes:
+        return graph
+    return run_passes(copy_graph(graph), capabilities, own, check=False, only=[n for n in stage_names() if n not in (*SHARED, *LAID_OUT)])
 
 
 def stage_names() -> list[str]:

@@ -21,6 +21,7 @@ from weft.graph.nodes import Graph, Node, SymbolSource, TensorType, Value
 from weft.graph.region import Region
 from weft.graph.rewrite import attribute_symbols, bound_symbols, mentioned_symbols, type_symbols
 from weft.machine import Transfer
+from weft.passes.correspond import Part, correspond
 
 TYPICAL = 128
 """What a size that only a run knows counts as."""
@@ -112,6 +113,52 @@ def place(graph: Graph, targets: Sequence[str], offers: Mapping[str, Offers], tr
     reasons = [{t: why for t, why in refused.get(id(n), {}).items() if t in targets[:k]} for n, k in zip(graph.nodes, labels)]
     nodes = tuple(Placed(n, targets[k], why) for n, k, why in zip(graph.nodes, labels, reasons))
     return Placement(_cut_out(graph, regions), nodes)
+
+
+def offers_before(graph: Graph, seen: Graph, offers: Offers) -> list[Take | Refuse]:
+    """Offers for the nodes of `graph`, made of those for the nodes of `seen`, which passes of a target made of it.
+
+    Nodes that passes changed together (`correspond`) are offered together, at the cost of all that became of them, if all of it is taken; else they are
+    refused, with the reason of the first that is not.
+    """
+    number = {id(n): k for k, n in enumerate(seen.nodes)}
+    together = _together(seen, offers)
+    costs: dict[int, float] = {}
+    refused: dict[int, Refuse] = {}
+    for offer in offers:
+        if isinstance(offer, Refuse):
+            refused.setdefault(number[id(offer.node)], offer)
+            continue
+        for n in offer.nodes:
+            costs.setdefault(number[id(n)], offer.cost / len(offer.nodes))
+    whole: dict[int, list[Part]] = {}  # by what stands for nodes that are taken together only
+    root: dict[int, int] = {}
+
+    def find(k: int) -> int:
+        while root.setdefault(k, k) != k:
+            k = root[k]
+        return k
+
+    parts = [p for p in correspond(graph, seen) if p.before]
+    for k, part in enumerate(parts):
+        for n in part.after:
+            root[find(len(seen.nodes) + k)] = find(together[number[id(n)]])
+    for k, part in enumerate(parts):
+        whole.setdefault(find(len(seen.nodes) + k), []).append(part)
+    found: list[Take | Refuse] = []
+    for of in whole.values():
+        before, after = [n for p in of for n in p.before], [n for p in of for n in p.after]
+        left = next((n for n in after if number[id(n)] not in costs), None)
+        if left is None:
+            found.append(Take(tuple(before), sum(costs[number[id(n)]] for n in after)))
+            continue
+        why = refused.get(number[id(left)])
+        if why is None:
+            continue
+        changed = len(before) > 1 or len(after) > 1 or type(left.op) is not type(before[0].op)
+        name = f"after the target's passes, {type(left.op).__name__} %{left.outputs[0].name}: " if changed else ""
+        found += [Refuse(n, why.code, name + why.reason) for n in before]
+    return found
 
 
 # -- which target -----------------------------------------------------------------------------------------------------
