@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.needs import require, summary
 
 from weft.runtime.threads import available_threads
 
@@ -67,6 +68,20 @@ def not_chosen(items: list[pytest.Item]) -> list[pytest.Item]:
             test, _, case = i.nodeid.partition("[")
             tests.setdefault(test, []).append((zlib.crc32(case.encode()), mark.args[0], i))
     return [i for cases in tests.values() for hashed, n, i in cases if hashed % n and hashed != min(cases, key=lambda c: c[0])[0]]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before its fixtures, which may want what is not here."""
+    for mark in item.iter_markers("needs"):
+        require(*mark.args)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = terminalreporter.getreports("skipped")
+    line = summary(str(r.longrepr[2]) for r in reports if isinstance(r.longrepr, tuple))
+    if line is not None:
+        terminalreporter.write_line(line, yellow=True)
 
 
 @pytest.fixture

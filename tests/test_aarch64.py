@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.ops.test_samples import assert_close, types_of
-from tests.qemu import runner
 from tests.qemu.cross import TARGET, compile_cross, resolved
 
 from weft import dtypes as dt
@@ -54,19 +53,9 @@ def graph_of(sample: Sample) -> tuple[Graph, list[Any]]:
     return builder.build(), [x for x in sample.inputs if x is not None]
 
 
-@pytest.fixture(scope="session")
-def qemu(pytestconfig: pytest.Config) -> str:
-    """The emulator. Where it is absent a developer's run says so and goes on; CI's and a full run must not claim what nobody saw."""
-    program = runner.qemu()
-    if program is None and (pytestconfig.getoption("--full") or os.environ.get("CI")):
-        pytest.fail(runner.INSTALL)
-    if program is None:
-        pytest.skip(runner.INSTALL)
-    return program
-
-
+@pytest.mark.needs("qemu")
 @pytest.mark.one_in(2)
-def test_samples(sample: Sample, qemu: str) -> None:
+def test_samples(sample: Sample) -> None:
     graph, inputs = graph_of(sample)
     want = [np.asarray(a) for a in evaluate(graph, inputs)]
     linked, _ = compile_cross(graph)
@@ -137,8 +126,9 @@ def test_inner_loops_are_vector_multiply_adds(graph: Graph) -> None:
     assert spills == 0
 
 
+@pytest.mark.needs("qemu")
 @pytest.mark.parametrize("graph", [matmul(), convolution()], ids=lambda g: g.name)
-def test_products(graph: Graph, qemu: str) -> None:
+def test_products(graph: Graph) -> None:
     (value,) = graph.inputs
     x = np.random.default_rng(1).standard_normal(value.shape).astype(np.float32)  # type: ignore[arg-type]
     (want,) = evaluate(graph, [x])
@@ -151,7 +141,8 @@ def test_products(graph: Graph, qemu: str) -> None:
 # -- a whole model ----------------------------------------------------------------------------------------------------
 
 
-def test_resnet18(tmp_path: Path, qemu: str) -> None:
+@pytest.mark.needs("qemu")
+def test_resnet18(tmp_path: Path) -> None:
     """Real widths; smaller pictures, because the emulator is slow and the loops are the same."""
     graph = resnet18(size=64)
     x = picture(64)

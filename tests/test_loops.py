@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -186,11 +184,9 @@ def test_trips_after_the_first_are_native(ran: list[tuple[int, int]]) -> None:
     assert ran == [(1, 10)]
 
 
+@pytest.mark.needs("c")
 @pytest.mark.parametrize("tests", [False, True])
 def test_the_target_c_has_native_trips(ran: list[tuple[int, int]], tests: bool) -> None:
-    if not (shutil.which("cc") or importlib.util.find_spec("ziglang")):
-        pytest.skip("no C compiler")
-    pytest.importorskip("weft_c")
     g = loop(Course((2, "n"), ("float32", "int64"), (("float32", 2, True), ("bool", 0, False)), ("bool",), ((0, 1, True), (3, 0, False)), tests, False))
     inputs = [np.array(0), np.array(True), np.ones((2, 3), F), np.zeros((2, 3), np.int64), np.arange(60, dtype=F).reshape(2, 3, 10)]
     agree(g, [*inputs, np.arange(60).reshape(10, 2, 3) % 3 > 0, np.array(6), np.ones((2, 3), bool)], target="c")
@@ -223,7 +219,6 @@ def test_sizes_that_change_on_the_way(ran: list[tuple[int, int]]) -> None:
 
 
 def test_a_trip_that_fails_says_which(ran: list[tuple[int, int]]) -> None:
-    pytest.importorskip("onnx")
     from onnx import TensorProto, helper
 
     info = helper.make_tensor_value_info
@@ -374,7 +369,6 @@ def test_its_code_is_for_every_architecture(architecture: str) -> None:
 
 
 def test_a_scan_of_onnx_goes_along_its_axes_in_its_directions(ran: list[tuple[int, int]]) -> None:
-    pytest.importorskip("onnx")
     from onnx import TensorProto, helper
 
     info = helper.make_tensor_value_info

@@ -11,8 +11,7 @@ import pytest
 from benchmarks import accuracy, compare, compile_time, memory, overhead, threads
 from benchmarks.arguments import judge
 from benchmarks.models import save_twin
-
-pytest.importorskip("onnx")
+from tests.needs import require
 
 
 @pytest.fixture
@@ -93,7 +92,7 @@ def test_threads(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_accuracy(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("onnxruntime")
+    require("onnxruntime")
     assert accuracy.main([*words(folder), "--threads", "1"]) == 0
     results = json.loads((folder / "out.json").read_text())["results"]
     assert [(r["option"], r["limit"]) for r in results] == [("-winograd=auto", 1e-4), ("-winograd=off", 1e-5)]

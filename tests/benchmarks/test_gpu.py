@@ -44,8 +44,8 @@ def test_everything_missing_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert "torch, transformers, onnxscript: install the extra `bench`" in lines[1] and "triton" in lines[2]
 
 
+@pytest.mark.needs("torch")
 def test_products(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch")
     code = gpu.main(["--models", "", "--products", "16,24", "--engines", "weft,torch", "--seconds", "0.01", "--json", str(tmp_path / "g.json")], lambda: HOST)
     assert code == 0
     said = capsys.readouterr().out
@@ -58,9 +58,8 @@ def test_products(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report["machine"]["gpu"] == "the host"
 
 
+@pytest.mark.needs("torch", "transformers", "onnxscript")
 def test_models(capsys: pytest.CaptureFixture[str]) -> None:
-    for module in ("torch", "transformers", "onnxscript"):
-        pytest.importorskip(module)
     words = ["--models", "mlp:1", "--precisions", "fp32", "--products", "", "--engines", "weft,torch", "--seconds", "0.01"]
     assert gpu.main(words, lambda: HOST) == 0
     said = capsys.readouterr().out

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import int8
+from tests.needs import require
 
 WORDS = ["--products", "3x8x32", "--convolutions", "4x5x5x8x3", "--seconds", "0.01"]
 
@@ -27,7 +28,7 @@ def test_int8(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 
 def test_whole_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("onnxruntime")
+    require("onnxruntime")
     monkeypatch.setattr(int8, "fastest", lambda calls, seconds: {n: (call(), 1.0)[1] for n, call in calls.items()})
     assert int8.main(["--products", "", "--convolutions", "", "--models", "mlp", "--json", str(tmp_path / "out.json")]) == 0
     (result,) = json.loads((tmp_path / "out.json").read_text())["results"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from benchmarks.arguments import chosen_models
 from benchmarks.models import EVERY, NAMES, export, twin
@@ -14,8 +15,6 @@ from benchmarks.own_models import OWN
 
 import weft
 from weft.graph.evaluate import evaluate
-
-onnx = pytest.importorskip("onnx")
 
 
 def attributes(node: Any) -> dict[str, Any]:

@@ -12,10 +12,8 @@ from benchmarks.models import save_twin
 
 from weft.runtime.cpu_features import host_features
 
-pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
 
-
+@pytest.mark.needs("onnxruntime")
 @pytest.mark.skipif(not host_features() & {"f16c", "neon"}, reason="this machine has no fp16 conversions")
 def test_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, inputs = save_twin("mlp", tmp_path, layers=1)

@@ -6,13 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("skl2onnx")
-pytest.importorskip("onnxruntime")
-
 from benchmarks import trees
 
 
+@pytest.mark.needs("skl2onnx", "onnxruntime")
 def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "fastest", lambda calls, seconds: {n: (call(), 1.0 if n == "weft" else 2.0)[1] for n, call in calls.items()})
     words = ["--models", "boosted", "--rows", "3,1000", "--json", str(tmp_path / "out.json")]

@@ -6,9 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("onnx")
-
 from benchmarks import loops
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from tests.mixed import board
+from tests.needs import browser
 
 from weft.loop.parser import parse_program
 from weft.testing.plugin import registered
@@ -109,14 +109,12 @@ def test_an_archive_has_no_page(weft: Weft, archive: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.full
+@pytest.mark.needs("browser")
 @pytest.mark.parametrize("view", ["overview", "steps=0", "passes", "memory", "kernels"])
 def test_a_browser_draws_it_without_a_complaint(weft: Weft, named: Path, tmp_path: Path, view: str) -> None:
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no headless browser is here")
     page = tmp_path / "page.html"
     assert weft("inspect", named, "--html", page, "--input-shape", "x=6,8").code == 0
-    words = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom", f"file://{page}#{view}"]
+    words = [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom", f"file://{page}#{view}"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert "CONSOLE" not in done.stderr
     assert "<main id=\"main\"></main>" not in done.stdout and "named.onnx</h1>" in done.stdout

@@ -50,7 +50,7 @@ def test_a_device_that_does_not_tell_is_an_error() -> None:
     assert "it tells of 'y'" in str(caught.value)
 
 
-@pytest.mark.parametrize("target", ["llvm", "opencl"])
+@pytest.mark.parametrize("target", ["llvm", pytest.param("opencl", marks=pytest.mark.needs("opencl"))])
 def test_bench_profile(weft: Weft, recipe: Path, tmp_path: Path, target: str) -> None:
     files = ["--json", tmp_path / "p.json", "--trace", tmp_path / "t.json"]
     result = weft("bench", recipe, "--profile", "-t", target, "--rounds", 3, "--threads", 1, "--input-shape", "x=4,64", *files)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tests.needs import browser
 
 import weft as package
 from weft.hooks import EngineKind, hookimpl
@@ -201,16 +201,14 @@ def test_a_page_without_kernels(weft: Weft, model: Callable[[str], Path]) -> Non
 
 
 @pytest.mark.full
+@pytest.mark.needs("browser")
 @pytest.mark.parametrize("name", ["branch", "loop", "words", "labels"])
 def test_a_browser_draws_it_without_a_complaint(weft: Weft, model: Callable[[str], Path], name: str) -> None:
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no headless browser is here")
     file, data = page(weft, model(name))
     last = data["regions"][-1] if data["regions"] else {"name": "", "kernels": []}
     views = ["overview", "plan", "plan=plan0", "placement", *(["memory", "passes", "kernels", f"region={last['name']}"] if data["regions"] else [])]
     for view in [*views, *(f"kernel={k['name']}" for k in last["kernels"][:1])]:
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom", f"file://{file}#{view}"]
+        command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom", f"file://{file}#{view}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert "CONSOLE" not in done.stderr, view
         assert '<main id="main"></main>' not in done.stdout and f"{name}.onnx</h1>" in done.stdout

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.qemu import runner
 from tests.qemu.cross import compile_cross, resolved
 
 import weft
@@ -131,9 +130,8 @@ def test_recurrence() -> None:
     ("options", "narrow", "cpu"), [("cortex-a72 -precision=fp16", dt.float16, "cortex-a72"), ("cortex-a72 -mattr=+bf16 -precision=bf16", dt.bfloat16, "max")]
 )
 @pytest.mark.parametrize("make", [product(3, 64, 40), convolution(16, 16, 7, 1), recurrent], ids=["product", "convolution", "recurrence"])
+@pytest.mark.needs("qemu")
 def test_under_emulation(make: Make, options: str, narrow: DType, cpu: str) -> None:
-    if runner.qemu() is None:
-        pytest.skip(runner.INSTALL)
     graph = build(make)
     x = sample(graph)
     want = evaluate(graph, [x])

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.qemu import runner
 from tests.qemu.cross import compile_cross
 
 import weft
@@ -442,11 +441,10 @@ def test_a_chain_of_convolutions_keeps_its_layout() -> None:
     np.testing.assert_array_equal(run_here(graph, [x]), evaluate(graph, [x])[0])
 
 
+@pytest.mark.needs("qemu")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("cpu", ["neoverse-n1", "neoverse-v1"])
 def test_arm_gives_every_bit_under_qemu(case: str, cpu: str) -> None:
-    if runner.qemu() is None:
-        pytest.skip(runner.INSTALL)
     graph, arrays = CASES[case](True)
     want = [np.asarray(a) for a in evaluate(graph, arrays)]
     linked, compilation = compile_cross(graph, arm(cpu))

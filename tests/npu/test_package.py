@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.needs import require
 from tests.npu.conftest import FOLDER
 
 import weft
@@ -30,7 +31,7 @@ def test_a_plugin_that_is_not_used_imports_nothing_heavy() -> None:
 
 
 def test_a_wheel(tmp_path: Path) -> None:
-    pytest.importorskip("hatchling")
+    require("hatchling")
     code = f"from hatchling.build import build_wheel; print(build_wheel({str(tmp_path)!r}))"
     name = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True, check=True).stdout.split()[-1]
     with zipfile.ZipFile(tmp_path / name) as wheel:

@@ -32,6 +32,7 @@ def test_node_case(case: str) -> None:
     run(cases()[case])
 
 
+@pytest.mark.needs("opencl")
 def test_node_case_on_opencl(case_on_device: str) -> None:
     if case_on_device not in cases():
         pytest.skip("the installed onnx has no such case")

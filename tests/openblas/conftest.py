@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.needs import require
 
 FOLDER = Path(__file__).parents[2] / "examples" / "weft-openblas"
 if str(FOLDER) not in sys.path:
@@ -14,7 +15,7 @@ if str(FOLDER) not in sys.path:
 @pytest.fixture
 def openblas(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The plugin in use, and a device of its own."""
-    pytest.importorskip("scipy_openblas32", reason="pip install scipy-openblas32")
+    require("scipy_openblas32")
     from weft_openblas import plugin
 
     from weft.plugins import host

@@ -1,4 +1,4 @@
-"""Tests of OpenCL run on a device; where there is none they fail, and say what to install."""
+"""Tests of OpenCL run on a device."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.needs import require
 
-from weft.errors import ExecutionError
 from weft.runtime.cache import Cache
 from weft_opencl import devices
 from weft_opencl.device import OpenclDevice
@@ -17,10 +17,8 @@ from weft_opencl.devices import Found
 @pytest.fixture(scope="session", autouse=True)
 def here() -> Found:
     """The device that tests run on."""
-    try:
-        return devices.found()[0]
-    except ExecutionError as error:
-        pytest.fail(f"these tests need an OpenCL device: {error}", pytrace=False)
+    require("opencl")
+    return devices.found()[0]
 
 
 @pytest.fixture

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.needs import require
 from tests.verify.planted import given, model, verify
 
 from weft.graph.evaluate import evaluate
 from weft.pipeline import load
 from weft.testing.verify.verify import Engine
-
-pytest.importorskip("onnx")
 
 
 def onnx_model(path: Path) -> Path:
@@ -38,7 +37,7 @@ def onnx_model(path: Path) -> Path:
 
 
 def onnxruntime(path: Path) -> Engine:
-    pytest.importorskip("onnxruntime")
+    require("onnxruntime")
     from weft_onnx.engines import ENGINES
 
     kind = next(k for k in ENGINES if k.name == "onnxruntime")

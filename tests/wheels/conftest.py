@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.needs import lacks, require
 
 ROOT = Path(__file__).parents[2]
 OURS = sorted(p.parent for part in ("core", "plugins", "examples") for p in (ROOT / part).rglob("pyproject.toml"))
@@ -63,7 +64,7 @@ class Wheel:
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Wheel]:
     """A wheel of each by its distribution's name, built as a packager builds it."""
-    pytest.importorskip("hatchling", reason="pip install hatchling")
+    require("hatchling")
     into = tmp_path_factory.mktemp("wheels")
     found = {}
     for folder in FOLDERS:
@@ -121,7 +122,7 @@ def link(asked: Iterable[Requirement], site: Path, own: set[str]) -> None:
         try:
             found = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
-            pytest.skip(f"{requirement} is not here: pip install '{requirement}'")
+            lacks(str(requirement), 'pip install ".[test]"')
         assert requirement.specifier.contains(found.version, prereleases=True), f"{name} {found.version} is here, {requirement} is asked for"
         for top in {f.parts[0] for f in found.files or () if f.parts[0] not in ("..", "__pycache__")}:
             if not (site / top).exists():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from packaging.utils import canonicalize_name
+from tests.needs import require
 from tests.wheels.conftest import FOLDERS, OURS, ROOT, Wheel
 
 NAMES = [p.name for p in FOLDERS]
@@ -99,7 +100,7 @@ def test_links_of_a_description_lead_out_of_the_source_tree(wheel: Wheel) -> Non
 
 def test_a_source_distribution_gives_the_same_wheel(wheel: Wheel, tmp_path: Path) -> None:
     """As pip builds from one: whatever the wheel needs is in it."""
-    pytest.importorskip("hatchling")
+    require("hatchling")
     built = []
     for folder, call in ((wheel.folder, "build_sdist"), (None, "build_wheel")):
         if folder is None:

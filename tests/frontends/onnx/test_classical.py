@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 from tests.frontends.onnx.models import info, load, model
+from tests.needs import require
 
 import weft
 from weft.errors import FrontendError, UnsupportedError
@@ -20,7 +21,9 @@ VECTORS = np.random.default_rng(1).standard_normal((4, 3)).astype(F)
 
 
 def alike(kind: str, inputs: list[Any], outputs: int = 1, **attributes: Any) -> None:
-    ort = pytest.importorskip("onnxruntime")
+    require("onnxruntime")
+    import onnxruntime as ort
+
     names, results = [f"x{k}" for k in range(len(inputs))], [f"y{k}" for k in range(outputs)]
     node = helper.make_node(kind, names, results, domain="ai.onnx.ml", **attributes)
     infos = [info(n, ["n", *a.shape[1:]], helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in zip(names, inputs)]

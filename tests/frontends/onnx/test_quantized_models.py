@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from tests.frontends.onnx.models import constant, info, load, model, operators, run
+from tests.needs import require
 
 import weft
 from weft.graph.evaluate import evaluate
@@ -55,7 +56,9 @@ def network(folder: Path, dense: bool = True) -> Path:
 @pytest.mark.parametrize("activation", ["QUInt8", "QInt8"])
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
 def test_static_quantization(form: str, activation: str, per_channel: bool, tmp_path: Path) -> None:
-    quantization, ort = pytest.importorskip("onnxruntime.quantization"), pytest.importorskip("onnxruntime")
+    require("onnxruntime")
+    import onnxruntime as ort
+    from onnxruntime import quantization
     random = np.random.default_rng(1)
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[name-defined, misc]
@@ -86,7 +89,9 @@ def test_static_quantization(form: str, activation: str, per_channel: bool, tmp_
 
 
 def test_dynamic_quantization(tmp_path: Path) -> None:
-    quantization, ort = pytest.importorskip("onnxruntime.quantization"), pytest.importorskip("onnxruntime")
+    require("onnxruntime")
+    import onnxruntime as ort
+    from onnxruntime import quantization
     random = np.random.default_rng(2)
     w = [constant(n, random.standard_normal(s).astype(F)) for n, s in (("w", (16, 8)), ("b", (8,)), ("v", (8, 4)))]
     nodes = [node("MatMul", ["x", "w"], ["p"]), node("Add", ["p", "b"], ["s"]), node("Relu", ["s"], ["r"]), node("MatMul", ["r", "v"], ["y"])]
@@ -105,7 +110,8 @@ def test_dynamic_quantization(tmp_path: Path) -> None:
 
 def compared(nodes: Any, inputs: dict[str, Any], constants: dict[str, Any], steps: float = 1.0) -> Any:
     """The graph of nodes from inputs to "y", evaluated as loaded and as integers; ONNX Runtime's differs by at most `steps`."""
-    ort = pytest.importorskip("onnxruntime")
+    require("onnxruntime")
+    import onnxruntime as ort
     infos = [info(n, a.shape, helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in inputs.items()]
     made = model(nodes, infos, [helper.make_empty_tensor_value_info("y")], [constant(n, a) for n, a in constants.items()], opset=17, domains=[MICROSOFT])
     made.ir_version = 8

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.needs import require
 
 import weft_onnx
 from weft.errors import FrontendError, TargetError
@@ -44,7 +45,9 @@ def session(path: Path) -> weft_onnx.InferenceSession:
 
 @pytest.fixture(scope="module")
 def peer(path: Path) -> Any:
-    runtime = pytest.importorskip("onnxruntime")
+    require("onnxruntime")
+    import onnxruntime as runtime
+
     return runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 

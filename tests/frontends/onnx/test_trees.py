@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 from tests.frontends.onnx.models import info, load, model, operators, run
+from tests.needs import require
 
 import weft
 from weft.errors import FrontendError, UnsupportedError
@@ -122,7 +123,9 @@ CLASSES: dict[str, Any] = {
 @pytest.mark.parametrize("case", CLASSES)
 def test_classifiers_as_onnxruntime(case: str, post: str, positive: bool) -> None:
     """Scores of two classes from weights of one are a matter of convention: theirs. Of two weighed classes it labels all by 1 and 0: there, ONNX's own."""
-    ort = pytest.importorskip("onnxruntime")
+    require("onnxruntime")
+    import onnxruntime as ort
+
     classes, more = CLASSES[case]
     random = np.random.default_rng(3)
     trees = [grow(random, 3, ["BRANCH_LEQ"], 1 if "class_ids" in more else classes, "none", 0.2) for _ in range(4)]

@@ -1,0 +1,98 @@
+"""What tests need that `pip install ".[test]"` does not bring everywhere: how each thing is found on a machine, and how it is installed.
+
+    pytestmark = pytest.mark.needs("opencl")          every test of a module
+    @pytest.mark.needs("qemu")                        one test, or one case: pytest.param(..., marks=pytest.mark.needs("qemu"))
+    require("onnxruntime")                            in a fixture or a test, from there on
+
+A test whose need is not met is skipped; where CI or WEFT_REQUIRE_ALL is set it fails, unless the thing is optional there too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+from tests.qemu import runner
+
+
+@dataclass(frozen=True)
+class Need:
+    """One thing. `optional`: CI does not have it either."""
+
+    name: str
+    found: Callable[[], bool]
+    install: str
+    optional: bool = False
+
+
+def _opencl() -> bool:
+    from weft.errors import ExecutionError
+    from weft_opencl import devices
+
+    try:
+        return bool(devices.found())
+    except ExecutionError:
+        return False
+
+
+def _c() -> bool:
+    from weft_c.toolchain import default_command
+
+    return shutil.which(default_command()) is not None or importlib.util.find_spec("ziglang") is not None
+
+
+def browser() -> str | None:
+    """A browser that draws pages without a screen."""
+    return shutil.which("chromium") or shutil.which("google-chrome")
+
+
+def _package(module: str, install: str, optional: bool = False) -> Need:
+    return Need(module, lambda: importlib.util.find_spec(module) is not None, install, optional)
+
+
+NEEDS: dict[str, Need] = {
+    "opencl": Need("an OpenCL driver", _opencl, "apt install pocl-opencl-icd"),
+    "qemu": Need("qemu-user", lambda: runner.qemu() is not None, "apt install qemu-user"),
+    "c": Need("a C compiler", _c, "pip install ziglang"),
+    "browser": Need("a browser", lambda: browser() is not None, "apt install chromium"),
+    **{m: _package(m, 'pip install ".[test]"') for m in ("hatchling", "PIL", "scipy_openblas32", "ziglang")},
+    **{m: _package(m, 'pip install ".[bench]"', optional=True) for m in ("onnxruntime", "onnxscript", "skl2onnx", "sklearn", "torch", "transformers")},
+}
+_found = cache(lambda key: NEEDS[key].found())
+
+
+def required() -> bool:
+    """Whether a lack is an error."""
+    return any(os.environ.get(name, "").lower() not in ("", "0", "false", "no", "off") for name in ("CI", "WEFT_REQUIRE_ALL"))
+
+
+def require(*keys: str) -> None:
+    """Ends the test, or at import the module, as skipped or failed if something is not here."""
+    for key in keys:
+        need = NEEDS[key]
+        if not _found(key):
+            lacks(need.name, need.install, need.optional)
+
+
+def lacks(name: str, install: str, optional: bool = False) -> None:
+    """Ends the test for something that is not here."""
+    reason = f"needs {name} ({install})"
+    if required() and not optional:
+        pytest.fail(f"{reason}: it is not here, and CI or WEFT_REQUIRE_ALL is set", pytrace=False)
+    pytest.skip(reason, allow_module_level=True)
+
+
+def summary(reasons: Iterable[str]) -> str | None:
+    """One line on the tests that were skipped for what the machine lacks, from the reasons of all skips; None if there are none."""
+    found = Counter(match[0] for r in reasons if (match := re.search(r"(?<=needs ).+\(.+\)$", r)))
+    if not found:
+        return None
+    each = ", ".join(f"{count} for {what}" for what, count in found.most_common())
+    return f"{found.total()} test{'s' * (found.total() > 1)} skipped for what this machine lacks: {each}"
