@@ -13,6 +13,7 @@ import pytest
 from tests.needs import require, summary
 
 from weft.runtime.threads import available_threads
+from weft_c.toolchain import zig_environment
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.stash[_CACHE] = os.environ["WEFT_CACHE_DIR"] = tempfile.mkdtemp(prefix="weft-tests-")
         os.environ["POCL_CACHE_DIR"] = os.path.join(config.stash[_CACHE], "pocl")  # PoCL keeps what it has compiled, too
+        os.environ.update(zig_environment())  # one for all processes, where it cannot have its own
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

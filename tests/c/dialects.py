@@ -122,6 +122,7 @@ typedef unsigned char uchar; typedef unsigned short ushort;
 static unsigned get_group_id(int k) { return k == 0 ? grid_group.x : k == 1 ? grid_group.y : grid_group.z; }
 static unsigned get_local_id(int k) { return k == 0 ? grid_thread.x : k == 1 ? grid_thread.y : grid_thread.z; }
 template <class T> static void atomic_add(T *at, T value) { *at += value; }
+using uint = unsigned int;
 static uint as_uint(float x) { uint y; std::memcpy(&y, &x, 4); return y; }
 static float as_float(uint x) { float y; std::memcpy(&y, &x, 4); return y; }
 """,

@@ -130,12 +130,13 @@ def test_the_functions_of_math_h_are_c_s_own(tmp_path: Path) -> None:
                 assert struct.pack(pack, a) == struct.pack(pack, b) or (math.isnan(a) and math.isnan(b)), f"{name}{suffix}{args}: {a}, not {b}"
 
 
-def test_march_says_what_it_needs() -> None:
+@pytest.mark.parametrize("cc", ["", pytest.param(" -cc=zig", marks=pytest.mark.needs("ziglang"))])
+def test_march_says_what_it_needs(cc: str) -> None:
     """Extensions that the code may use stand in the manifest; without -march none but the architecture's own do."""
-    plain = weft.compile(mlp(), target="c", cache=False).manifest
+    plain = weft.compile(mlp(), target=f"c{cc}", cache=False).manifest
     assert not {"avx", "avx2", "fma", "sve"} & set(plain.features)
     if plain.machine == "x86_64":
-        assert {"avx2", "fma"} <= set(weft.compile(mlp(), target="c -march=x86-64-v3", cache=False).manifest.features)
+        assert {"avx2", "fma"} <= set(weft.compile(mlp(), target=f"c{cc} -march=x86-64-v3", cache=False).manifest.features)
 
 
 def test_structures_are_those_of_the_binary_interface() -> None:
@@ -191,10 +192,26 @@ def test_images() -> None:
         cc.shared('extern int there(void);\n__attribute__((visibility("default"))) int f(void) { return there(); }\n', {}, "f")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is in the test extra")
+@pytest.mark.needs("ziglang")
 def test_zig_compiles_it_too() -> None:
     executable = weft.compile(mlp(), target="c -cc=zig", cache=False)
     assert executable.manifest.sections["main"].plugin == "weft-c"
+
+
+@pytest.mark.needs("ziglang")
+def test_zig_works_where_the_home_is_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ZIG_GLOBAL_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/dev/null")  # not to be written by root either
+    toolchain.zig_environment.cache_clear()
+    try:
+        toolchain.compiler.cache_clear()
+        assert "clang" in compiler("zig", "c99", "2", None).version
+        folder = Path(toolchain.zig_environment()["ZIG_GLOBAL_CACHE_DIR"])
+        assert folder.is_dir()
+    finally:
+        toolchain.zig_environment.cache_clear()
+        toolchain.compiler.cache_clear()
 
 
 def test_the_compiler_is_asked_once() -> None:

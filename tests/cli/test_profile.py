@@ -66,6 +66,7 @@ def test_bench_profile(weft: Weft, recipe: Path, tmp_path: Path, target: str) ->
         assert data["in_kernels"] <= data["whole"]
 
 
+@pytest.mark.needs("opencl")
 def test_a_device_has_no_roofline(weft: Weft, recipe: Path) -> None:
     result = weft("bench", recipe, "--roofline", "-t", "opencl")
     assert result.code == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
+import os
 import shlex
 import shutil
 import subprocess
@@ -31,6 +33,27 @@ def default_command() -> str:
         if shutil.which(name):
             return name
     return ZIG if importlib.util.find_spec("ziglang") else "cc"
+
+
+@cache
+def zig_environment() -> dict[str, str]:
+    """What zig must be told besides this process's environment: a folder for its cache, which lives as long as the process, where its own cannot be
+    written, as in a home that is read-only."""
+    if os.environ.get("ZIG_GLOBAL_CACHE_DIR"):
+        return {}
+    there = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / ZIG
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return {}
+    folder = tempfile.mkdtemp(prefix="weft-zig-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {"ZIG_GLOBAL_CACHE_DIR": folder}
+
+
+def _call(command: tuple[str, ...], arguments: tuple[str, ...], cwd: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **zig_environment()} if "ziglang" in command else None
+    return subprocess.run([*command, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, errors="replace", check=False)
 
 
 @dataclass(frozen=True)
@@ -63,7 +86,7 @@ class Compiler:
         with tempfile.TemporaryDirectory(prefix="weft-c-") as folder:
             for file, data in files.items():
                 (Path(folder) / file).write_bytes(data)
-            done = subprocess.run([*self.command, *arguments, "-o", result], cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+            done = _call(self.command, (*arguments, "-o", result), folder)
             made = Path(folder) / result
             if done.returncode or not made.is_file():
                 said = done.stderr.strip() or f"it ended with {done.returncode}"
@@ -87,8 +110,12 @@ def compiler(command: str, std: str, opt: str, march: str | None) -> Compiler:
     hint = "install one (gcc, clang), or `pip install ziglang` and take -cc=zig"
     if not words or (command == ZIG and importlib.util.find_spec("ziglang") is None) or shutil.which(words[0]) is None:
         raise TargetError(f"there is no C compiler '{command}'", where=where, hint=hint)
-    done = subprocess.run([*words, "--version"], capture_output=True, text=True, errors="replace", check=False)
+    done = _call(words, ("--version",))
     if done.returncode or not done.stdout.strip():
         raise TargetError(f"'{command}' does not say what it is", where=where, why=done.stderr.strip()[:200] or "it says nothing to --version", hint=hint)
-    more = ("-fno-sanitize=undefined",) if command == ZIG else ()  # zig adds it of its own accord
-    return Compiler(words, (f"-std={std}", f"-O{opt}", *((f"-march={march}",) if march else ()), *more), done.stdout.splitlines()[0])
+    if command == ZIG:
+        # Of its own accord it adds the sanitizer and compiles for the processor that it runs on; its names of processors have no hyphens.
+        more = ("-fno-sanitize=undefined", f"-mcpu={march.replace('-', '_') if march else 'baseline'}")
+    else:
+        more = (f"-march={march}",) if march else ()
+    return Compiler(words, (f"-std={std}", f"-O{opt}", *more), done.stdout.splitlines()[0])
