@@ -139,7 +139,7 @@ def test_a_failing_import_is_kept_as_data(site: Site) -> None:
 
 def test_a_plugin_out_of_range_is_not_even_imported(site: Site) -> None:
     site.install("old", "raise AssertionError('imported')\n", requires="weft (>=0.0.1,<0.1)")
-    assert failure(site.host("0.1.0")) == "needs weft<0.1,>=0.0.1, this is weft 0.1.0; pip install --upgrade old, or 'weft<0.1,>=0.0.1'"
+    assert failure(site.host("0.1.0")) == "needs weft<0.1,>=0.0.1, this is weft 0.1.0: install another version of old, or weft<0.1,>=0.0.1"
     assert "old" not in sys.modules
 
 
@@ -752,7 +752,8 @@ def test_an_entry_point_without_a_distribution_loads() -> None:
 
 
 def test_the_missing_package_is_named() -> None:
-    assert PluginHost([]).missing("cuda", "weft-cuda") == "pip install weft-cuda"
+    assert PluginHost([]).missing("cuda", "weft-cuda") == "weft-cuda is not part of this installation, in Weft's repository: pip install \".[gpu]\""
+    assert PluginHost([]).missing("abacus", "weft-abacus") == "weft-abacus is not part of this installation"
     assert PluginHost([]).missing("x", None) == "see `weft plugins`"
 
 

@@ -44,7 +44,14 @@ def test_a_target_whose_plugin_is_not_installed_names_the_package(target: str, p
     # Where the package is installed after all, this process acts as if it were not.
     monkeypatch.setattr("weft.pipeline.host", lambda: PluginHost([]))
     name = target.split()[0]
-    assert message("TargetError", mlp(), target) == f"the plugin of target '{name}' is not in use\n  {target}\n  hint: pip install {package}"
+    hint = f"{package} is not part of this installation, in Weft's repository: pip install \".[gpu]\""
+    assert message("TargetError", mlp(), target) == f"the plugin of target '{name}' is not in use\n  {target}\n  hint: {hint}"
+
+
+@pytest.mark.parametrize(("word", "names"), [("cpu", "'llvm'"), ("X86_64", "'llvm'"), ("host", "'llvm'"), ("native -threads=2", "'llvm'"), ("gcc", "'c'"),
+                                             ("nvidia", "'cuda'"), ("gpu", "'cuda' or 'metal' or 'opencl'")])  # fmt: skip
+def test_words_that_people_use_for_a_target_are_answered_with_its_name(word: str, names: str) -> None:
+    assert message("TargetError", mlp(), word) == f"unknown target '{word.split()[0]}'\n  {word}\n  hint: did you mean {names}?"
 
 
 def test_a_target_that_is_no_text() -> None:
@@ -86,7 +93,7 @@ def test_no_file() -> None:
     assert message("FrontendError", "nowhere.onnx") == "no file 'nowhere.onnx'\n  hint: give the path of a model file"
 
 
-def test_a_format_whose_frontend_is_not_installed_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_format_that_nothing_reads_says_what_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weft.plugins import PluginHost
 
     monkeypatch.setattr("weft.pipeline.host", lambda: PluginHost([]))
@@ -94,7 +101,33 @@ def test_a_format_whose_frontend_is_not_installed_names_the_package(tmp_path: Pa
     path.write_bytes(b"x")
     with pytest.raises(weft.WeftError) as caught:
         weft.load(path)
-    assert str(caught.value) == f"no frontend takes '{path}'\n  hint: pip install weft-keras"
+    assert str(caught.value) == f"no frontend takes '{path}'\n  hint: it is a file of Keras: export the model to ONNX; installed frontends: none"
+
+
+def test_a_format_whose_frontend_is_not_installed_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.plugins import PluginHost
+
+    monkeypatch.setattr("weft.pipeline.host", lambda: PluginHost([]))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"x")
+    with pytest.raises(weft.WeftError) as caught:
+        weft.load(path)
+    hint = "weft-onnx is not part of this installation, in Weft's repository: pip install ."
+    assert str(caught.value) == f"no frontend takes '{path}'\n  hint: {hint}"
+
+
+def test_hints_name_packages_that_exist() -> None:
+    """Of this repository, with the extra that installs them; nothing else of this name is on any index."""
+    import tomllib
+
+    from weft.plugins import INSTALLS, KNOWN_FRONTENDS, KNOWN_TARGETS
+
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    members = {"pip install .": project["dependencies"], 'pip install ".[gpu]"': project["optional-dependencies"]["gpu"]}
+    where = {d.split(" @ ")[0]: command for command, listed in members.items() for d in listed}
+    assert {d: where[d] for d in INSTALLS} == INSTALLS
+    assert set(KNOWN_TARGETS.values()) | set(KNOWN_FRONTENDS.values()) <= set(INSTALLS)
 
 
 def test_a_file_of_no_known_format(tmp_path: Path) -> None:

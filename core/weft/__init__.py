@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from weft.adaptive import compile_adaptive as compile_adaptive
     from weft.errors import WeftError as WeftError
     from weft.kernel import build as build
@@ -52,6 +53,10 @@ __all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("weft")
     module = _PUBLIC.get(name)
     if module is None:
         raise AttributeError(f"module 'weft' has no attribute '{name}'")
@@ -61,4 +66,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted([*globals(), *_PUBLIC, "__version__"])

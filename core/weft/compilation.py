@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,18 +17,30 @@ from weft.assemble import Assembly, KernelUse, assemble
 from weft.codegen.base import Codegen, KernelCode, require
 from weft.codegen.profile import profiled
 from weft.dtypes import DType
-from weft.errors import CodegenError, LoopError, LoweringError, ScheduleError, ScheduleWarning, SettingError, UnsupportedError, WeftError
+from weft.errors import (
+    CodegenError,
+    LoopError,
+    LoweringError,
+    ScheduleError,
+    ScheduleWarning,
+    SettingError,
+    UnsupportedError,
+    WeftError,
+    nearest,
+    shown,
+)  # fmt: skip
 from weft.expr.nodes import Expr
 from weft.graph.assumptions import assumptions
 from weft.graph.group import Group, kernel_text
 from weft.graph.nodes import Graph, Node, OptionalType, SequenceType, TensorType, Type
 from weft.hooks import StageReport
 from weft.kernel_cache import KernelCache
+from weft.log import logger
 from weft.loop.nodes import Program
-from weft.loop.pipeline import lower_program
+from weft.loop.pipeline import lower_program, ordered
 from weft.lower.lower import lower_group
 from weft.passes.own_outputs import own_outputs
-from weft.passes.pipeline import GraphPass, run_passes
+from weft.passes.pipeline import GraphPass, pass_names, run_passes
 from weft.passes.plan_memory import MemoryPlan, plan_memory
 from weft.plugins import host
 from weft.runtime.executable import Executable, NativeCode
@@ -40,6 +53,29 @@ from weft.weights import Weights, let_go
 
 if TYPE_CHECKING:
     from weft.pipeline import OnStage, ResolvedTarget
+
+
+OF_KERNELS = ("lower_group", "schedule", "lower_program")
+"""Stages that every kernel goes through."""
+
+
+def check_dump(targets: Sequence[ResolvedTarget], extra: Sequence[GraphPass]) -> None:
+    """That WEFT_DUMP names stages that a compilation for these targets has.
+
+    Raises:
+        SettingError: it does not; lists them.
+    """
+    wanted = set(settings.DUMP.get()) - {"all"}
+    if not wanted:
+        return
+    known = list(OF_KERNELS)
+    for target in targets:
+        known += [*pass_names([*target.graph_passes(), *extra]), *(s.name for s in ordered(target.loop_passes()))]
+    for name in sorted(wanted.difference(known)):
+        close = nearest(name, known)
+        hint = f"did you mean '{close}'? " if close else ""
+        stages = ", ".join(dict.fromkeys(known))
+        raise SettingError(f"{settings.DUMP.name} names '{name}', which is no stage with a text", hint=f"{hint}stages: {stages}, or all")
 
 
 @dataclass
@@ -91,6 +127,7 @@ class Compilation:
     def report(self, name: str, subject: str, seconds: float, result: Any = None) -> None:
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
         self.dump(name, subject, result)
+        logger.log(logging.DEBUG if name in OF_KERNELS else logging.INFO, "%s %s: %.2f ms", name, shown(subject, 100), seconds * 1e3)
         report = StageReport(name, subject, seconds, result)
         if self.on_stage is not None:
             self.on_stage(report)

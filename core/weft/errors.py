@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -23,13 +24,13 @@ class WeftError(Exception):
         self.what, self.where, self.why, self.hint = what, where, why, hint
 
     def __str__(self) -> str:
-        lines = [self.what]
+        lines = [shown(self.what)]
         if self.where:
-            lines += ["  " + line for line in self.where.splitlines()]
+            lines += ["  " + shown(line) for line in self.where.rstrip("\n").split("\n")]
         if self.why:
-            lines.append("  why: " + self.why)
+            lines.append("  why: " + shown(self.why))
         if self.hint:
-            lines.append("  hint: " + self.hint)
+            lines.append("  hint: " + shown(self.hint))
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -111,6 +112,35 @@ class ArchiveError(WeftError):
 
 class SettingError(WeftError):
     """An environment variable with a value that cannot be used."""
+
+
+def shown(text: object, most: int = 4000) -> str:
+    """A text of one line that may hold names from a model or a file, safe for a terminal: what cannot be printed, or acts on a terminal or on the direction
+    of writing, stands as an escape (`\\x1b`, `\\n`, `\\u202e`); of more than `most` characters the middle is left out."""
+    text = str(text)
+    if len(text) > most:
+        text = f"{text[: most // 2]}…{text[len(text) - most // 2 :]}"
+    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown_lines(text: object) -> str:
+    """A text of several lines, each as `shown`, of any length."""
+    return "\n".join(shown(line, len(line)) for line in str(text).split("\n"))
+
+
+def literal(text: object) -> str:
+    """A text that stands in a template for itself: `fill` reads nothing in it."""
+    return str(text).replace("{", "{{").replace("}", "}}")
+
+
+def fill(template: str, args: Sequence[object]) -> str:
+    """A template with `{0}` … `{7}` replaced and doubled braces made single; never `str.format`, whose fields reach into objects."""
+
+    def one(match: re.Match[str]) -> str:
+        word = match[0]
+        return word[0] if len(word) == 2 else str(args[int(word[1])]) if int(word[1]) < len(args) else word
+
+    return re.sub(r"\{\{|\}\}|\{[0-7]\}", one, template)
 
 
 def nearest(word: str, known: object) -> str | None:

@@ -18,9 +18,10 @@ import operator
 import os
 import re
 import shlex
+import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +31,7 @@ from weft import settings
 from weft.errors import ArchiveError, FrontendError, GraphError, InputError, PluginError, TargetError, nearest
 from weft.hooks import Frontend, StageReport
 from weft.options import make_options, parse_options, print_options
-from weft.plugins import KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, host
+from weft.plugins import FOREIGN_FORMATS, KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, host
 from weft.runtime.cache import Cache
 from weft.runtime.executable import Executable
 from weft.runtime.plan import HOST
@@ -245,7 +246,7 @@ def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
             raise FrontendError("options are given by name and with the frontend's", where=frontend, hint="give all of them by name")
         given = make_options(reader.options, options, f"frontend '{reader.name}'", FrontendError)
     try:
-        with host().blame(chosen.plugin.name, f"to read the model as '{reader.name}'"):
+        with host().blame(chosen.plugin.name, f"to read the model as '{reader.name}'"), reading(model):
             graph = reader.load(Path(model) if isinstance(model, (str, os.PathLike)) else model, given)
         if not isinstance(graph, Graph):
             raise PluginError(f"{chosen.plugin} read the model as {type(graph).__name__}, which is no Graph")
@@ -256,6 +257,44 @@ def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
             raise
         raise FrontendError("the model nests graphs, or formulas of its sizes, deeper than can be followed") from error
     return graph
+
+
+def require_readable(path: Path) -> None:
+    """That a model file is one.
+
+    Raises:
+        FrontendError: it is not there, is a folder, a pipe or a device, or may not be read.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, ValueError):  # ValueError: a null character in the name
+        raise FrontendError(f"no file '{path}'", hint="give the path of a model file") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if not stat.S_ISREG(mode):
+        kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe, and a model is read more than once"), (stat.S_ISSOCK, "a socket"))
+        why = next((what for test, what in kinds if test(mode)), "a device")
+        raise FrontendError(f"no file '{path}'", why=f"it is {why}", hint="give the path of a model file")
+    with reading(path), path.open("rb"):
+        pass
+
+
+@contextmanager
+def reading(model: Any) -> Iterator[None]:
+    """A model and its files are read: what the system refuses is an error that names the file.
+
+    Raises:
+        FrontendError: an OSError was raised.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _unreadable(model, error) from error
+
+
+def _unreadable(model: Any, error: OSError) -> FrontendError:
+    file = error.filename if error.filename is not None else model if isinstance(model, (str, os.PathLike)) else "the model"
+    return FrontendError(f"cannot read '{file}'", why=error.strerror or str(error), hint="is it all there, and may this user read it?")
 
 
 def find_frontend(model: Any, name: str | None = None) -> Frontend:
@@ -300,20 +339,18 @@ def _frontend(model: Any, name: str | None) -> Contribution:
                 plugins.failed(c.plugin, "frontends", error)
         return found
 
-    package = None
+    package = foreign = None
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
-        if not path.is_file():
-            why = "it is a folder" if path.is_dir() else None
-            raise FrontendError(f"no file '{path}'", why=why, hint="give the path of a model file")
+        require_readable(path)
         by_suffix = [c for c in offered if path.suffix.lower() in c.value.suffixes]
         if len(by_suffix) == 1:
             return by_suffix[0]
-        with path.open("rb") as file:
+        with reading(path), path.open("rb") as file:
             head = file.read(4096)
         found = by_suffix or takers("sniff", head)
         what = f"'{path}'"
-        package = KNOWN_FRONTENDS.get(path.suffix.lower())
+        package, foreign = KNOWN_FRONTENDS.get(path.suffix.lower()), FOREIGN_FORMATS.get(path.suffix.lower())
     elif isinstance(model, (bytes, bytearray, memoryview)):
         found, what = takers("sniff", bytes(model[:4096])), "these bytes"
     else:
@@ -322,7 +359,7 @@ def _frontend(model: Any, name: str | None) -> Contribution:
         return found[0]
     if found:
         raise FrontendError(f"several frontends take {what}: {', '.join(c.value.name for c in found)}", hint="name one: frontend=…")
-    hint = plugins.missing(package, package) if package else installed
+    hint = plugins.missing(package, package) if package else f"it is a file of {foreign}: export the model to ONNX; {installed}" if foreign else installed
     raise FrontendError(f"no frontend takes {what}", why=None if package else plugins.trouble("frontends"), hint=hint)
 
 
@@ -372,8 +409,9 @@ def compile(
                 on_stage(StageReport("cache", key[:12], time.perf_counter() - started, found))
             found.sources = files
             return found
-    from weft.compilation import Compilation
+    from weft.compilation import Compilation, check_dump
 
+    check_dump(resolved, own)
     compilation = Compilation(resolved[-1], own, on_stage, cache)
     with compilation.stage("load", str(model) if isinstance(model, (str, Path)) else type(model).__name__):
         graph = load(model, frontend=frontend)
@@ -507,11 +545,12 @@ def model_files(model: str | os.PathLike[str], frontend: str | None = None) -> t
         FrontendError: as `load`, if no frontend reads it.
     """
     path = Path(model)
-    if not path.is_file():
-        return ()
+    with reading(path):
+        if not path.is_file():
+            return ()
     reader, options = _reader(model, frontend)
     kind: Frontend = reader.value
-    with host().blame(reader.plugin.name, f"to find the files of '{path.name}'"):
+    with host().blame(reader.plugin.name, f"to find the files of '{path.name}'"), reading(path):
         others = () if kind.files is None else kind.files(path, options)
         return tuple(file.absolute() for file in (path, *others))
 

@@ -30,11 +30,18 @@ GROUP = "weft.plugins"
 CORE = "core"
 BY_HAND = "(registered by hand)"
 
-# Only for error texts: which distribution brings a target or a frontend.
-KNOWN_TARGETS = {"llvm": "weft-llvm", "cuda": "weft-cuda", "opencl": "weft-opencl", "metal": "weft-metal"}
-KNOWN_FRONTENDS = {
-    ".onnx": "weft-onnx", ".pt2": "weft-torch", ".keras": "weft-keras", ".pb": "weft-tensorflow", ".mlmodel": "weft-coreml",
-    ".caffemodel": "weft-caffe", ".cfg": "weft-darknet",
+# Only for error texts: which distribution of Weft's repository brings a target or a frontend, and what installs it there.
+KNOWN_TARGETS = {"llvm": "weft-llvm", "c": "weft-c", "cuda": "weft-cuda", "opencl": "weft-opencl", "metal": "weft-metal"}
+KNOWN_FRONTENDS = {".onnx": "weft-onnx", ".cfg": "weft-darknet"}
+INSTALLS = {
+    **dict.fromkeys(("weft-llvm", "weft-c", "weft-onnx", "weft-darknet"), "pip install ."),
+    **dict.fromkeys(("weft-cuda", "weft-opencl", "weft-metal", "weft-gpu"), 'pip install ".[gpu]"'),
+}
+# Formats that nothing here reads, and whose they are.
+FOREIGN_FORMATS = {
+    **dict.fromkeys((".pt", ".pth", ".pt2", ".ckpt", ".safetensors"), "PyTorch"), **dict.fromkeys((".keras", ".h5", ".hdf5"), "Keras"),
+    **dict.fromkeys((".pb", ".tflite"), "TensorFlow"), **dict.fromkeys((".mlmodel", ".mlpackage"), "Core ML"), ".caffemodel": "Caffe", ".gguf": "llama.cpp",
+    **dict.fromkeys((".pkl", ".joblib"), "Python's pickle"),
 }  # fmt: skip
 
 
@@ -111,8 +118,8 @@ class PluginHost:
             plugin.failure = f"its metadata cannot be read: {str(error).splitlines()[0]}"
             return
         if not fits:
-            remedy = f"pip install --upgrade {name}, or 'weft{plugin.requires}'"
-            plugin.failure = f"needs weft{plugin.requires}, this is weft {self.api_version}; {remedy}"
+            remedy = f"install another version of {name}, or weft{plugin.requires}"
+            plugin.failure = f"needs weft{plugin.requires}, this is weft {self.api_version}: {remedy}"
             return
         try:
             plugin.object = entry.load()
@@ -242,7 +249,7 @@ class PluginHost:
         self.failures = [f for f in self.failures if f[0].name != name]
 
     def missing(self, wanted: str, distribution: str | None) -> str:
-        """The hint for something that no plugin offers: the package to install, or why an installed one is out."""
+        """The hint for something that no plugin offers: what installs it, or why an installed one is out."""
         for p in self.quarantined():
             if p.distribution == distribution or p.name == wanted:
                 return f"{p.distribution} {p.version} is installed but out of use: {p.failure}"
@@ -250,7 +257,8 @@ class PluginHost:
             if p.distribution == distribution:
                 return f"{p.distribution} {p.version} is installed but failed in hook '{hook}': {_one_line(error)}"
         if distribution is not None:
-            return f"pip install {distribution}"
+            where = f", in Weft's repository: {INSTALLS[distribution]}" if distribution in INSTALLS else ""
+            return f"{distribution} is not part of this installation{where}"
         broken = "; ".join(f"{p.distribution}: {p.failure}" for p in self.quarantined())
         return "see `weft plugins`" + (f" ({broken})" if broken else "")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from weft.errors import SettingError
+from weft.errors import SettingError, nearest
 
 T = TypeVar("T")
 
@@ -90,6 +90,15 @@ def _optional_count(text: str) -> int | None:
     return _count(text)
 
 
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def _level(text: str) -> str | None:
+    if text.lower() not in LEVELS:
+        raise ValueError("no level of messages")
+    return text.lower()
+
+
 CACHE_DIR = Setting("WEFT_CACHE_DIR", _path, _cache_dir, "a directory", "where compiled models and kernels are kept, in a folder weft-v1 that Weft makes")
 CACHE_BYTES = Setting("WEFT_CACHE_BYTES", _size, lambda: 4 << 30, "a size such as 512M or 4G; 0 turns the cache off", "the most that the cache keeps")
 THREADS = Setting("WEFT_THREADS", _optional_count, lambda: None, "a number of threads", "threads of a run; default: the CPUs this process may use")
@@ -98,8 +107,27 @@ VERIFY_WEIGHTS = Setting(
 )
 DUMP = Setting("WEFT_DUMP", _names, lambda: (), "stage names separated by commas, or 'all'", "stages whose result is written to WEFT_DUMP_DIR")
 DUMP_DIR = Setting("WEFT_DUMP_DIR", _path, lambda: Path("weft-dump"), "a directory", "where dumped stages go")
+LOG = Setting("WEFT_LOG", _level, lambda: None, ", ".join(LEVELS[:-1]) + f" or {LEVELS[-1]}", "messages on stderr from this level on: stages and their times")
 
-SETTINGS: tuple[Setting[object], ...] = (CACHE_DIR, CACHE_BYTES, THREADS, VERIFY_WEIGHTS, DUMP, DUMP_DIR)  # type: ignore[assignment]
+SETTINGS: tuple[Setting[object], ...] = (CACHE_DIR, CACHE_BYTES, THREADS, VERIFY_WEIGHTS, DUMP, DUMP_DIR, LOG)  # type: ignore[assignment]
+OF_TESTS = ("WEFT_EXAMPLES", "WEFT_REQUIRE_ALL")
+"""Variables of Weft's own tests."""
+
+
+def check() -> list[str]:
+    """Reads every setting, and says of each variable that begins with WEFT_ and is none that it has no effect.
+
+    Raises:
+        SettingError: a variable is set to something that cannot be used.
+    """
+    for setting in SETTINGS:
+        setting.get()
+    known = [s.name for s in SETTINGS]
+    found = []
+    for name in sorted(n for n in os.environ if n.startswith("WEFT_") and n not in (*known, *OF_TESTS)):
+        close = nearest(name.removeprefix("WEFT_"), [k.removeprefix("WEFT_") for k in known])
+        found.append(f"{name} is no setting of Weft" + (f": did you mean WEFT_{close}?" if close else ", and has no effect"))
+    return found
 
 
 def describe() -> str:

@@ -45,6 +45,8 @@ class TargetKind(ABC):
 
     name: ClassVar[str]
     options: ClassVar[type]
+    keywords: ClassVar[tuple[str, ...]] = ()
+    """Words, in small letters, by which people ask for it who do not know its name: an error about an unknown target answers with the name."""
 
     def resolve(self, target: Target) -> Target:
         """`target` with every option that means "this machine" written out; caches are keyed by the result."""
@@ -140,7 +142,8 @@ def _parse_one(part: str, table: Mapping[str, TargetKind], text: str) -> Target:
         raise TargetError("the target string does not parse", where=text, why=str(error)) from None
     kind = table.get(words[0])
     if kind is None:
-        close = nearest(words[0], table)
-        hint = f"did you mean '{close}'?" if close else "available: " + (", ".join(sorted(table)) or "none")
+        meant = [name for name, k in sorted(table.items()) if words[0].lower() in k.keywords]
+        close = " or ".join(f"'{name}'" for name in meant or filter(None, [nearest(words[0], table)]))
+        hint = f"did you mean {close}?" if close else "available: " + (", ".join(sorted(table)) or "none")
         raise TargetError(f"unknown target '{words[0]}'", where=text, hint=hint)
     return Target(kind.name, parse_options(kind.options, words[1:], f"target '{kind.name}'", text, TargetError))

@@ -31,7 +31,7 @@ def test_sizes_can_be_fixed(weft: Weft, recipe: Path, tmp_path: Path) -> None:
     [
         (["-t", "lvm"], "TargetError: unknown target 'lvm'\n  lvm\n  hint: did you mean 'llvm'?\n"),
         (["-t", "llvm -mcp=x"], "TargetError: target 'llvm' has no option '-mcp'\n  llvm -mcp=x\n  hint: did you mean '-mcpu'?\n"),
-        (["-t", "abacus"], "TargetError: the plugin of target 'abacus' is not in use\n  abacus\n  hint: pip install weft-abacus\n"),
+        (["-t", "abacus"], "TargetError: the plugin of target 'abacus' is not in use\n  abacus\n  hint: weft-abacus is not part of this installation\n"),
         (["--input-shape", "y=2,64"], "InputError: input_shapes names 'y', which is no input\n  hint: inputs: x\n"),
     ],
 )

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from onnx import helper
 
 from weft.hooks import hookimpl
 from weft.plugins import KNOWN_TARGETS, host
@@ -127,10 +135,112 @@ def test_targets_are_listed_with_options_and_machine(weft: Weft, monkeypatch: py
     monkeypatch.setitem(KNOWN_TARGETS, "abacus", "weft-abacus")
     result = weft("targets")
     assert result.code == 0, result.err
-    for word in ("llvm: CPUs, through LLVM.", "-mcpu", "-threads", "this machine's", "vector registers", "abacus: not installed (pip install weft-abacus)"):
+    absent = "abacus: not here (weft-abacus is not part of this installation)"
+    for word in ("llvm: CPUs, through LLVM.", "-mcpu", "-threads", "this machine's", "vector registers", absent):
         assert word in result.out
 
 
 def test_without_targets_it_says_so(weft: Weft, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.pipeline.target_kinds", dict)
     assert "no target is installed" in weft("targets").out
+
+
+def test_it_is_a_module_too() -> None:
+    done = subprocess.run([sys.executable, "-m", "weft", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"weft {host().api_version}\n"
+
+
+def test_the_version_is_an_attribute() -> None:
+    import weft as package
+
+    assert package.__version__ == metadata.version("weft") and "__version__" in dir(package)
+
+
+def test_variables_that_are_no_settings_are_warned_of(weft: Weft, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_THREDS", "2")
+    monkeypatch.setenv("WEFT_ZZZ", "2")
+    err = weft("--version").err
+    assert err == "warning: WEFT_THREDS is no setting of Weft: did you mean WEFT_THREADS?\nwarning: WEFT_ZZZ is no setting of Weft, and has no effect\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("WEFT_THREADS", "x"), ("WEFT_THREADS", "-1"), ("WEFT_CACHE_BYTES", "-4G"), ("WEFT_VERIFY_WEIGHTS", "perhaps"), ("WEFT_LOG", "loud")],
+)
+def test_every_setting_is_checked_before_anything_is_done(weft: Weft, recipe: Path, name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    result = weft("plugins")
+    assert result.code == 1 and result.err.startswith(f"SettingError: {name} is set to '{value}', which cannot be used\n  why: ")
+
+
+@pytest.mark.parametrize(("stage", "close"), [("nosuch", ""), ("shedule", "did you mean 'schedule'? ")])
+def test_a_stage_that_is_none_cannot_be_dumped(weft: Weft, recipe: Path, stage: str, close: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_DUMP", f"fuse,{stage}")
+    result = weft("run", recipe)
+    assert result.code == 1
+    assert result.err.startswith(f"SettingError: WEFT_DUMP names '{stage}', which is no stage with a text\n  hint: {close}stages: lower_group, schedule, ")
+    for name in ("fuse", "vectorize_loops", "fold_constants"):
+        assert f" {name}," in result.err
+
+
+@pytest.mark.parametrize("words", [["--verbose", "run"], ["run", "-v"]])
+def test_verbose_says_what_is_done(weft: Weft, recipe: Path, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.log import logger
+
+    before = list(logger.handlers)
+    monkeypatch.setenv("WEFT_CACHE_BYTES", "0")
+    try:
+        err = weft(*words, recipe).err
+    finally:
+        logger.handlers[:] = before
+        logger.setLevel("NOTSET")
+    for stage in ("load", "fuse", "codegen", "link"):
+        assert re.search(rf"ms INFO +weft: {stage} \S+: [\d.]+ ms", err), err
+    assert "lower_group" not in err
+    assert weft("run", recipe).err == ""
+
+
+def test_what_nobody_foresaw_is_said_in_the_form_of_errors(weft: Weft, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("weft.cli.inputs.make_inputs", fails)
+    raised: Exception = MemoryError()
+    assert weft("run", recipe).err == "WeftError: there is not enough memory\n  hint: give smaller inputs, or a machine with more memory\n"
+    raised = KeyError("x")
+    result = weft("run", recipe)
+    assert result.code == 1 and re.fullmatch(r"WeftError: this is a defect\n  in .+:\d+\n  why: KeyError: 'x'\n  hint: --traceback shows .*\n", result.err)
+    assert weft("run", recipe, "--traceback").err.startswith("Traceback")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_options(shell: str) -> None:
+    """As the shells ask: the line and the word of it in variables of the environment."""
+    for words, wanted in (("weft co", {"compile", "conform"}), ("weft run --out", {"--output-dir"})):
+        last = words.split()[-1]
+        asked = {
+            "_WEFT_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_TYPER_COMPLETE_ARGS": words,
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_WORD_TO_COMPLETE": last,
+        }  # fmt: skip
+        done = subprocess.run([sys.executable, "-m", "weft"], env={**os.environ, **asked}, capture_output=True, text=True)
+        assert wanted == {w for w in wanted if w in done.stdout}, done
+        assert "bench" not in done.stdout.replace("Weft beside", "")
+
+
+def test_output_that_is_asked_for_is_written_though_nobody_reads_the_report(recipe: Path, tmp_path: Path) -> None:
+    """As in `weft run … | head -1`: what reads the report has gone, and that is no error."""
+    model = tmp_path / "m.onnx"
+    tensor = helper.make_tensor_value_info
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [tensor("x", 1, [2])], [tensor("y", 1, [2])])
+    model.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10).SerializeToString())
+    for words, file in (
+        (["run", str(model), "-d", str(tmp_path)], "y.npy"),
+        (["bench", str(model), "--rounds", "1", "--against", "none", "--json", str(tmp_path / "b.json")], "b.json"),
+        (["verify", str(model), "--json", str(tmp_path / "v.json")], "v.json"), (["inspect", str(model), "--html", str(tmp_path / "p.html")], "p.html"),
+    ):  # fmt: skip
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = subprocess.run([sys.executable, "-m", "weft", *words], stdout=writing, stderr=subprocess.PIPE, text=True)
+        os.close(writing)
+        assert done.stderr == "" and (tmp_path / file).stat().st_size > 100, done
+    json.loads((tmp_path / "b.json").read_text())

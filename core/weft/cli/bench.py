@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, shapes
+from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_writable, write
 from weft.errors import InputError, nearest
 
@@ -40,6 +41,8 @@ class Contestant:
     version: str
     run: Callable[[], Sequence[Array]]
     prepare_seconds: float
+    prepared: str = "opened"
+    """How it came to be: compiled, taken from the cache, loaded from an archive, or opened by a peer."""
     times: list[float] = field(default_factory=list)
     difference: float | None = None
 
@@ -96,11 +99,11 @@ def bench(
 
     for text in dict.fromkeys(target or ([""] if archive else ["llvm"])):
         started = time.perf_counter()
-        executable, _ = open_executable(model, with_threads(text, count) if text else None, frontend=frontend)
+        executable, stages = open_executable(model, with_threads(text, count) if text else None, frontend=frontend)
         spent = time.perf_counter() - started
         if not inputs:
             inputs.update(make_inputs(executable.inputs, {}, sizes, seed)[0])
-        contestants.append(Contestant(f"weft {text}".strip(), host().api_version, weft_call(executable), spent))
+        contestants.append(Contestant(f"weft {text}".strip(), host().api_version, weft_call(executable), spent, prepared_by(stages)))
     for kind in kinds:
         started = time.perf_counter()
         try:
@@ -113,16 +116,18 @@ def bench(
         except InputError as error:
             if against != "all":
                 raise
-            typer.echo(f"warning: {error}", err=True)
+            say(f"warning: {error}", err=True)
             continue
         contestants.append(Contestant(kind.name, kind.available() or "", peer_call(call), spent))
     with Progress("measuring") as progress:
         warm_up(contestants, progress.show)
         take_turns(contestants, time_limit, rounds, progress.show)
     report = as_data(model, contestants, inputs, count)
-    print_report(report)
     if json_file is not None:
         write(json_file, json.dumps(report, indent=1) + "\n")
+    print_report(report)
+    if against == "all" and not kinds and not archive:
+        say(f"no peer is installed to compare with: pip install {' or '.join(k.name for k in engine_kinds()) or 'a package that brings one'}")
 
 
 def examine(
@@ -173,25 +178,30 @@ def examine(
         profiled = compile_profiled(model, resolved[0], count, frontend=frontend, input_shapes=sizes)
         inputs, _ = make_inputs(profiled.executable.inputs, {}, sizes, seed)
         profile = measure(profiled, inputs, min(seconds, 2.0), runs)
+    written: list[str] = []
     if trace_file is not None:
         from weft.cli.trace import as_trace
 
         write(trace_file, json.dumps(as_trace(profile), indent=1) + "\n")
-    if table:
-        data = profile.as_data()
-        print_profile(data)
-        if json_file is not None and not roofline:
-            write(json_file, json.dumps(data, indent=1) + "\n")
-    if roofline or html_file is not None:
+        written.append(f"{trace_file}: one run of {len(profile.calls)} kernel calls; open it at https://ui.perfetto.dev or chrome://tracing")
+    data = profile.as_data()
+    drawn = roofline or html_file is not None
+    if drawn:
         limits = measure_limits(resolved[0], count)
         report = roofline_data(profile, limits, roofline_rows(profile, limits))
-        print_roofline(report)
-        if json_file is not None:
-            write(json_file, json.dumps(report, indent=1) + "\n")
         if html_file is not None:
             from weft.cli.roofline_page import page
 
             write(html_file, page(report))
+            written.append(f"{html_file}: the roofline as a page; open it in a browser")
+    if json_file is not None:
+        write(json_file, json.dumps(report if drawn else data, indent=1) + "\n")
+    if table:
+        print_profile(data)
+    if drawn:
+        print_roofline(report)
+    for line in written:
+        say(line)
 
 
 def print_profile(data: Mapping[str, Any]) -> None:
@@ -218,7 +228,7 @@ def print_profile(data: Mapping[str, Any]) -> None:
     line = f"{data['runs']} runs, median of the {calls} kernel calls together {shown(data['in_kernels'])}, from the first to the last {shown(data['median'])}"
     if data["whole"] is not None:
         line += f", of a whole run {shown(data['whole'])}: the rest is copies, the host's own work, and waiting"
-    typer.echo(line)
+    say(line)
 
 
 def choose_engines(known: Sequence[EngineKind], against: str) -> list[EngineKind]:
@@ -241,6 +251,14 @@ def choose_engines(known: Sequence[EngineKind], against: str) -> list[EngineKind
             raise InputError(f"the engine '{name}' is not installed", hint=f"pip install {name}")
         chosen.append(by_name[name])
     return chosen
+
+
+CACHED = "from the cache"
+
+
+def prepared_by(stages: Mapping[str, float]) -> str:
+    """How an executable came to be, from the stages of `open_executable`."""
+    return "loaded" if not stages else "compiled" if "fuse" in stages else CACHED
 
 
 def common_threads(asked: int | None, targets: Sequence[str]) -> int:
@@ -357,6 +375,7 @@ def as_data(model: str, contestants: Sequence[Contestant], inputs: Mapping[str, 
                 "ratio": c.median / first,
                 "difference": c.difference,
                 "prepare_seconds": c.prepare_seconds,
+                "prepared": c.prepared,
                 "times": c.times,
             }
             for c in contestants
@@ -398,7 +417,7 @@ def print_report(report: Mapping[str, Any]) -> None:
             f"{e['ratio']:.2f}",
             "" if e["difference"] is None else f"{e['difference']:.1e}",
             len(e["times"]),
-            shown(e["prepare_seconds"]),
+            f"{shown(e['prepare_seconds'])}, {e['prepared']}",
         )
         for e in report["engines"]
     ]
@@ -406,4 +425,6 @@ def print_report(report: Mapping[str, Any]) -> None:
     columns = ["engine", "version", "median", "fastest", "p90", "ratio", "difference", "calls", "prepared in"]
     title = f"{report['model']}, {report['threads']} thread(s), {report['machine']['processor']}"
     print_table(title, columns, rows, right=range(2, len(columns)))
-    typer.echo(f"ratio: median time over that of {first}; difference: largest of any output, over its largest element")
+    say(f"ratio: median time over that of {first}; difference: largest of any output, over its largest element")
+    if any(e["prepared"] == CACHED for e in report["engines"]):
+        say(f"{CACHED}: a cold start, which compares with a peer's, takes longer; WEFT_CACHE_BYTES=0 shows it")

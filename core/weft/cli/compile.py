@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, ShapeOption, StrictOption, TargetOption, shapes
+from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_writable
 
 
@@ -38,6 +39,6 @@ def compile_model(
     executable, stages = open_executable(model, target, frontend=frontend, input_shapes=shapes(input_shape) or None, strict=strict)
     executable.save(output)
     how = "compiled" if "fuse" in stages else "taken from the cache"
-    typer.echo(f"{executable.manifest.name}: {how} in {shown(time.perf_counter() - started)} for {brief(executable.manifest.target)}")
-    typer.echo(f"{output}: {size(Path(output).stat().st_size)}, {len(executable.manifest.constants)} constants")
-    typer.echo(f"run it with: weft run {output}")
+    say(f"{executable.manifest.name}: {how} in {shown(time.perf_counter() - started)} for {brief(executable.manifest.target)}")
+    say(f"{output}: {size(Path(output).stat().st_size)}, {len(executable.manifest.constants)} constants")
+    say(f"run it with: weft run {output}")

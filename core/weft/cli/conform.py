@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.terminal import say
 from weft.cli.writing import require_writable, write
 
 if TYPE_CHECKING:
@@ -38,13 +39,13 @@ def conform(
     traceback = bool((context.find_root().obj or {}).get("traceback"))
     with _Progress(target) as progress:
         report = run(target, levels=_levels(level), keyword=keyword, quick=quick, on_result=progress.hear, baseline=before, traceback=traceback)
-    _print(report)
     if json_file is not None:
         write(json_file, json.dumps(report.as_data(), indent=1) + "\n")
     if html_file is not None:
         from weft.testing.conform.page import page
 
         write(html_file, page(report))
+    _print(report)
     if not report.passed:
         raise typer.Exit(1)
 
@@ -93,9 +94,9 @@ class _Progress:
         if result.level != self.level:
             self.level = result.level
             if bar.disable:
-                typer.echo(f"level {result.level} {LEVELS[result.level][0]}: {LEVELS[result.level][1]} …", err=True)
+                say(f"level {result.level} {LEVELS[result.level][0]}: {LEVELS[result.level][1]} …", err=True)
         if bar.disable and total >= 100 and number * 10 // total > (number - 1) * 10 // total:
-            typer.echo(f"    {number} of {total} checks", err=True)
+            say(f"    {number} of {total} checks", err=True)
         if result.outcome == "failed":
             bar.console.print(f"FAILED {result}", markup=False, highlight=False)
 
@@ -108,7 +109,7 @@ def _print(report: Report) -> None:
         print_table(f"operators that {report.target} computes", ["operator", "dtypes"], rows)
         refused = report.refused()
         if refused:
-            typer.echo(f"declined, each with a reason: {', '.join(refused)}")
-    typer.echo(report.summary())
+            say(f"declined, each with a reason: {', '.join(refused)}")
+    say(report.summary())
     if report.idle:
         typer.secho(report.idle, fg=typer.colors.RED, bold=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.arguments import TargetOption
+from weft.cli.terminal import say
 
 if TYPE_CHECKING:
     from weft.graph.nodes import Graph
@@ -83,9 +84,9 @@ def demo(
     ]
     print_table("weft demo", ["", ""], rows)
     if not error <= LARGEST_ERROR:  # not-a-number fails too
-        typer.echo("failed: the compiled model does not compute what the operators mean", err=True)
+        say("failed: the compiled model does not compute what the operators mean", err=True)
         raise typer.Exit(1)
-    typer.echo("success: the compiled model computes what the operators mean")
+    say("success: the compiled model computes what the operators mean")
 
 
 def arena_bytes(formula: str, threads: int) -> int:

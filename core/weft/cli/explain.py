@@ -49,7 +49,6 @@ def health(host: PluginHost) -> list[str]:
 
 def print_explanation(targets: Sequence[ResolvedTarget]) -> None:
     """A table for each target, then how all plugins are."""
-    import typer
 
     from weft.cli.terminal import brief, print_table
 
@@ -59,8 +58,10 @@ def print_explanation(targets: Sequence[ResolvedTarget]) -> None:
         rows = [("" if c.what == last else c.what, c.chosen, c.by, c.why) for c, last in zip(found, before)]
         place = f", preferred {number + 1} of {len(targets)}" if len(targets) > 1 else ""
         print_table(f"{brief(str(t.target))}{place}", ["what", "chosen", "from", "why"], rows)
+    from weft.cli.terminal import say
+
     lines = health(targets[0].plugins)
-    typer.echo("\n".join(lines) if lines else f"all {len(targets[0].plugins.plugins)} plugins are well")
+    say("\n".join(lines) if lines else f"all {len(targets[0].plugins.plugins)} plugins are well")
 
 
 # -- the parts --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, ShapeOption, TargetOption, shapes
+from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_writable, write
 from weft.errors import InputError, nearest
 
@@ -79,13 +80,13 @@ def inspect(
         with Progress("inspecting") as progress:
             progress.show("drawing")
             write(html_file, page(collect(model, target or "llvm", graph, regions, placed if several else None, measured)))
-        typer.echo(f"{html_file}: {graph.name}" + (f"; no times: {measured['unmeasured']}" if "unmeasured" in measured else ""))
+        say(f"{html_file}: {graph.name}" + (f"; no times: {measured['unmeasured']}" if "unmeasured" in measured else ""))
     elif several:
         print_placed(placed, stage, region)
     elif stage is None:
         print_summary(inspection)
     else:
-        typer.echo(inspection.text)
+        say(inspection.text)
 
 
 @dataclass
@@ -254,7 +255,7 @@ def print_summary(found: Inspection) -> None:
     rows.append(("plan", f"{len(plan.offsets)} values", "", f"an arena of {plan.arena_bytes} bytes"))
     print_table(f"{found.graph.name} for {brief(str(compilation.target.target))}", ["stage", "size", "time", "after it"], rows, right=(2,))
     print_table("kernels", ["kernel", "groups", "rule", "declined"], kernel_rows(found), right=(1,))
-    typer.echo("print a stage with --stage NAME, of one kernel with --kernel NAME")
+    say("print a stage with --stage NAME, of one kernel with --kernel NAME")
 
 
 def kernel_rows(found: Inspection) -> list[tuple[str, str, str, str]]:
@@ -272,17 +273,17 @@ def _inspect_archive(model: str, stage: str | None) -> None:
     if stage is None:
         print_archive(manifest)
     elif stage == "manifest":
-        typer.echo(manifest.to_json().decode())
+        say(manifest.to_json().decode())
     elif stage == "plan":
-        typer.echo(manifest.plan())
+        say(manifest.plan())
     elif stage == "sections":
         for name, s in manifest.sections.items():
             entries = ", ".join(f"{entry} at {place}" for entry, place in s.entries.items())
-            typer.echo(f"code/{name}: {s.bytes} bytes, sha256 {s.sha256}, by {' '.join((s.plugin, s.version)).strip() or 'unknown'}, entries {entries}")
+            say(f"code/{name}: {s.bytes} bytes, sha256 {s.sha256}, by {' '.join((s.plugin, s.version)).strip() or 'unknown'}, entries {entries}")
         if manifest.weights is not None:
-            typer.echo(f"weights: {manifest.weights.bytes} bytes, sha256 {manifest.weights.sha256}")
+            say(f"weights: {manifest.weights.bytes} bytes, sha256 {manifest.weights.sha256}")
         for c in manifest.constants:
-            typer.echo(f"  {c.name}: {c.dtype}[{', '.join(map(str, c.shape))}]")
+            say(f"  {c.name}: {c.dtype}[{', '.join(map(str, c.shape))}]")
     else:
         raise unknown("stage", stage, ARCHIVE_STAGES)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer.models import CommandInfo, TyperInfo
 
 from weft.cli import bench, compile, conform, demo, inspect, plugin_new, plugins, run, targets, verify
-from weft.errors import WeftError
-from weft.settings import describe
+from weft.cli.terminal import say
+from weft.errors import WeftError, raised_in
+from weft.settings import check, describe
 
 EPILOG = "\b\nEnvironment variables:\n" + "\n".join("  " + line for line in describe().splitlines())
 
@@ -23,7 +25,6 @@ def build_app() -> typer.Typer:
         help="Compiles and runs deep-learning models.",
         epilog=EPILOG,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # importing what draws boxes would take as long as all the rest
     )
@@ -56,8 +57,9 @@ def _print_version(wanted: bool) -> None:
 def _options(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
     traceback: Annotated[bool, typer.Option("--traceback", help="Show where in Weft an error was raised; may stand anywhere on the line.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what is done, with times, on stderr; may stand anywhere on the line.")] = False,
 ) -> None:
-    """`main` takes --traceback itself; here it only stands in the help."""
+    """`main` takes --traceback and --verbose itself; here they only stand in the help."""
 
 
 def _add_plugin_commands(app: typer.Typer) -> None:
@@ -71,7 +73,7 @@ def _add_plugin_commands(app: typer.Typer) -> None:
     def first(added: CommandInfo | TyperInfo) -> bool:
         name = _name(added)
         if name in taken:
-            typer.echo(f"warning: the command '{name}' of {_module(added)} is left out: the name is taken", err=True)
+            say(f"warning: the command '{name}' of {_module(added)} is left out: the name is taken", err=True)
             return False
         taken.add(name)
         return True
@@ -105,18 +107,48 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character of a message still gets the message
     words = list(sys.argv[1:] if arguments is None else arguments)
-    traceback = "--traceback" in words
-    words = [w for w in words if w != "--traceback"]
+    ends = words.index("--") if "--" in words else len(words)
+    flags = {name: any(w in spelled for w in words[:ends]) for name, spelled in FLAGS.items()}
+    words = [w for k, w in enumerate(words) if k >= ends or not any(w in spelled for spelled in FLAGS.values())]
     try:
-        build_app()(words, obj={"traceback": traceback})
-    except WeftError as error:
-        if traceback:
+        from weft.log import show
+
+        for line in check():
+            say(f"warning: {line}", err=True)
+        show("info" if flags["verbose"] else None)
+        build_app()(words, obj=flags, prog_name="weft")
+    except Exception as error:  # noqa: BLE001 - whatever it is, people get it in the one form of errors
+        if flags["traceback"]:
             import traceback as python_traceback
 
             python_traceback.print_exception(error)
         else:
-            typer.echo(f"{type(error).__name__}: {error}", err=True)
+            said = error if isinstance(error, WeftError) else _of_another_kind(error)
+            typer.echo(f"{type(said).__name__}: {said}", err=True)
         raise SystemExit(1) from None
+
+
+FLAGS = {"traceback": ("--traceback",), "verbose": ("--verbose", "-v")}
+
+
+def _of_another_kind(error: Exception) -> WeftError:
+    """What went wrong, where Weft did not foresee it."""
+    if isinstance(error, MemoryError):
+        return WeftError("there is not enough memory", why=str(error) or None, hint="give smaller inputs, or a machine with more memory")
+    if isinstance(error, RecursionError):
+        return WeftError("something nests deeper than can be followed", why=str(error), hint="--traceback shows where")
+    if isinstance(error, OSError):
+        return WeftError(f"'{error.filename}' cannot be used" if error.filename else "the system refuses", why=error.strerror or str(error))
+    place = raised_in(error) or _innermost(error)
+    return WeftError("this is a defect", where=place, why=f"{type(error).__name__}: {error}", hint="--traceback shows the whole way; please report it")
+
+
+def _innermost(error: Exception) -> str | None:
+    """The innermost line of Weft's own."""
+    import traceback as python_traceback
+
+    own = [f for f, _ in python_traceback.walk_tb(error.__traceback__) if str(f.f_globals.get("__name__", "")).startswith("weft")]
+    return f"in {own[-1].f_globals['__name__']}, {Path(own[-1].f_code.co_filename).name}:{own[-1].f_lineno}" if own else None
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from weft.cli.terminal import say
 from weft.errors import InputError
 from weft.runtime.plan import HOST
 
@@ -175,7 +174,7 @@ def print_placed(placed: Placed, stage: str | None, region: str | None) -> None:
     from weft.cli.terminal import print_table
 
     if stage is not None:
-        typer.echo(placed.text)
+        say(placed.text)
         return
     if region is None:
         _print_placement(placed)
@@ -187,7 +186,7 @@ def print_placed(placed: Placed, stage: str | None, region: str | None) -> None:
         return
     kernels = [(name, *row) for name, found in placed.regions.items() for row in kernel_rows(found)]
     print_table("kernels", ["region", "kernel", "groups", "rule", "declined"], kernels, right=(2,))
-    typer.echo("print stages of a region with --region NAME, one of them with --stage NAME, of one kernel with --kernel NAME")
+    say("print stages of a region with --region NAME, one of them with --stage NAME, of one kernel with --kernel NAME")
 
 
 def _print_placement(placed: Placed) -> None:

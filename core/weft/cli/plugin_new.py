@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from weft.cli.terminal import say
 from weft.errors import PluginError, nearest
 from weft.runtime.files import obstacle_of_folder
 
@@ -45,9 +46,9 @@ def new(
     files = rendered(kind, names)
     write(root, files)
     for file in files:
-        typer.echo(f"wrote {root / file}")
+        say(f"wrote {root / file}")
     tests = [f"weft conform --target {names.key}"] if kind == "target" else []
-    typer.echo("\nnext:\n" + "\n".join("  " + line for line in (f"cd {root}", "pip install -e .[test]", "weft plugins", "pytest", *tests)))
+    say("\nnext:\n" + "\n".join("  " + line for line in (f"cd {root}", "pip install -e .[test]", "weft plugins", "pytest", *tests)))
 
 
 @dataclass(frozen=True)

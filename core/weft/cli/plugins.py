@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.terminal import say
+
 if TYPE_CHECKING:
     from weft.plugins import Plugin, PluginHost
 
@@ -41,7 +43,7 @@ def plugins(
     operator_classes(found)  # two of one name are a failure that is shown
     print_table(f"plugins of weft {found.api_version}", ["plugin", "distribution", "needs", "contributes", "health"], rows)
     for line in health(found):
-        typer.echo(line)
+        say(line)
 
 
 def contributions(host: PluginHost, plugin: Plugin) -> list[str]:

@@ -114,19 +114,19 @@ def as_data(profile: Profile, limits: Limits, rows: Sequence[Row]) -> dict[str, 
 
 def print_roofline(report: Mapping[str, Any]) -> None:
     """The report of `as_data` as a table; kernels beyond the first are one line."""
-    import typer
     from rich.text import Text
 
-    from weft.cli.terminal import print_table
+    from weft.cli.terminal import print_table, say, size
     from weft.cli.terminal import seconds as shown
 
     kernels = report["kernels"]
-    columns = ["kernel", "rule", "calls", "time", "of model", "GFLOP", "MB", "FLOP/B", "GFLOP/s", "GB/s", "of limit", "to win", "nodes"]
+    columns = ["kernel", "rule", "calls", "time", "of model", "GFLOP", "moved", "FLOP/B", "GFLOP/s", "GB/s", "of limit", "to win", "nodes"]
     rows: list[list[object]] = []
     for k in kernels[:SHOWN]:
         share = "?" if k["share_of_limit"] is None else Text(f"{k['share_of_limit']:.0%}", style=colour(k["share_of_limit"]))
         won = "?" if k["won"] is None else shown(k["won"])
-        measures = [_number(k["flop"], 1e9), _number(k["bytes"], 1e6), _number(k["intensity"]), _number(k["flops"], 1e9), _number(k["bandwidth"], 1e9)]
+        moved = "?" if k["bytes"] is None else size(k["bytes"])
+        measures = [_number(k["flop"], 1e9), moved, _number(k["intensity"]), _number(k["flops"], 1e9), _number(k["bandwidth"], 1e9)]
         head = [shorten(k["kernel"], 34), k["rule"], k["calls"], shown(k["seconds"]), f"{k['share_of_model']:.1%}"]
         rows.append([*head, *measures, share, won, shorten(", ".join(k["nodes"]), 40)])
     if len(kernels) > SHOWN:
@@ -137,12 +137,12 @@ def print_roofline(report: Mapping[str, Any]) -> None:
         rows.append([f"{len(rest)} more", "", calls, shown(spent), share_of_model, "", "", "", "", "", "", shown(left), "--json and --html have them"])
     title = f"{report['model']}, {report['threads']} thread(s), {report['machine']['processor']}"
     print_table(title, columns, rows, right=range(2, 12))
-    bandwidths = ", ".join(f"{rate / 1e9:.0f} GB/s in {size / 1024:.0f} KiB" for size, rate in report["limits"]["bandwidths"])
-    typer.echo(f"measured limits: {report['limits']['flops'] / 1e9:.1f} GFLOP/s; moving {bandwidths}")
+    bandwidths = ", ".join(f"{rate / 1e9:.0f} GB/s in {size(held)}" for held, rate in report["limits"]["bandwidths"])
+    say(f"measured limits: {report['limits']['flops'] / 1e9:.1f} GFLOP/s; moving {bandwidths}")
     whole = f"{report['runs']} runs, median {shown(report['median'])}, of it {shown(report['in_kernels'])} in kernels"
     if report["at_limit"] is not None:
         whole += f"; all at their limits: {shown(report['at_limit'])} ({report['at_limit'] / (report['in_kernels'] or 1):.0%})"
-    typer.echo(whole)
+    say(whole)
 
 
 def colour(share: float) -> str:

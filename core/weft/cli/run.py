@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, StrictOption, TargetOption, named, shapes
+from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_folder, require_writable
 from weft.errors import InputError
 from weft.runtime.files import obstacle_of_folder, replacing
@@ -49,13 +50,15 @@ def run(
     started = time.perf_counter()
     outputs = executable.run(arrays)
     ran = time.perf_counter() - started
+    # Before anything is printed: who reads the report may stop reading, as head does.
+    read = [*files_of(model, frontend), *map(Path, files.values())]
+    written = write_arrays(outputs, Path(output_dir), read) if output_dir is not None else {}
     how = "loaded" if not stages else "taken from the cache" if "fuse" not in stages else "compiled"
-    typer.echo(f"{executable.manifest.name}: {how} in {shown(opened)}, ran in {shown(ran)} on {brief(executable.manifest.target)}")
+    say(f"{executable.manifest.name}: {how} in {shown(opened)}, ran in {shown(ran)} on {brief(executable.manifest.target)}")
     print_table("", ["input", "type", "from"], [(n, _type(a), origins[n]) for n, a in arrays.items()])
     print_table("", ["output", "type", "min", "mean", "max"], [(n, _type(a), *_summary(a)) for n, a in outputs.items()], right=(2, 3, 4))
-    if output_dir is not None:
-        for name, file in write_arrays(outputs, Path(output_dir), [*files_of(model, frontend), *map(Path, files.values())]).items():
-            typer.echo(f"{name} → {file}")
+    for name, file in written.items():
+        say(f"{name} → {file}")
 
 
 def _type(value: Any) -> str:
@@ -78,6 +81,10 @@ def _summary(array: Any) -> tuple[str, str, str]:
     return f"{wide.min():.6g}", f"{wide.mean():.6g}", f"{wide.max():.6g}"
 
 
+LONGEST = 60
+"""Characters of a file's name: file systems take 255 bytes, and a character has up to four."""
+
+
 def write_arrays(values: Mapping[str, Any], folder: Path, inputs: Sequence[Path] = ()) -> dict[str, Path]:
     """One .npy file per array, named like it as far as file systems allow; of a sequence one per element, of an optional without one none.
 
@@ -94,7 +101,7 @@ def write_arrays(values: Mapping[str, Any], folder: Path, inputs: Sequence[Path]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in arrays:
-            base = re.sub(r"[^\w.\-]", "_", name).lstrip(".") or "output"
+            base = re.sub(r"[^\w.\-]", "_", name).lstrip(".")[:LONGEST] or "output"
             taken = {p.name for p in written.values()}
             file = next(f for f in (f"{base}{'' if k == 0 else f'_{k}'}.npy" for k in range(len(arrays) + 1)) if f not in taken)
             written[name] = folder / file

@@ -6,7 +6,7 @@ import dataclasses
 import typing
 from typing import TYPE_CHECKING, Any
 
-import typer
+from weft.cli.terminal import say
 
 if TYPE_CHECKING:
     from weft.target import TargetKind
@@ -17,7 +17,7 @@ def targets() -> None:
 
     The kinds of target, their options, and the machine that each finds.
     """
-    from weft.cli.terminal import brief, print_table
+    from weft.cli.terminal import brief, print_table, size
     from weft.errors import WeftError
     from weft.pipeline import resolve_target, target_kinds
     from weft.plugins import KNOWN_TARGETS, host
@@ -30,7 +30,7 @@ def targets() -> None:
             facts = [
                 ("resolves to", brief(str(resolved.target))),
                 ("machine", f"{machine.kind}, {machine.cores} cores, vectors of {machine.vector_bits} bits, {machine.vector_registers} vector registers"),
-                ("caches", ", ".join(f"{c >> 10} KiB" for c in machine.caches)),
+                ("caches", ", ".join(size(c) for c in machine.caches)),
                 ("features", ", ".join(sorted(machine.features)) or "none"),
                 ("schedule rules", ", ".join(r.name for r in resolved.rules) or "none"),
             ]
@@ -40,9 +40,9 @@ def targets() -> None:
         print_table(": ".join(filter(None, (name, about))), ["", ""], facts)
         print_table("", ["option", "takes", "default"], options(kinds[name]))
     for name in sorted(KNOWN_TARGETS.keys() - kinds.keys()):
-        typer.echo(f"{name}: not installed ({host().missing(name, KNOWN_TARGETS[name])})")
+        say(f"{name}: not here ({host().missing(name, KNOWN_TARGETS[name])})")
     if not kinds:
-        typer.echo("no target is installed")
+        say("no target is installed")
 
 
 def options(kind: TargetKind) -> list[tuple[str, str, str]]:

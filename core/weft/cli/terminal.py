@@ -7,6 +7,10 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from weft.errors import shown, shown_lines
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -25,18 +29,24 @@ def console(stderr: bool = False) -> Console:
     return made
 
 
+def say(text: object = "", err: bool = False) -> None:
+    """Prints lines that may hold names from a model or a file, which do nothing to the terminal."""
+    typer.echo(shown_lines(text), err=err)
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> None:
-    """A table on stdout; `right` are the columns that hold numbers."""
+    """A table on stdout, names in it as `say` has them; `right` are the columns that hold numbers."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title) if title else None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, show_header=any(columns))
+    heading = Text(shown(title)) if title else None
+    table = Table(title=heading, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, show_header=any(columns))
     numbers = set(right)
     for k, name in enumerate(columns):
         table.add_column(Text(name), justify="right" if k in numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(shown_lines(cell)) for cell in row))
     console().print(table)
 
 
@@ -53,7 +63,7 @@ def seconds(value: float) -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes in the unit that suits it."""
+    """A number of bytes in the unit that suits it: memory and files are counted in powers of 1024 everywhere, rates of transfer in GB/s, powers of 1000."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -76,7 +86,7 @@ class Progress:
         columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
         self.bar = Bar(*columns, console=err, transient=True, disable=not err.is_terminal)
         self.title = title
-        self.task = self.bar.add_task(title, total=None)
+        self.task = self.bar.add_task(shown(title), total=None)
         self.seconds: dict[str, float] = {}
 
     def __enter__(self) -> Progress:
@@ -87,7 +97,7 @@ class Progress:
         self.bar.stop()
 
     def show(self, what: str) -> None:
-        self.bar.update(self.task, description=f"{self.title}: {what}")
+        self.bar.update(self.task, description=shown(f"{self.title}: {what}"))
 
     def on_stage(self, report: StageReport) -> None:
         """Shows a stage that is over; counts kernels once fusion has said how many there are."""

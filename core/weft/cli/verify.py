@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, TargetOption, named, shapes
+from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_writable, write
 from weft.errors import InputError, TargetError, nearest
 
@@ -61,9 +62,9 @@ def verify(
         graph = load(model, frontend=frontend)
         verifier = Verifier(graph, Compiled(text, resolved, executable), other, arrays, Bound(rtol, atol), patience, every_node, progress.show)
         found = verifier.run()
-    print_verification(found)
     if json_file is not None:
         write(json_file, json.dumps(found.as_data(), indent=1) + "\n")
+    print_verification(found)
     if not found.passed:
         raise typer.Exit(1)
 
@@ -118,15 +119,15 @@ def print_verification(found: Verification) -> None:
     columns = ["output", "type", "ulp", "relative", "absolute", "allowed", "wrong", "worst", "got / expected"]
     print_table(f"{found.model}: '{found.target}' against {_quoted(found.against)}", columns, rows, right=range(2, 7))
     for blame in found.blames:
-        typer.echo(f"{_kind(blame)}{blame.title}")
+        say(f"{_kind(blame)}{blame.title}")
         print_table("", ["", ""], list(_lines(blame).items()))
     wrong = sum(o.difference.wrong > 0 for o in found.outputs)
     if wrong:
-        typer.echo(f"{wrong} of {len(found.outputs)} outputs are wrong")
+        say(f"{wrong} of {len(found.outputs)} outputs are wrong")
     elif found.blames:
-        typer.echo("the outputs are as they may be, and yet something departs")
+        say("the outputs are as they may be, and yet something departs")
     else:
-        typer.echo("the outputs are as they may be" + (", and so is every part by itself" if found.looked else ""))
+        say("the outputs are as they may be" + (", and so is every part by itself" if found.looked else ""))
 
 
 def _quoted(against: str) -> str:

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from weft import dtypes as dt
+from weft.errors import literal, shown
 from weft.expr.nodes import Expr, eq, free_vars, le, wrap
 from weft.expr.ranges import Range
 from weft.expr.simplify import prove, simplify
@@ -17,10 +18,14 @@ from weft.graph.nodes import Graph, Node, TensorType, Type, Value
 from weft.graph.operator import Operator
 from weft.tensor.language import Dim
 
+LONGEST = 200
+"""Characters of a node's names in a text: archives keep it."""
+
 
 @dataclass(frozen=True)
 class Assumption:
-    """`holds` is a condition over symbols; `what` and `hint` are the error's texts where it does not, with the values of `args` for {0}, {1}."""
+    """`holds` is a condition over symbols; `what` and `hint` are the error's texts where it does not, with the values of `args` for {0}, {1}; names
+    in them, which may hold braces, as `literal`."""
 
     holds: Expr
     args: tuple[Expr, ...]
@@ -43,13 +48,13 @@ def assume(holds: Expr, args: tuple[Expr, ...], what: str, hint: str, of: str = 
 def assume_equal(a: Dim, b: Dim, what: str) -> None:
     """For type rules: `a` and `b`, which only a run knows, have to be equal."""
     x, y = wrap(a, dt.int64), wrap(b, dt.int64)
-    assume(eq(x, y), (x, y), f"{what}: expected {{0}}, got {{1}}", f"{a} and {b} must be equal")
+    assume(eq(x, y), (x, y), f"{literal(what)}: expected {{0}}, got {{1}}", f"{literal(a)} and {literal(b)} must be equal")
 
 
 def assume_at_most(a: Dim, most: Dim, what: str) -> None:
     """For type rules: `a`, which only a run knows, may not exceed `most`."""
     x, y = wrap(a, dt.int64), wrap(most, dt.int64)
-    assume(le(x, y), (x, y), f"{what}: expected at most {{1}}, got {{0}}", f"{a} must not exceed {most}")
+    assume(le(x, y), (x, y), f"{literal(what)}: expected at most {{1}}, got {{0}}", f"{literal(a)} must not exceed {literal(most)}")
 
 
 def assumptions(graph: Graph) -> list[Assumption]:
@@ -76,12 +81,12 @@ def inferred(op: Operator, inputs: Sequence[Value | None]) -> tuple[tuple[Type, 
 
 def _of_node(node: Node) -> list[Assumption]:
     _, heard = inferred(node.op, node.inputs)
-    names = f" '{', '.join(sorted(node.names))}'" if node.names else ""
+    names = literal(f" '{shown(', '.join(sorted(node.names)), LONGEST)}'") if node.names else ""
     name = type(node.op).__name__ + names
     result = [Assumption(a.holds, a.args, f"{a.of + names if a.of else name}: {a.what}", a.hint) for a in heard]
     for value in node.outputs:
         for axis, d in enumerate(value.type.shape if isinstance(value.type, TensorType) else ()):
             if isinstance(d, Expr):
                 what = f"{name}: its output would have size {{0}} on axis {axis}"
-                result.append(Assumption(le(wrap(0, dt.int64), d), (d,), what, f"{d} must not be negative"))
+                result.append(Assumption(le(wrap(0, dt.int64), d), (d,), what, f"{literal(d)} must not be negative"))
     return result

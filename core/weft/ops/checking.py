@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft import dtypes as dt
-from weft.errors import GraphError
+from weft.errors import GraphError, fill
 from weft.expr.nodes import Const, Expr, all_of, free_vars, le, wrap
 from weft.expr.ranges import Range, range_of_dtype
 from weft.expr.simplify import prove
@@ -53,7 +53,7 @@ class Require(Elementwise):
         if not isinstance(holds, Const):
             assume(holds, tuple(wrap(x, dt.int64) for x in self.args), self.what, "", self.of)
         elif not holds.value:
-            raise GraphError(filled(self.what, self.args))
+            raise GraphError(fill(self.what, self.args))
         return same_type(*types)
 
     def formula(self, *args: Expr) -> Expr:
@@ -62,7 +62,7 @@ class Require(Elementwise):
     def reference(self, *arrays: Array | None) -> Any:
         holds = self.holds
         if not isinstance(holds, Const) or not holds.value:
-            raise GraphError(f"{self.of}: {filled(self.what, self.args)}")
+            raise GraphError(f"{self.of}: {fill(self.what, self.args)}")
         return arrays[0]
 
     @classmethod
@@ -70,13 +70,6 @@ class Require(Elementwise):
         yield Sample(cls(2, 0, 3, "index {0} is out of range", (2,)), (floats((2, 3)),), "float32")
         yield Sample(cls(2, None, 3), (integers((4,), "int64"),), "int64")
         yield Sample(cls(0), (np.array([True, False]),), "bool")
-
-
-def filled(text: str, args: Iterable[object]) -> str:
-    """`text` with {0}, {1}, … replaced."""
-    for k, value in enumerate(args):
-        text = text.replace(f"{{{k}}}", str(value))
-    return text
 
 
 def at_most(x: Dim, y: Dim) -> bool:

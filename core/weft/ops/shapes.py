@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from weft import dtypes as dt
 from weft.dtypes import DType
-from weft.errors import GraphError
+from weft.errors import GraphError, literal
 from weft.expr.nodes import Const, Expr, Mul, ceildiv, eq, floordiv, free_vars, le, lt, maximum, minimum, or_, select, wrap
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
@@ -94,7 +94,7 @@ def expect_some(n: Dim, wanted: Dim, what: str) -> None:
     if isinstance(n, int) and isinstance(wanted, int):
         raise GraphError(f"{what}: expected 1 element or more, got {n}")
     size = dim_expr(n)
-    assume(or_(lt(0, size), le(dim_expr(wanted), 0)), (size,), f"{what}: expected 1 element or more, got {{0}}", f"{n} must be at least 1")
+    assume(or_(lt(0, size), le(dim_expr(wanted), 0)), (size,), f"{literal(what)}: expected 1 element or more, got {{0}}", f"{literal(n)} must be at least 1")
 
 
 def unify_shapes(a: Sequence[Dim], b: Sequence[Dim], what: str) -> Shape:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft.dtypes import dtype
-from weft.errors import ArchiveError, ExecutionError, InputError, nearest
+from weft.errors import ArchiveError, ExecutionError, InputError, fill, nearest
 from weft.runtime import threads
 from weft.runtime.abi import ABI_VERSION, DEVICE_CPU, DLTensor, ErrorCode, Room, dlpack_type
 from weft.runtime.arrays import Array, aligned_empty, array_address
@@ -307,13 +307,6 @@ def _sizes(shape: Sequence[int | str], symbols: Mapping[str, tuple[int, int]]) -
 def _target(result: Array, copies: Sequence[tuple[Array, Array]]) -> Array:
     """The caller's own storage where a temporary stood in for it."""
     return next((target for source, target in copies if source is result), result)
-
-
-def fill(template: str, args: Sequence[int]) -> str:
-    """`template` with {0} … {7} replaced; never `str.format`, whose fields reach into objects."""
-    for i, value in enumerate(args):
-        template = template.replace(f"{{{i}}}", str(value))
-    return template
 
 
 def check_names(model: str, out: Mapping[str, Any], outputs: Sequence[TensorInfo]) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from weft.dtypes import dtype
-from weft.errors import ExecutionError, InputError, WeftError
+from weft.errors import ExecutionError, InputError, WeftError, fill
 from weft.runtime import host
 from weft.runtime.arrays import Array, aligned_empty
 from weft.runtime.control import Run, Trips, branch, repeat
 from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed, open_device
 from weft.runtime.dlpack import as_array, on_another_device
 from weft.runtime.formulas import Formula, formula, symbol_of
-from weft.runtime.native import NativeSegment, check_names, fill, storage, wrong_type
+from weft.runtime.native import NativeSegment, check_names, storage, wrong_type
 from weft.runtime.plan import HOST, Branch, Copy, DataSymbol, DeviceCall, HostCall, Manifest, Native, ObjectInfo, Repeat, TensorInfo
 from weft.runtime.values import as_object, as_strings, owned
 

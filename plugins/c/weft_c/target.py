@@ -36,6 +36,7 @@ class CTarget(TargetKind):
 
     name: ClassVar[str] = "c"
     options: ClassVar[type] = COptions
+    keywords: ClassVar[tuple[str, ...]] = ("c99", "cc", "gcc", "clang", "zig")
 
     def resolve(self, target: Target) -> Target:
         from weft_c.toolchain import default_command

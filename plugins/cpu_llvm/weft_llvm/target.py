@@ -144,6 +144,10 @@ class LlvmTarget(TargetKind):
 
     name: ClassVar[str] = "llvm"
     options: ClassVar[type] = LlvmOptions
+    keywords: ClassVar[tuple[str, ...]] = (
+        "cpu", "cpus", "host", "native", "local", "x86", "x86_64", "x86-64", "x64", "amd64", "arm", "arm64", "aarch64", "intel", "amd",
+        "avx", "avx2", "avx512", "neon",
+    )  # fmt: skip
 
     def resolve(self, target: Target) -> Target:
         """Everything written out. Naming a CPU or a triple takes nothing from the host but the number of threads of a host build."""

@@ -60,6 +60,7 @@ class CudaTarget(TargetKind):
 
     name: ClassVar[str] = "cuda"
     options: ClassVar[type] = CudaOptions
+    keywords: ClassVar[tuple[str, ...]] = ("gpu", "nvidia", "nvptx", "ptx", "nvrtc")
 
     def resolve(self, target: Target) -> Target:
         """Writes the architecture and the number of multiprocessors out.

@@ -37,6 +37,7 @@ class MetalTarget(TargetKind):
 
     name: ClassVar[str] = "metal"
     options: ClassVar[type] = MetalOptions
+    keywords: ClassVar[tuple[str, ...]] = ("gpu", "apple", "mps")
 
     def resolve(self, target: Target) -> Target:
         """Writes the family and the number of cores out.

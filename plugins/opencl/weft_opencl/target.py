@@ -37,6 +37,7 @@ class OpenclTarget(TargetKind):
 
     name: ClassVar[str] = "opencl"
     options: ClassVar[type] = OpenclOptions
+    keywords: ClassVar[tuple[str, ...]] = ("gpu", "cl", "ocl", "pocl")
 
     def resolve(self, target: Target) -> Target:
         device = self._device(target)
