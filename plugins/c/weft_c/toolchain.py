@@ -115,7 +115,7 @@ def compiler(command: str, std: str, opt: str, march: str | None) -> Compiler:
         raise TargetError(f"'{command}' does not say what it is", where=where, why=done.stderr.strip()[:200] or "it says nothing to --version", hint=hint)
     if command == ZIG:
         # Of its own accord it adds the sanitizer and compiles for the processor that it runs on; its names of processors have no hyphens.
-        more = ("-fno-sanitize=undefined", f"-mcpu={march.replace('-', '_') if march else 'baseline'}")
+        more: tuple[str, ...] = ("-fno-sanitize=undefined", f"-mcpu={march.replace('-', '_') if march else 'baseline'}")
     else:
         more = (f"-march={march}",) if march else ()
     return Compiler(words, (f"-std={std}", f"-O{opt}", *more), done.stdout.splitlines()[0])
