@@ -9,17 +9,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.scheduling.nests import same
+from tests.scheduling.test_tensorize import gemm
 
 from weft.errors import ScheduleError
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
-from weft.scheduling import Schedule, Trace, replay
+from weft.scheduling import Call, Intrinsic, Operand, Schedule, Trace, meanings, replay
+from weft.tensor import language as tl
 
 
 def product(terms: str | int, rows: str | int = "n", columns: int = 4) -> Program:
-    dims = ", ".join(d for d in (rows, terms) if isinstance(d, str))
+    dims = ", ".join(d.split("*")[0] for d in (rows, terms) if isinstance(d, str))
     return parse_program(f"""program mm(x: float32[{rows}, {terms}], y: float32[{terms}, {columns}]) -> (z: float32[{rows}, {columns}]) dims({dims}) {{
       for i in {rows} {{ for j in {columns} {{ for k in {terms} {{ block S(bi: {rows} = i, bj: {columns} = j, rk: reduce {terms} = k) {{
         init {{ z[bi, bj] = 0.0f32 }} z[bi, bj] = z[bi, bj] + x[bi, rk]*y[rk, bj]
@@ -120,3 +122,68 @@ def test_refusals(prepare: Any, block: str | None, words: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         s.double_buffer(block or copies[0], step)
     assert words in str(caught.value.why)
+
+
+# -- instructions -------------------------------------------------------------------------------------------------------
+
+
+def matrix_unit(tile: int, align: int) -> dict[str, Intrinsic]:
+    """A product whose left factor is read where the copying instruction has put it, which has no registers in between."""
+    product8 = gemm(tile, 4, tile, A=Operand("A", scope="panels", align=align), B=Operand("B", strides=(None, 1)), C=Operand("C", scope="sums"))
+    x = tl.placeholder((tile, tile), name="X")
+    moved = tl.compute((tile, tile), lambda i, j: x[i, j], "Y", axes=("i", "j"))
+    return {"gemm": product8, "load": Intrinsic("load", moved, (Operand("X", strides=(None, 1)), Operand("Y", scope="panels")), Call("dma"))}
+
+
+def ahead_of_the_unit(program: Program, tile: int, align: int, order: str) -> Schedule:
+    """Panels are brought by one instruction and multiplied by another; `order`: which steps come first."""
+    s = Schedule(program, checked=True, intrinsics=matrix_unit(tile, align))
+    sums, panel = s.cache_write("S", "sums"), s.cache_read("S", "x", "panels")
+    (i, row), (k, term) = s.split("i", [None, tile]), s.split("k", [None, tile])
+    s.reorder(i, k, row, "j", term)
+    s.reverse_compute_at(sums, i)
+    s.compute_at(panel, k)
+    for buffer in (*s.buffers("S"), *s.buffers(panel)):
+        s.compact_buffer(buffer)
+    steps = {
+        "t": lambda: s.tensorize(row, "gemm"),
+        "c": lambda: s.tensorize(panel, "load"),
+        "d": lambda: first.append(s.double_buffer(panel, k)),
+    }
+    first: list[str] = []
+    for step in order:
+        steps[step]()
+    if s.block(first[0]).annotation("tensorize") is None:
+        s.tensorize(first[0], "load")
+    return s
+
+
+@pytest.mark.parametrize("order", ["tcd", "tdc", "cdt", "dtc"])
+@pytest.mark.parametrize("terms", [24, "m*8"])
+def test_an_instruction_reads_the_half_that_another_has_filled(order: str, terms: int | str) -> None:
+    naive = product(terms, 16)
+    s = ahead_of_the_unit(naive, 8, 256, order)
+    text = str(s)
+    assert "@dma(x[" in text and "%2, 0, 0]" in text and "@fuse_gemm8x8_add(x_panels[" in text and "allocate x_panels: float32[2, 8, 8] in panels" in text
+    rng, dims = np.random.default_rng(0), {d.name: 3 for d in naive.dims}
+    x, y = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((16, 24), (24, 4)))
+    got = interpret(s.program, [x, y], dims, intrinsics=meanings(s.intrinsics.values()))["z"]
+    np.testing.assert_array_equal(got, x @ y)
+    lowered = lower_program(s.program, frozenset())
+    got = interpret(lowered, [x.reshape(-1), y.reshape(-1)], dims, intrinsics=meanings(s.intrinsics.values()))["z"]
+    np.testing.assert_array_equal(got.reshape(16, 4), x @ y)
+    assert str(replay(naive, Trace.from_json(s.trace.to_json()), s.intrinsics)) == text
+
+
+def test_halves_of_instructions_are_as_aligned_as_the_buffer() -> None:
+    with pytest.raises(ScheduleError) as caught:
+        ahead_of_the_unit(product(12, 12), 3, 4, "td")
+    words = "the second half of 'x_panels' begins after 36 bytes; the code of 'S' takes for granted that it is aligned to 64"
+    assert words in str(caught.value) and "double_buffer first, tensorize later" in str(caught.value)
+    ahead_of_the_unit(product(12, 12), 3, 4, "dtc")
+
+
+def test_an_instruction_brings_nothing_that_could_wait() -> None:
+    s = ahead_of_the_unit(product(24, 16), 8, 64, "cdt")
+    with pytest.raises(ScheduleError, match="what 'x_panels' brings cannot wait in 'register': it is an instruction, which moves all at once"):
+        s.double_buffer("x_panels", "k_0", "register")

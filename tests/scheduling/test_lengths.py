@@ -76,7 +76,7 @@ def test_lengths_beyond_the_limits() -> None:
         "program p(x: float32[2, 3, 4] in far) -> (y: float32[2, 3, 4] in near) { for a in 2 { for b in 3 { for c in 4 { block C(u: 2 = a, v: 3 = b, w: 4 = c)"
     )
     text += " { y[u, v, w] = max(x[u, v, w], 0.0f32) } } } } }"
-    with pytest.raises(ScheduleError, match=r"the instruction has 2 spatial length\(s\)\n  hint: name an inner loop"):
+    with pytest.raises(ScheduleError, match=r"the tile runs over a: 2, b: 3, c: 4, the meaning over i: m, j: n\n  hint: name an inner loop"):
         Schedule(parse_program(text), intrinsics={"larger": larger()}).tensorize("a", "larger")
     with pytest.raises(LoopError, match=r"its lengths .* do not meet m <= 8"):
         wide = "program p(x: float32[9] in far) -> (y: float32[9] in near) { @vmax(x[0], 1, 1, 0.0f32, y[0], 1, 1, 9, 1) }"

@@ -25,7 +25,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.errors import LoopError, ScheduleError, WeftError, nearest
-from weft.expr.nodes import Const, Expr, ExprLike, Ramp, Var, add, const, free_vars, mul, substitute, transform, wrap
+from weft.expr.nodes import Const, Eq, Expr, ExprLike, FloorMod, Ramp, Var, add, const, free_vars, mul, substitute, transform, wrap
 from weft.expr.simplify import simplify
 from weft.loop.interpret import Address
 from weft.loop.nodes import Block, BlockIter, Buffer, Evaluate, For, IntrinsicCall, Load, Program, Stmt, Store
@@ -136,7 +136,8 @@ class OperandView:
 
 
 Code: TypeAlias = Callable[..., Stmt]
-"""Views of the operands, in their order, then the lengths, as constants → what does the work. A reset gets the result's view alone, and the lengths."""
+"""Views of the operands, in their order, then the lengths → what does the work. Lengths are constants; dynamic ones may be any formula. A reset gets the
+result's view alone, and the lengths."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,9 @@ class Intrinsic:
         update: adds the reduction to what the result holds.
         requires: words that `Machine.features` must have.
         instructions: what instructions in the code mean, where they are not a `Call`: name → function, as `interpret` takes them.
-        limits: conditions that the lengths meet, as `m * n <= 1024` (`weft.expr.nodes.le`); all are 1 or more, and 1 is allowed.
+        limits: conditions that the lengths meet, as `m * n <= 1024` (`weft.expr.nodes.le`). A length is a multiple of 8 if a limit says `eq(n % 8, 0)`. The
+            least lengths, 1 or those multiples, are allowed.
+        dynamic: lengths that the instruction takes from a register, so that they may be formulas which only a run knows. Others are constants in the code.
         warps: of an instruction that works in fragments: how many warps hold these together and execute it.
 
     Raises:
@@ -183,6 +186,7 @@ class Intrinsic:
     requires: tuple[str, ...] = ()
     instructions: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: MappingProxyType({}))
     limits: tuple[Expr, ...] = ()
+    dynamic: tuple[str, ...] = ()
     warps: int = 1
     given: tuple[int, ...] = field(default=(), repr=False)
     """Of an intrinsic that `at` gave: the lengths."""
@@ -211,8 +215,12 @@ class Intrinsic:
         unknown = sorted({v for x in self.limits for v in free_vars(x)} - set(self.lengths))
         if unknown:
             self._fail(f"a limit speaks of '{unknown[0]}', which is no length", "lengths are variables in the shape of the meaning")
-        if self.lengths and not self.allows(dict.fromkeys(self.lengths, 1)):
-            self._fail("its limits forbid lengths of 1")
+        if not self.allows(self.least):
+            least = "lengths of 1" if set(self.least.values()) == {1} else ", ".join(f"{v} = {n}" for v, n in self.least.items())
+            self._fail(f"its limits forbid {least}", "the least lengths are 1, or what limits say that they are multiples of, and are allowed")
+        foreign = [v for v in self.dynamic if v not in self.lengths]
+        if foreign:
+            self._fail(f"'{foreign[0]}' is dynamic and no length", "lengths are variables in the shape of the meaning")
         if self.reduction is not None and not self.reduction.reducer.commutative:
             self._fail(f"its code may not reduce by '{self.reduction.reducer.name}' in any order, and tensorize does not keep the order of loops")
         if self.reduction is None and (self.reset is not None or self.update is not None):
@@ -243,6 +251,28 @@ class Intrinsic:
         """The variables that stand for extents of axes, in the order of the axes; none: all shapes are constants."""
         extents = [*self.source.shape, *(() if self.reduction is None else (a.extent for a in self.reduction.axes))]
         return tuple(dict.fromkeys(d.name for d in extents if isinstance(d, Var)))
+
+    @cached_property
+    def extents(self) -> tuple[tuple[Var, Dim, str], ...]:
+        """Variable, extent (a number, or a length) and kind ("spatial" or "reduce") of each axis, those of the result first."""
+        spatial = [(v, n, "spatial") for v, n in zip(self.source.axes, self.source.shape)]
+        reduced: list[tuple[Var, Dim, str]] = [] if self.reduction is None else [(a.var, a.extent, "reduce") for a in self.reduction.axes]
+        return (*spatial, *reduced)
+
+    @cached_property
+    def multiples(self) -> dict[str, int]:
+        """What each length is a multiple of, by the limits that say `n % c == 0`."""
+        found = dict.fromkeys(self.lengths, 1)
+        for limit in self.limits:
+            for rest, zero in ((limit.a, limit.b), (limit.b, limit.a)) if isinstance(limit, Eq) else ():
+                if isinstance(rest, FloorMod) and isinstance(rest.a, Var) and isinstance(rest.b, Const) and zero == const(0):
+                    found[rest.a.name] = math.lcm(found[rest.a.name], int(rest.b.value))
+        return found
+
+    @property
+    def least(self) -> dict[str, int]:
+        """The least value of each length."""
+        return dict(self.multiples)
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
         """Whether lengths meet the limits."""
@@ -283,24 +313,23 @@ class Intrinsic:
             body = transform(body, rule)
         shape = fixed(self.source.shape)
         meaning = Tensor(self.meaning.name, shape, self.meaning.dtype, Compute(self.source.axes, shape, (body,)))
-        return replace(self, meaning=meaning, limits=(), given=given)
+        return replace(self, meaning=meaning, limits=(), dynamic=(), given=given)
 
     def examples(self) -> tuple[Intrinsic, ...]:
         """The intrinsic at some of the lengths that it allows, the least and great ones among them; itself, if it has none."""
         if not self.lengths:
             return (self,)
-        found = [dict.fromkeys(self.lengths, 1)]
+        unit = self.multiples
+        found = [self.least]
         for v in self.lengths:
-            found += [{**found[0], v: n} for n in (max((k for k in _TRIED if self.allows({**found[0], v: k})), default=1),)]
-        found += [s for k in (3, 2) if self.allows(s := {v: k + d for d, v in enumerate(self.lengths)})][:1]
+            found.append({**found[0], v: max((n for n in (k * unit[v] for k in _TRIED) if self.allows({**found[0], v: n})), default=unit[v])})
+        found += [s for k in (3, 2) if self.allows(s := {v: (k + d) * unit[v] for d, v in enumerate(self.lengths)})][:1]
         return tuple(self.at(s) for s in {tuple(s.values()): s for s in found}.values())
 
     @cached_property
     def axes(self) -> tuple[tuple[Var, int, str], ...]:
-        """Variable, extent and kind ("spatial" or "reduce") of each axis, those of the result first."""
-        spatial = [(v, _size(n), "spatial") for v, n in zip(self.source.axes, self.source.shape)]
-        reduced = [] if self.reduction is None else [(a.var, _size(a.extent), "reduce") for a in self.reduction.axes]
-        return (*spatial, *reduced)
+        """As `extents`, of an intrinsic without lengths."""
+        return tuple((v, _size(n), kind) for v, n, kind in self.extents)
 
     @cached_property
     def held(self) -> Tensor:
@@ -320,8 +349,11 @@ class Intrinsic:
     def code(self, form: Form) -> Code | None:
         return {"compute": self.compute, "reset": self.reset, "update": self.update}[form]
 
-    def emit(self, form: Form, *views: OperandView | Const) -> Stmt:
+    def emit(self, form: Form, *views: OperandView | Const, lengths: Sequence[Expr] | None = None) -> Stmt:
         """The code of a form, which must be there, for operands in their places.
+
+        Args:
+            lengths: what the code gets for lengths; without it, those that `at` was given.
 
         Raises:
             ScheduleError: it fails, or gives no statement.
@@ -329,7 +361,7 @@ class Intrinsic:
         code = self.code(form)
         assert code is not None
         try:
-            stmt = code(*views, *map(const, self.given))
+            stmt = code(*views, *(map(const, self.given) if lengths is None else lengths))
         except WeftError:
             raise
         except Exception as error:  # foreign code

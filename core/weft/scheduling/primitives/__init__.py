@@ -41,6 +41,7 @@ from weft.scheduling.primitives.unroll import unroll
 from weft.scheduling.primitives.vectorize import vectorize
 from weft.scheduling.tree import Tree, blocks_in
 
+_Layout: TypeAlias = tuple[Any, ...]  # shape, dtype, scope, alignment
 Primitive: TypeAlias = Callable[..., tuple[Program, Any]]
 
 PRIMITIVES: dict[str, Primitive] = {
@@ -63,16 +64,21 @@ def apply_primitive(program: Program, step: str, args: Sequence[Any], kwargs: Ma
     extra = {"intrinsics": intrinsics} if PRIMITIVES[step] is tensorize else {}
     after, result = PRIMITIVES[step](program, *args, **kwargs, **extra)
     before = _layouts(program)
-    if before:
+    if before and PRIMITIVES[step] is not double_buffer:  # it writes addresses anew
         now = _layouts(after)
-        changed = next((name for name, layout in before.items() if now.get(name, layout) != layout), None)
+        changed = next((name for name, layouts in before.items() if not all(map(_holds, layouts, now.get(name, layouts)))), None)
         if changed is not None:
             why = f"it changes a buffer whose shape and place are written into the code of '{changed}', which is tensorized"
             raise Tree(program).error(step, why, (changed,), f"{step} first, tensorize '{changed}' last")
     return after, result
 
 
-def _layouts(program: Program) -> dict[str, tuple[Any, ...]]:
+def _holds(before: _Layout, after: _Layout) -> bool:
+    """Whether what code took for granted of a buffer is still so: all but its alignment is as it was, and that may have grown."""
+    return before[:-1] == after[:-1] and after[-1] % before[-1] == 0
+
+
+def _layouts(program: Program) -> dict[str, tuple[_Layout, ...]]:
     """Per tensorized block, of each buffer that it uses, what its code took for granted."""
     found = {}
     for b in blocks_in(program.body):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from weft import dtypes as dt
 from weft.expr.nodes import Expr, Var, add, const, floormod, free_vars, lt, substitute, transform
@@ -11,9 +12,11 @@ from weft.loop.nodes import (
     Block,
     BlockIter,
     Buffer,
+    Evaluate,
     For,
     Load,
     Program,
+    Region,
     Seq,
     Stmt,
     Store,
@@ -48,6 +51,9 @@ def double_buffer(program: Program, block: str, loop: str, through: str | None =
 
     `through`: what is brought waits in a buffer of that memory, one element for each iteration of the block's own loops, and is stored at the end of the
     iteration, when it has arrived: then those who come between do not wait for it. Bind and vectorize the block's loops before.
+
+    Blocks that are instructions already, `block` as well as those that read what it writes, get the addresses of the half that they are to use; so the order
+    of double_buffer and tensorize is free. The halves are as aligned as the buffer was.
     """
     step = "double_buffer"
     tree = Tree(program)
@@ -56,9 +62,14 @@ def double_buffer(program: Program, block: str, loop: str, through: str | None =
     if path[: len(spot)] != spot or not all(isinstance(s, (Seq, Allocate)) for s in path[len(spot) : top]):
         why = f"'{block}' does not stand in '{loop}' under nothing but loops of its own, beside those who read what it writes"
         raise tree.error(step, why, {loop: "wanted here", block: ""})
-    if not isinstance(b.body, Store) or b.body.predicate is not None or b.init is not None or b.writes is not None:
+    coded = b.writes is not None
+    if b.init is not None or not (coded or (isinstance(b.body, Store) and b.body.predicate is None)):
         raise tree.error(step, f"the body of '{block}' is not one store", (block,))
-    store = b.body
+    if coded and through is not None:
+        why = f"what '{block}' brings cannot wait in '{through}': it is an instruction, which moves all at once"
+        raise tree.error(step, why, (block,), "leave out through")
+    if len(written_buffers(b)) != 1:
+        raise tree.error(step, f"'{block}' writes more than one buffer", (block,))
     (old,) = written_buffers(b)
     home = next((s for s in path[len(spot) : top] if isinstance(s, Allocate) and s.buffer.name == old.name), None)
     if home is None:
@@ -71,17 +82,20 @@ def double_buffer(program: Program, block: str, loop: str, through: str | None =
         raise tree.error(step, f"'{block}' reads '{late[0]}', which the iteration before has not got for it", (block, late[0]))
     if any(a.block is None for a in accesses(f.body, old.name)):
         raise tree.error(step, f"'{old.name}' is read outside of blocks", (old.name,))
-    coded = next((x for x in blocks_in(f.body) if x.reads is not None and any(r.buffer.name == old.name for r in x.reads)), None)
-    if coded is not None:
-        raise tree.error(step, f"'{coded.name}' states where it reads '{old.name}': its body is code", (coded.name,), "double_buffer first, tensorize later")
+    code = next((x for x in blocks_in(f.body) if any(r.buffer.name == old.name for r in (*(x.reads or ()), *(x.writes or ())))), None)
+    size = int_const(clean(prod((d for d in old.shape), start=const(old.dtype.bytes)), {}))
+    if code is not None and (size is None or size % old.align):
+        begins = "after a number of bytes that only a run knows" if size is None else f"after {size} bytes"
+        why = f"the second half of '{old.name}' begins {begins}; the code of '{code.name}' takes for granted that it is aligned to {old.align}"
+        raise tree.error(step, why, (code.name,), "double_buffer first, tensorize later; or compact_buffer(…, align=…)")
 
     halves = replace(old, shape=(const(2), *old.shape))
     around = domain(path)
     loops = [s for s in path[top:-1] if isinstance(s, For)]
     following = add(f.var, 1)
 
-    def at(turn: Expr, half: Expr, load: Buffer | None) -> Block:
-        """The block in iteration `turn`: it fills a half; or, with `load`, its values wait there."""
+    def at(turn: Expr, half: Expr) -> Block:
+        """The block in iteration `turn`: it fills a half."""
         known = {**around, loop: f.extent}
         bindings = [clean(substitute(x, {loop: turn}), known) for x in b.bindings]
         predicate = with_conditions(substitute(b.predicate, {loop: turn}), () if int_const(f.extent) and not free_vars(turn) else (lt(turn, f.extent),))
@@ -90,7 +104,7 @@ def double_buffer(program: Program, block: str, loop: str, through: str | None =
             iters.append(BlockIter(Var(tree.fresh(f"{old.name}_half"), dt.int64), const(2)))
             bindings.append(half)
             half = iters[-1].var
-        return replace(b, iters=tuple(iters), bindings=tuple(bindings), predicate=predicate, body=Store(halves, (half, *store.indices), store.value))
+        return _in_half(replace(b, iters=tuple(iters), bindings=tuple(bindings), predicate=predicate), half, old, halves)
 
     def own_loops(x: Block) -> tuple[Block, tuple[Expr, ...]]:
         """The block with an iterator for each of its loops, and these."""
@@ -101,16 +115,16 @@ def double_buffer(program: Program, block: str, loop: str, through: str | None =
         return replace(x, iters=(*x.iters, *added.values()), bindings=(*x.bindings, *more)), place
 
     names = Names(tree.names)
-    first = copy_stmt(nest(loops, at(const(0), const(0), None)), {loop: const(0)}, names)
+    first = copy_stmt(nest(loops, at(const(0), const(0))), {loop: const(0)}, names)
     tree.names |= names.used
-    here: Stmt = nest(_turned(loops, loop, following), at(following, floormod(following, 2), None))
+    here: Stmt = nest(_turned(loops, loop, following), at(following, floormod(following, 2)))
     after: Stmt | None = None
     waiting: Buffer | None = None
     if through is not None:
-        stored, place = own_loops(at(following, floormod(following, 2), None))
+        stored, place = own_loops(at(following, floormod(following, 2)))
         assert isinstance(stored.body, Store)
         waiting = Buffer(tree.fresh(f"{block}_{through.split('.')[-1]}"), tuple(s.extent for s in loops), old.dtype, through)
-        brought = replace(stored, name=tree.fresh(f"{block}_ahead"), body=Store(waiting, place, store.value))
+        brought = replace(stored, name=tree.fresh(f"{block}_ahead"), body=Store(waiting, place, stored.body.value))
         kept = replace(stored, body=replace(stored.body, value=Load(waiting, place)))
         names = Names(tree.names - {brought.name})
         here = copy_stmt(nest(_turned(loops, loop, following), brought), {}, names)
@@ -145,16 +159,29 @@ def _from_half(tree: Tree, block: Block, loop: For, old: Buffer, halves: Buffer)
     own = next((i.var for i, x in zip(block.iters, block.bindings) if x == loop.var), None)
     if own is None:
         half: Expr = Var(tree.fresh(f"{old.name}_half"), dt.int64)
-        more = BlockIter(half, const(2))  # type: ignore[arg-type]
+        kind = next((i.kind for i, x in zip(block.iters, block.bindings) if loop.var.name in free_vars(x)), "spatial")
+        more = BlockIter(half, const(2), kind)  # type: ignore[arg-type]
         block = replace(block, iters=(*block.iters, more), bindings=(*block.bindings, floormod(loop.var, 2)))
     else:
         half = floormod(own, 2)
+    return _in_half(block, half, old, halves)
+
+
+def _in_half(block: Block, half: Expr, old: Buffer, halves: Buffer) -> Block:
+    """The block with a half of `halves` in the place of `old`: in formulas, stores, addresses, and in what it states that it touches."""
 
     def load(e: Expr) -> Expr | None:
         return Load(halves, (half, *e.indices), e.predicate) if isinstance(e, Load) and e.buffer.name == old.name else None
 
+    def regions(found: tuple[Region, ...]) -> tuple[Region, ...]:
+        return tuple(Region(halves, ((half, const(1)), *r.ranges)) if r.buffer.name == old.name else r for r in found)
+
     def changed(s: Stmt) -> Stmt:
-        return map_stmt_exprs(s, lambda e: transform(e, load))
+        s = map_stmt_exprs(s, lambda e: transform(e, load))
+        if isinstance(s, Store) and s.buffer.name == old.name:
+            return replace(s, buffer=halves, indices=(half, *s.indices))
+        return replace(s, within=regions(s.within)) if isinstance(s, Evaluate) and s.within else s
 
     init = None if block.init is None else transform_stmts(block.init, changed)
-    return replace(block, init=init, body=transform_stmts(block.body, changed))
+    reads, writes = (None if found is None else regions(found) for found in (block.reads, block.writes))
+    return replace(block, init=init, body=transform_stmts(block.body, changed), reads=reads, writes=writes)

@@ -116,13 +116,20 @@ def update_of(tree: Tree, block: Block, step: str) -> tuple[Store, type[Binary],
         body = body.then
     if block.init is None or not isinstance(body, Store) or body.predicate is not None:
         raise tree.error(step, f"'{block.name}' is no reduction by one operation with an init", (block.name,), f"{step} before decompose_reduction")
-    target = Load(body.buffer, body.indices)
-    if isinstance(body.value, tuple(IDENTITIES)):
-        assert isinstance(body.value, Binary)
-        for mine, other in ((body.value.a, body.value.b), (body.value.b, body.value.a)):
-            if mine == target and not any(isinstance(n, Load) and n.buffer.name == body.buffer.name for n in walk(other)):
-                return body, type(body.value), select(all_of(asked), other, IDENTITIES[type(body.value)](other.dtype)) if asked else other
+    found = combination(body)
+    if found is not None:
+        operation, value = found
+        return body, operation, select(all_of(asked), value, IDENTITIES[operation](value.dtype)) if asked else value
     names = ", ".join(c.__name__.lower() for c in IDENTITIES)
     raise tree.error(step, f"'{block.name}' does not combine its result and a new value by one of {names}", (block.name,))
 
 
+def combination(store: Store) -> tuple[type[Binary], Expr] | None:
+    """The operation by which a store combines what its element holds with a value that does not depend on its buffer, and that value; None if it does not."""
+    target = Load(store.buffer, store.indices)
+    if isinstance(store.value, tuple(IDENTITIES)):
+        assert isinstance(store.value, Binary)
+        for mine, other in ((store.value.a, store.value.b), (store.value.b, store.value.a)):
+            if mine == target and not any(isinstance(n, Load) and n.buffer.name == store.buffer.name for n in walk(other)):
+                return type(store.value), other
+    return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from textwrap import wrap
@@ -10,20 +11,62 @@ from typing import NoReturn, TypeAlias
 
 from weft import dtypes as dt
 from weft.errors import ScheduleError, nearest
-from weft.expr.nodes import Add, And, BitAnd, BitOr, BitXor, Call, Const, Eq, Expr, Max, Min, Mul, Ne, Or, Var, all_of, const, free_vars, substitute
+from weft.expr.nodes import (
+    Add,
+    And,
+    BitAnd,
+    BitOr,
+    BitXor,
+    Call,
+    Const,
+    Eq,
+    Expr,
+    Max,
+    Min,
+    Mul,
+    Ne,
+    Or,
+    Var,
+    all_of,
+    const,
+    floordiv,
+    free_vars,
+    minimum,
+    substitute,
+)  # fmt: skip
 from weft.expr.simplify import simplify
-from weft.loop.nodes import Block, BlockIter, Buffer, For, Load, Program, Region, Stmt, Store, int_const, substitute_stmt
+from weft.loop.nodes import (
+    Block,
+    BlockIter,
+    Buffer,
+    For,
+    Load,
+    Program,
+    Region,
+    Stmt,
+    Store,
+    int_const,
+    replace_buffers,
+    stmt_exprs,
+    substitute_stmt,
+    walk_stmts,
+)
 from weft.loop.passes.copies import Names, copy_stmt
 from weft.loop.printer import print_program, print_stmt
+from weft.scheduling.dependence import writers
 from weft.scheduling.intrinsic import Form, Intrinsic, Operand, OperandView, find
-from weft.scheduling.region import Access, Poly, at_least_zero, certain, greatest, interval, number, poly
+from weft.scheduling.region import Access, Poly, accesses, at_least_zero, certain, greatest, interval, number, poly, slack
 from weft.scheduling.rewrite import clean, conditions, domain, own_nest, ranges
 from weft.scheduling.tree import Path, Tree, conjuncts
 from weft.tensor.language import Read
 
 STEP = "tensorize"
 ANNOTATION = "tensorize"
+ROUNDED = "rounded"
+"""With a buffer's name and a dimension: from which index on what a block stores there is nobody's, as its length was rounded up."""
 
+_NOT_WHOLE = "the condition {} does not hold in the whole tile for certain"
+_WHOLE = "pad_loop makes the tiles of '{}' whole, or split by a divisor"
 _COMMUTATIVE = (Add, Mul, BitAnd, BitOr, BitXor, And, Or, Eq, Ne)
 
 Pair: TypeAlias = tuple[Expr, Expr]
@@ -45,8 +88,18 @@ def tensorize(program: Program, name: str, intrinsic: str, *, intrinsics: Mappin
     `update`; one whose start was decomposed becomes `update`, and its start, tensorized by itself, `reset`.
 
     The block's formula and the meaning agree up to names, the order of loops, loops of one trip and the order of operands of commutative
-    operations; indices may hold symbols. All conditions must be certain in the whole tile. The operands' scopes, alignment and strides must be
-    as the intrinsic asks, as far as formulas and declarations of buffers tell. `intrinsics` comes from the Schedule.
+    operations; indices may hold symbols. Every assignment of the tile's loops to the axes of the meaning is tried: an axis is one loop, or several that
+    walk all operands as one would (digits of it, wherever they stand), or none where its extent may be 1. Of those that match, one with the innermost loops
+    for the last axes is taken. The operands' scopes, alignment and strides must be as the intrinsic asks, as far as formulas and declarations of buffers
+    tell; an allocated buffer is aligned from now on to what its instructions ask for. `intrinsics` comes from the Schedule.
+
+    Conditions must be certain in the whole tile; or they bound one loop, which is an axis whose length the instruction takes at run time
+    (`Intrinsic.dynamic`): then that length ends where the condition does, rounded up to what the length must be a multiple of.
+
+        for i_0 in (n + 7)//8 { for i_1 in 8 { block C(v: n = i_0*8 + i_1) where i_0*8 + i_1 < n { y[v] = x[v] + 1.0f32 } } }
+        → tensorize("i_1", "add_one")
+        for i_0 in (n + 7)//8 { block C(v: (n + 7)//8 = i_0) reads(x[v*8 for min(n - v*8, 8)]) writes(y[…]) {
+          @add_one(x[v*8], y[v*8], min(n - v*8, 8)) } }
     """
     chosen = find(intrinsics, intrinsic)
     tree = Tree(program)
@@ -66,7 +119,7 @@ def tensorize(program: Program, name: str, intrinsic: str, *, intrinsics: Mappin
 
 @dataclass(frozen=True)
 class _Tile:
-    """One way to see the tile: what the block's iterators are, over the loops outside and the variables of the tile, and those: extent and kind."""
+    """What the block's iterators are, over the loops outside and those of the tile, and these but loops of one trip: extent and kind. Outermost first."""
 
     values: dict[str, Expr]
     variables: dict[str, tuple[int, str]]
@@ -76,10 +129,33 @@ class _Tile:
 
 
 @dataclass(frozen=True)
+class _Fitted:
+    """An intrinsic at the lengths that an assignment gives it.
+
+    `lengths`: what its code gets; `moving`: how many steps of each loop it computes; `padded`: loops of which it computes more than are wanted, and how many
+    are.
+    """
+
+    declared: Intrinsic
+    intrinsic: Intrinsic
+    chains: Chains
+    lengths: Mapping[str, Expr]
+    moving: Mapping[str, Expr]
+    padded: Mapping[str, Poly]
+
+
+Chains: TypeAlias = Mapping[str, tuple[str, ...]]
+"""Of each axis the loops that make it up, the outermost digit first; none for an axis of one step."""
+
+
+@dataclass(frozen=True)
 class _Match:
+    intrinsic: Intrinsic
     views: tuple[OperandView | Const, ...]
     regions: tuple[Region, ...]  # of what the placeholders read
     written: Region
+    lengths: tuple[Expr, ...]
+    aligned: Mapping[str, int]  # allocated buffers that are to be aligned to more than they are, in bytes
 
 
 class _No(Exception):
@@ -93,6 +169,8 @@ class _No(Exception):
 class _Tensorize:
     def __init__(self, tree: Tree, path: Path, top: int, name: str, intrinsic: Intrinsic) -> None:
         self.tree, self.path, self.name, self.intrinsic = tree, path, name, intrinsic
+        self.aligned: dict[str, int] = {}
+        self.ends: dict[tuple[str, int], Poly] = {}
         self.outer = domain(path[:top])
         self.nest: list[For] = []
         s = path[-1]
@@ -106,7 +184,7 @@ class _Tensorize:
 
     def fail(self, why: str, hint: str | None = None) -> NoReturn:
         left = ["the program", *_wrapped(print_stmt(self.path[-1], {self.name: "here"}))]
-        meant = self.intrinsic.at(dict.fromkeys(self.intrinsic.lengths, 1))
+        meant = self.intrinsic.at(self.intrinsic.least)
         right = ["the meaning", *_wrapped(print_program(meant.program()))]
         width = max(map(len, left))
         where = "\n".join(f"{a:<{width}} | {b}".rstrip() for a, b in zip_longest(left, right, fillvalue=""))
@@ -123,34 +201,41 @@ class _Tensorize:
             if int_const(f.extent) is None:
                 self.fail(f"the extent {f.extent} of loop '{f.var.name}' is not constant", f"split it first: split('{f.var.name}', [None, 8])")
         self.loops = {**self.outer, **{f.var.name: f.extent for f in self.nest}}
-        predicate = self.conditions()
         if not isinstance(b.body, Store) or b.body.predicate is not None:
             self.fail(f"the body of block '{b.name}' is not one store")
         self.store: Store = b.body
-        self.tiles = self.ways()
-        if self.intrinsic.lengths:
-            self.tiles = self.tiles[:1]
-            self.intrinsic = self.fitted(self.tiles[0])
+        self.conditions, self.guards = self.asked()
+        self.tile = self.seen()
+        if self.guards and not self.intrinsic.dynamic:
+            self.fail(f"{_NOT_WHOLE.format(next(iter(self.guards)))}", _WHOLE.format(b.name))
         reads, body, init, written = self.forms()
-        return self.tree.replace(self.path, self.opaque(reads, body, init, written, predicate))
+        begun = [clean(substitute(c, {v: const(0) for v in loops}), self.outer) for c, loops in self.guards.items()]
+        known = conditions(self.path[:-1], self.path[-1])
+        left = [*self.conditions, *(c for c in begun if not certain(c, self.outer, known))]
+        program = self.tree.replace(self.path, self.opaque(reads, body, init, written, all_of(dict.fromkeys(left))))
+        allocated = {v: p[-1].buffer for v, p in self.tree.allocate_paths.items() if v in self.aligned}  # type: ignore[attr-defined]
+        return program.with_body(replace_buffers(program.body, {v: replace(b, align=self.aligned[v]) for v, b in allocated.items()}))
 
     # -- the tile
-    def conditions(self) -> Expr:
-        """The block's conditions that the tile does not decide; they must not depend on it."""
+    def asked(self) -> tuple[list[Expr], dict[Expr, set[str]]]:
+        """The block's conditions that do not depend on the tile, and those that it does not decide, with its loops that they speak of."""
         inside = {f.var.name for f in self.nest if int_const(f.extent) != 1}
         known = conditions(self.path[:-1], self.path[-1])
-        left = []
-        for c in conjuncts(self.block.predicate):
+        bound = {i.var.name: x for i, x in zip(self.block.iters, self.block.bindings)}
+        left: list[Expr] = []
+        guards: dict[Expr, set[str]] = {}
+        for c in (substitute(c, bound) for c in conjuncts(self.block.predicate)):
             if certain(clean(c, self.loops), self.loops, known):
                 continue
-            if inside & free_vars(c).keys():
-                hint = f"pad_loop makes the tiles of '{self.block.name}' whole, or split by a divisor"
-                self.fail(f"the condition {c} does not hold in the whole tile for certain", hint)
-            left.append(c)
-        return all_of(left)
+            loops = inside & free_vars(c).keys()
+            if loops:
+                guards[c] = loops
+            else:
+                left.append(c)
+        return left, guards
 
-    def ways(self) -> list[_Tile]:
-        """The tile by its loops as they are, and by the block's iterators where several loops make up one."""
+    def seen(self) -> _Tile:
+        """The tile by its loops."""
         ones: dict[str, Expr] = {f.var.name: const(0) for f in self.nest if int_const(f.extent) == 1}
         sizes = {f.var.name: int(int_const(f.extent) or 0) for f in self.nest if f.var.name not in ones}
         b = self.block
@@ -163,45 +248,42 @@ class _Tensorize:
         idle = [v for v in sizes if v not in kinds]
         if idle:
             self.fail(f"loop '{idle[0]}' drives no iterator of '{b.name}'")
-        result = [_Tile(bindings, {v: (sizes[v], kinds[v]) for v in sizes})]
-        merged, variables, driven = dict(bindings), {}, [v for x in bindings.values() for v in free_vars(x).keys() & sizes.keys()]
-        if len(driven) == len(set(driven)):
-            for i in b.iters:
-                outside, digits = _split(poly(bindings[i.var.name]), sizes.keys())
-                own = free_vars(bindings[i.var.name]).keys() & sizes.keys()
-                if digits is None or (own and not _dense({v: c.constant for v, c in digits.items()}, sizes)):
-                    return result
-                if own:
-                    t = Var(self.tree.fresh(f"{i.var.name}_tile"), dt.int64)
-                    size = 1
-                    for v in own:
-                        size *= sizes[v]
-                    merged[i.var.name] = outside.expr() + t
-                    variables[t.name] = (size, i.kind)
-            if len(variables) < len(sizes):
-                result.append(_Tile(merged, variables))  # type: ignore[arg-type]
-        return result
+        return _Tile(bindings, {v: (sizes[v], kinds[v]) for v in sizes})
 
-    def fitted(self, tile: _Tile) -> Intrinsic:
-        """The intrinsic with the extents of the tile's loops for lengths: the innermost loop is the last axis of its kind, what is left over is 1."""
-        extents: dict[Var, int | Var] = dict(zip(self.intrinsic.source.axes, self.intrinsic.source.shape))  # type: ignore[arg-type]
-        kinds = dict.fromkeys(extents, "spatial")
-        for a in self.intrinsic.reduction.axes if self.intrinsic.reduction is not None else ():
-            extents[a.var], kinds[a.var] = a.extent, "reduce"  # type: ignore[assignment]
-        sizes = dict.fromkeys(self.intrinsic.lengths, 1)
-        for kind in ("spatial", "reduce"):
-            loops = [n for n, k in tile.variables.values() if k == kind]
-            for n in (n for v, n in extents.items() if kinds[v] == kind and isinstance(n, int) and n > 1):
-                if n in loops:
-                    loops.remove(n)
-            lengths = [n.name for v, n in extents.items() if kinds[v] == kind and isinstance(n, Var)]
-            if len(loops) > len(lengths):
-                self.fail(f"the tile runs over {tile}, the instruction has {len(lengths)} {kind} length(s)", "name an inner loop")
-            sizes.update(zip(lengths[len(lengths) - len(loops) :], loops))
-        broken = self.intrinsic.broken(sizes)
+    def fitted(self, chains: Chains) -> _Fitted:
+        """The intrinsic with the loops' extents for lengths, and the lengths that its code gets: as long as the conditions hold."""
+        x = self.intrinsic
+        sizes, owners = dict(x.least), dict[str, list[str]]()
+        for v, extent, _ in x.extents:
+            if isinstance(extent, Var):
+                owners.setdefault(extent.name, []).append(v.name)
+                if v.name in chains:
+                    sizes[extent.name] = math.prod(self.tile.variables[loop][0] for loop in chains[v.name])
+        broken = x.broken(sizes)
         if broken is not None:
-            self.fail(f"its lengths would be {', '.join(f'{v} = {n}' for v, n in sizes.items())}: {broken} does not hold", "split the loops")
-        return self.intrinsic.at(sizes)
+            raise _No(1, f"its lengths would be {', '.join(f'{v} = {n}' for v, n in sizes.items())}: {broken} does not hold", "split the loops")
+        lengths: dict[str, Expr] = {v: const(n) for v, n in sizes.items()}
+        moving: dict[str, Expr] = {v: const(n) for v, (n, _) in self.tile.variables.items()}
+        padded: dict[str, Poly] = {}
+        for c, loops in self.guards.items():
+            axis = next((v for v, chain in chains.items() if set(chain) >= loops), None)
+            length = next((n for n, axes in owners.items() if axes == [axis]), None)
+            why = _NOT_WHOLE.format(c)
+            if axis is None or length not in x.dynamic:
+                raise _No(1, why, _WHOLE.format(self.block.name))
+            trips = _trips(c, chains[axis])
+            if trips is None:
+                raise _No(1, why, f"a length ends where a condition bounds one loop from above; {_WHOLE.format(self.block.name)}")
+            (loop,) = chains[axis]
+            multiple = x.multiples.get(length, 1)
+            if multiple > 1:
+                if self.tile.variables[loop][1] == "reduce":
+                    hint = f"a sum of more elements than there are needs zeros there: pad_loop the copies of its operands, then '{self.block.name}'"
+                    raise _No(1, f"{why}, and '{length}' is a multiple of {multiple}", hint)
+                padded[loop] = trips
+                trips = poly(floordiv(trips.plus(multiple - 1).expr(), multiple)).scale(multiple)
+            lengths[length] = moving[loop] = clean(minimum(lengths[length], trips.expr()), self.outer)
+        return _Fitted(x, x.at(sizes), chains, lengths, moving, padded)
 
     # -- which code
     def forms(self) -> tuple[tuple[Region, ...], Stmt, Stmt | None, Region]:
@@ -211,32 +293,41 @@ class _Tensorize:
         if reduce is None:
             if b.init is not None:
                 self.fail(f"block '{b.name}' is a reduction, the meaning of '{x.name}' is none")
-            m = self.match(x.source.bodies[0])
-            return m.regions, x.emit("compute", *m.views), None, m.written
+            m = self.match(lambda y: y.source.bodies[0])
+            return m.regions, m.intrinsic.emit("compute", *m.views, lengths=m.lengths), None, m.written
         start = simplify(reduce.init[0])
         if b.init is None and not any(isinstance(n, Load) and n.buffer.name == self.store.buffer.name for n in _leaves(self.store.value)):
-            m = self.match(start, start=True)
-            return (), self.code("reset", "it is the start of a sum", *m.views), None, m.written
-        (value,) = reduce.reducer.combine([Read(x.held, x.source.axes)], list(reduce.values))
-        m = self.match(value)
+            m = self.match(lambda y: start, start=True)
+            return (), self.code(m, "reset", "it is the start of a sum", *m.views), None, m.written
+
+        def summed(y: Intrinsic) -> Expr:
+            assert y.reduction is not None
+            (value,) = y.reduction.reducer.combine([Read(y.held, y.source.axes)], list(y.reduction.values))
+            return value
+
+        m = self.match(summed)
         held = (*m.regions, m.written)
         if b.init is None:
-            return held, self.code("update", "its sum was started elsewhere", *m.views), None, m.written
+            return held, self.code(m, "update", "its sum was started elsewhere", *m.views), None, m.written
         if not isinstance(b.init, Store) or (b.init.buffer, b.init.indices) != (self.store.buffer, self.store.indices) or simplify(b.init.value) != start:
             self.fail(f"block '{b.name}' starts its sum otherwise than the meaning, which starts from {start}")
         if not self.goes_on():
-            return m.regions, x.emit("compute", *m.views), None, m.written
+            return m.regions, m.intrinsic.emit("compute", *m.views, lengths=m.lengths), None, m.written
         why = "its sum goes on outside the tile"
-        return held, self.code("update", why, *m.views), self.code("reset", why, m.views[-1]), m.written
+        return held, self.code(m, "update", why, *m.views), self.code(m, "reset", why, m.views[-1]), m.written
 
-    def code(self, form: Form, why: str, *views: OperandView | Const) -> Stmt:
-        if self.intrinsic.code(form) is None:
+    def code(self, m: _Match, form: Form, why: str, *views: OperandView | Const) -> Stmt:
+        if m.intrinsic.code(form) is None:
             self.fail(f"'{self.intrinsic.name}' has no code to {form} the result, and block '{self.block.name}' needs it: {why}")
-        return self.intrinsic.emit(form, *views)
+        if form == "reset":  # the start has no step of the sum yet
+            own = {str(n) for _, n, kind in self.intrinsic.extents if kind != "reduce"}
+            known = zip(self.intrinsic.lengths, m.lengths, m.intrinsic.given)
+            return m.intrinsic.emit(form, *views, lengths=[x if v in own else const(n) for v, x, n in known])
+        return m.intrinsic.emit(form, *views, lengths=m.lengths)
 
     def goes_on(self) -> bool:
         """Whether the reduction has steps outside the tile. Its first must be at the first step of every loop: that is where the start is stored."""
-        values = self.tiles[0].values
+        values = self.tile.values
         reduced = [values[i.var.name] for i in self.block.iters if i.kind == "reduce"]
         outside = {v for x in reduced for v in free_vars(x) if v in self.outer and int_const(self.outer[v]) != 1}
         first = {v: const(0) for x in reduced for v in free_vars(x) if v in self.loops}
@@ -245,35 +336,82 @@ class _Tensorize:
         return bool(outside)
 
     # -- matching
-    def match(self, pattern: Expr, start: bool = False) -> _Match:
-        """The operands in the program. `start`: the pattern is the start of a sum, where the result alone is seen."""
-        axes = [(v.name, n, kind) for v, n, kind in self.intrinsic.axes if not (start and kind == "reduce")]
-        ones = {v: const(0) for v, n, _ in axes if n == 1}
-        pattern = simplify(substitute(pattern, ones), ranges({v: const(n) for v, n, _ in axes}))
-        axes = [a for a in axes if a[0] not in ones]
-        numbers = {id(t) for o, t in zip(self.intrinsic.operands, self.intrinsic.tensors) if o.number}
+    def match(self, pattern: Callable[[Intrinsic], Expr], start: bool = False) -> _Match:
+        """The operands in the program, by the first assignment that does. `start`: the pattern is the start of a sum, where the result alone is seen."""
+        tile = self.tile
+        known = {**self.outer, **{v: const(n) for v, (n, _) in tile.variables.items()}}
+
+        def inside(e: Expr) -> Expr:
+            return clean(substitute(e, tile.values), known)
+
+        value, place = inside(self.store.value), tuple(inside(i) for i in self.store.indices)
+        numbers = [k for k, o in enumerate(self.intrinsic.operands) if o.number]
+        axes = [(v.name, n if isinstance(n, int) else str(n), kind) for v, n, kind in self.intrinsic.extents if not (start and kind == "reduce")]
         best = _No(0, f"the formula of block '{self.block.name}' is not that of the meaning")
-        for tile in self.tiles:
-            known = {**self.outer, **{v: const(n) for v, (n, _) in tile.variables.items()}}
-
-            def inside(e: Expr, tile: _Tile = tile, known: Mapping[str, Expr] = known) -> Expr:
-                return clean(substitute(e, tile.values), known)
-
-            value, place = inside(self.store.value), tuple(inside(i) for i in self.store.indices)
-            for pairs in _unify(pattern, value, (), numbers):
+        assigned = False
+        for chains in _assign(axes, tile.variables, _digits([place, *(n.indices for n in _leaves(value) if isinstance(n, Load))], tile.variables), {}):
+            assigned = True
+            try:
+                fitted = self.fitted(chains)
+            except _No as no:
+                best = max(best, no, key=lambda n: n.depth)
+                continue
+            x = fitted.intrinsic
+            fixed = [(v.name, n) for v, n, kind in x.axes if not (start and kind == "reduce")]
+            ones: dict[str, Expr] = {v: const(0) for v, n in fixed if n == 1}
+            meant = simplify(substitute(pattern(x), ones), ranges({v: const(n) for v, n in fixed}))
+            for pairs in _unify(meant, value, (), {id(x.tensors[k]) for k in numbers}):
                 try:
-                    assignments = list(_assign(axes, tile.variables))
-                    if not assignments:
-                        meant = ", ".join(f"{v}: {'reduce ' if kind == 'reduce' else ''}{n}" for v, n, kind in axes) or "one step"
-                        raise _No(1, f"the tile runs over {tile}, the meaning over {meant}")
-                    for names in assignments:
-                        try:
-                            return _Place(self.intrinsic, tile, known, names, ones).operands(pairs, self.store.buffer, place, start)
-                        except _No as no:
-                            best = max(best, no, key=lambda n: n.depth)
+                    found = _Place(fitted, tile, known, ones, self.tree.allocate_paths).operands(pairs, self.store.buffer, place, start)
+                    self.room(fitted, [Access(n.buffer, n.indices, False, None) for n in _leaves(value) if isinstance(n, Load)], place)
+                    self.aligned.update({v: math.lcm(n, self.aligned.get(v, 1)) for v, n in found.aligned.items()})
+                    return found
                 except _No as no:
                     best = max(best, no, key=lambda n: n.depth)
+        if not assigned:
+            at = self.intrinsic.at(self.intrinsic.least)
+            alike = any(True for _ in _unify(simplify(pattern(at)), value, (), {id(at.tensors[k]) for k in numbers})) or bool(self.intrinsic.lengths)
+            meant_over = ", ".join(f"{v}: {'reduce ' if kind == 'reduce' else ''}{n}" for v, n, kind in axes if n != 1) or "one step"
+            if alike:
+                hint = "name an inner loop" if self.intrinsic.lengths else None
+                best = _No(1, f"the tile runs over {tile}, the meaning over {meant_over}", hint)
         self.fail(best.why, best.hint)
+
+    def room(self, fitted: _Fitted, reads: Sequence[Access], place: tuple[Expr, ...]) -> None:
+        """Checks that what is computed beyond what is wanted is read where there is something, and stored where nobody looks."""
+        if not fitted.padded:
+            return
+        moving = {**self.outer, **{v: const(n) for v, (n, _) in self.tile.variables.items()}}
+        result = Access(self.store.buffer, place, True, None)
+        whole = f"the length of loop '{next(iter(fitted.padded))}' is rounded up to a multiple of what the instruction takes"
+        for use in (result, *reads):
+            inside = zip(use.box(moving), use.buffer.shape)
+            if not all(e is not None and at_least_zero(e[0]) and at_least_zero((poly(n) - e[1]).plus(-1)) for e, n in inside):
+                raise _No(5, f"{whole}, and '{use.buffer.name}' has no room for the whole tile", "cache_read or cache_write into a tile of its own first")
+        name = result.buffer.name
+        if name not in self.tree.allocate_paths:
+            raise _No(5, f"{whole}: what it stores beyond must be nobody's, and '{name}' is a parameter", "cache_write first")
+        home = self.tree.allocate_paths[name]
+        for loop, wanted in fitted.padded.items():
+            # Whoever stores to the buffer stops where the block's condition stops it: so there is nothing beyond that anybody reads.
+            at = [d for d, i in enumerate(place) if loop in free_vars(i)]
+            end = poly(place[at[0]]) - poly(Var(loop, dt.int64)) + wanted if len(at) == 1 else None
+            if end is None or end.names() & {*self.tile.variables, *domain(self.path[len(home) :])}:
+                raise _No(5, f"{whole}, and elements of '{name}' beyond the condition may be others of '{self.block.name}'", "cache_write first")
+            other = next((b for b in writers(self.tree, [name]) if b != self.block.name and not self.stops(b, name, at[0], end)), None)
+            if other is not None:
+                raise _No(5, f"{whole}: what it stores beyond must be nobody's, and '{other}' stores there, too", "cache_write first")
+            self.ends[name, at[0]] = end
+
+    def stops(self, block: str, buffer: str, d: int, end: Poly) -> bool:
+        """Whether another block stores nothing at or beyond an index of dimension `d`; or what its own length was rounded up to, from the same index on."""
+        b, path = self.tree.block(block, STEP), self.tree.block_paths[block]
+        if b.annotation(f"{ROUNDED}.{buffer}.{d}") == str(end.expr()):
+            return True
+        shared = next((k for k, (x, y) in enumerate(zip(path, self.path)) if x is not y), len(self.path))
+        uses = [a for a in accesses(b, buffer) if a.write]
+        moving = domain(path[shared:])
+        return all(a.extents is None and any(at_least_zero((end - most).plus(-1)) for most in a.limits(moving)[d]) for a in uses)
 
     # -- the result
     def opaque(self, reads: tuple[Region, ...], body: Stmt, init: Stmt | None, written: Region, predicate: Expr) -> Block:
@@ -281,11 +419,15 @@ class _Tensorize:
         kinds: dict[str, str] = {}
         names: dict[str, str] = {}
         for i in b.iters:
-            for v in free_vars(self.tiles[0].values[i.var.name]).keys() & self.outer.keys():
+            for v in free_vars(self.tile.values[i.var.name]).keys() & self.outer.keys():
                 if kinds.setdefault(v, i.kind) != i.kind:
                     self.fail(f"loop '{v}' drives a {kinds[v]} and a {i.kind} iterator of '{b.name}'")
                 if i.var.name not in names.values():
                     names.setdefault(v, i.var.name)
+        for s in (body, *([] if init is None else [init])):  # where a length ends may be told by loops that move nothing
+            for e in (e for x in walk_stmts(s) for e in stmt_exprs(x)):
+                for v in free_vars(e).keys() & self.outer.keys():
+                    kinds.setdefault(v, "spatial")
         fresh: dict[str, Var] = {v: Var(names.get(v) or self.tree.fresh(f"{v}_v"), dt.int64) for v in self.outer if v in kinds}
         values: dict[str, Expr] = dict(fresh)
         iters, bindings = [], []
@@ -315,7 +457,7 @@ class _Tensorize:
             predicate=predicate,
             reads=tuple(dict.fromkeys(region(r) for r in reads)),
             writes=(region(written),),
-            annotations=(*b.annotations, (ANNOTATION, self.intrinsic.name)),
+            annotations=(*b.annotations, (ANNOTATION, self.intrinsic.name), *((f"{ROUNDED}.{v}.{d}", str(x.expr())) for (v, d), x in self.ends.items())),
         )
 
 
@@ -359,17 +501,62 @@ def _unify(p: Expr, e: Expr, pairs: tuple[Pair, ...], numbers: Container[int]) -
             yield from found
 
 
-def _assign(axes: Sequence[tuple[str, int, str]], variables: Mapping[str, tuple[int, str]]) -> Iterator[dict[str, str]]:
-    """Every way to give each axis a variable of the tile of its extent and kind, none left over."""
+def _digits(accesses: Iterable[tuple[Expr, ...]], variables: Mapping[str, tuple[int, str]]) -> Callable[[str, str], bool]:
+    """Whether, of two loops, a step of the first moves every access as far as all steps of the second: they are two digits of one axis."""
+    linear = [[_split(poly(i), variables.keys())[1] for i in indices] for indices in accesses]
+    none = number(0)
+
+    def follow(outer: str, inner: str) -> bool:
+        size = variables[inner][0]
+        return all(f is not None and f.get(outer, none) == f.get(inner, none).scale(size) for factors in linear for f in factors)
+
+    return follow
+
+
+def _assign(
+    axes: Sequence[tuple[str, int | str, str]],
+    variables: Mapping[str, tuple[int, str]],
+    follow: Callable[[str, str], bool],
+    sizes: Mapping[str, int],
+) -> Iterator[dict[str, tuple[str, ...]]]:
+    """Every way to make each axis up of loops of the tile, of its kind, none left over. An axis has an extent, or the name of a length, which is the same
+    wherever it stands (`sizes`). The innermost loops are tried for the last axes first; an axis of one loop before one of several or none.
+    """
     if not axes:
         if not variables:
             yield {}
         return
-    (axis, size, kind), *rest = axes
-    for v, have in variables.items():
-        if have == (size, kind):
-            for more in _assign(rest, {k: x for k, x in variables.items() if k != v}):
-                yield {axis: v, **more}
+    *rest, (axis, extent, kind) = axes
+    wanted = sizes.get(extent) if isinstance(extent, str) else extent
+    for chain in _chains([v for v in reversed(list(variables)) if variables[v][1] == kind], variables, follow, wanted):
+        size = math.prod(variables[v][0] for v in chain)
+        known = {**sizes, extent: size} if isinstance(extent, str) else sizes
+        for more in _assign(rest, {k: x for k, x in variables.items() if k not in chain}, follow, known):
+            yield {**more, axis: chain}
+
+
+def _chains(
+    loops: Sequence[str], variables: Mapping[str, tuple[int, str]], follow: Callable[[str, str], bool], wanted: int | None
+) -> Iterator[tuple[str, ...]]:
+    """Loops that make up one axis of `wanted` steps, or of any number: single ones, then several, then none."""
+    found: list[tuple[str, ...]] = [(v,) for v in loops]
+    while found:
+        yield from (c for c in found if wanted is None or math.prod(variables[v][0] for v in c) == wanted)
+        found = [(v, *c) for c in found for v in loops if v not in c and follow(v, c[0])]
+    if wanted is None or wanted == 1:
+        yield ()
+
+
+def _trips(condition: Expr, chain: Sequence[str]) -> Poly | None:
+    """How many steps of a loop come before the condition fails, which may be none or less, or more than there are; None if it is no such condition."""
+    goals = slack(condition)
+    if goals is None or len(goals) != 1 or len(chain) != 1:
+        return None
+    rest, factors = _split(goals[0], {chain[0]})
+    step = None if factors is None or chain[0] not in factors else factors[chain[0]].constant
+    if step is None or step >= 0:
+        return None
+    return rest.plus(1) if step == -1 else poly(floordiv(rest.expr(), -step)).plus(1)
 
 
 def _split(p: Poly, names: object) -> tuple[Poly, dict[str, Poly] | None]:
@@ -389,26 +576,28 @@ def _split(p: Poly, names: object) -> tuple[Poly, dict[str, Poly] | None]:
     return Poly(rest), {v: Poly(t) for v, t in factors.items()}
 
 
-def _dense(factors: Mapping[str, int | None], sizes: Mapping[str, int]) -> bool:
-    """Whether Σ factor · variable takes every value from 0 on, each once."""
-    reach = 1
-    for v, c in sorted(factors.items(), key=lambda f: f[1] or 0):
-        if c != reach:
-            return False
-        reach *= sizes[v]
-    return True
-
-
 class _Place:
     """An assignment of the tile's variables to axes, followed through the operands."""
 
-    def __init__(self, intrinsic: Intrinsic, tile: _Tile, known: Mapping[str, Expr], names: Mapping[str, str], ones: Mapping[str, Expr]) -> None:
-        self.intrinsic, self.tile, self.known, self.names, self.ones = intrinsic, tile, known, names, ones
+    def __init__(self, fitted: _Fitted, tile: _Tile, known: Mapping[str, Expr], ones: Mapping[str, Expr], allocated: Container[str]) -> None:
+        self.allocated = allocated
+        self.aligned: dict[str, int] = {}
+        self.fitted, self.intrinsic, self.tile, self.known, self.ones = fitted, fitted.intrinsic, tile, known, ones
+        self.names = {axis: chain[-1] for axis, chain in fitted.chains.items() if chain}
+        """Of each axis of several steps the loop that counts them by one."""
+        self.values: dict[str, Poly] = {}
+        """What each axis is over the loops."""
+        for axis, chain in fitted.chains.items():
+            total, size = number(0), 1
+            for loop in reversed(chain):
+                total = total + poly(Var(loop, dt.int64)).scale(size)
+                size *= tile.variables[loop][0]
+            self.values[axis] = total
 
     def operands(self, pairs: Sequence[Pair], result: Buffer, place: tuple[Expr, ...], start: bool) -> _Match:
         x = self.intrinsic
         for p, e in pairs:
-            if isinstance(p, Var) and poly(e) != poly(Var(self.names.get(p.name, p.name), dt.int64)):
+            if isinstance(p, Var) and poly(e) != self.values.get(p.name, poly(p)):
                 raise _No(2, f"the value uses {e} where the meaning has '{p.name}'")
         for p, e in pairs:
             if isinstance(p, Read) and p.tensor is x.held and not (isinstance(e, Load) and (e.buffer, e.indices) == (result, place)):
@@ -422,14 +611,14 @@ class _Place:
             if start and k < len(accesses) - 1:
                 continue
             views.append(self.view(k, found))
-            regions.append([self.region(e) for _, e in found if isinstance(e, Load)])
+            regions.append([self.region(e, self.fitted.moving) for _, e in found if isinstance(e, Load)])
         if any(isinstance(v, OperandView) and v.buffer.name == result.name for v in views[:-1]):
             raise _No(3, f"it reads and writes '{result.name}', which the code would overwrite while it reads", "cache_read or cache_write first")
-        moving = {v: const(n) for v, (n, _) in self.tile.variables.items()}
+        moving: dict[str, Expr] = {v: const(n) for v, (n, _) in self.tile.variables.items()}
         if not Access(result, place, True, None).fills(moving):
             raise _No(3, f"the tile of '{result.name}' has gaps: what is written could not be said")
         box, steps = number(1), 1
-        for _, extent in regions[-1][0].ranges:
+        for _, extent in self.region(Load(result, place), moving).ranges:
             box = box * poly(extent)
         for size, kind in self.tile.variables.values():
             steps *= size if kind == "spatial" else 1
@@ -438,7 +627,8 @@ class _Place:
         for k, view in zip(range(len(accesses) - len(views), len(accesses)), views):
             if isinstance(view, OperandView):
                 self.check(k, view)
-        return _Match(tuple(views), tuple(r for rs in regions[:-1] for r in rs), regions[-1][0])
+        lengths = tuple(self.fitted.lengths[v] for v in self.fitted.declared.lengths)
+        return _Match(x, tuple(views), tuple(r for rs in regions[:-1] for r in rs), regions[-1][0], lengths, self.aligned)
 
     def view(self, k: int, found: Sequence[tuple[Read, Load | Const]]) -> OperandView | Const:
         operand, tensor = self.intrinsic.operands[k], self.intrinsic.tensors[k]
@@ -482,7 +672,7 @@ class _Place:
         base = []
         for b, (rest, linear) in enumerate(actual):
             assert linear is not None
-            for axis, v in self.names.items():
+            for axis, v in self.names.items():  # the other digits of an axis move as many steps of it as they stand for
                 wanted = number(0)
                 for d in range(rank):
                     wanted = wanted + steps[d][b].scale(factors[d].get(axis, 0))
@@ -496,8 +686,7 @@ class _Place:
             raise _No(2, f"'{load.buffer.name}' is walked backwards")
         return load.buffer, tuple(base), tuple(tuple(s.expr() for s in step) for step in steps)
 
-    def region(self, load: Load) -> Region:
-        moving = {v: const(n) for v, (n, _) in self.tile.variables.items()}
+    def region(self, load: Load, moving: Mapping[str, Expr]) -> Region:
         box = []
         for i in load.indices:
             ends = interval(i, moving)
@@ -514,6 +703,12 @@ class _Place:
             hint = f"cache_read it into {wanted}" if k < len(self.intrinsic.operands) - 1 else f"cache_write or set_scope to {wanted}"
             raise _No(5, f"operand '{operand.name}' must lie in scope {wanted}, '{b.name}' lies in '{b.scope}'", hint)
         asked = operand.strides or self.intrinsic.dense(k)
+        open_ends = {v for v, n in self.fitted.lengths.items() if not isinstance(n, Const)}
+        for d, n in enumerate(tensor.shape):
+            later = [str(x) for x in self.fitted.declared.tensors[k].shape[d + 1 :] if str(x) in open_ends]
+            if operand.strides is None and later and n != 1:
+                why = f"operand '{operand.name}' has no gaps, so its rows are as far apart as '{later[0]}' is long, which only a run knows"
+                raise _No(4, why, f"an instruction that takes the distance of rows says so: Operand('{operand.name}', strides=(None, 1))")
         for d, (want, have) in enumerate(zip(asked, view.strides)):
             stride = poly(clean(have, self.known))
             if want is not None and tensor.shape[d] != 1 and stride.constant != want:
@@ -523,7 +718,10 @@ class _Place:
         for i, n in zip(view.indices, b.shape):
             first = first * n + i
         size = b.dtype.scalar.bytes
-        sure = b.align % operand.align == 0 and all(c * size % operand.align == 0 for c in poly(clean(first, self.known)).terms.values())
+        can = b.align % operand.align == 0 or b.name in self.allocated
+        sure = can and all(c * size % operand.align == 0 for c in poly(clean(first, self.known)).terms.values())
+        if sure and b.align % operand.align:
+            self.aligned[b.name] = math.lcm(self.aligned.get(b.name, b.align), operand.align)
         if operand.align > 1 and not sure:
             why = f"operand '{operand.name}' must be aligned to {operand.align} bytes; '{b.name}' is aligned to {b.align}, its first element is {first}"
             raise _No(5, why, "copy the tile, or pad the rows of the buffer: compact_buffer(…, align=…)")

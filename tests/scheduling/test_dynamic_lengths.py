@@ -1,0 +1,210 @@
+"""Lengths that only a run knows, and lengths in multiples: a condition on a ragged last tile becomes the length of an instruction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from weft.errors import LoopError, ScheduleError
+from weft.expr.nodes import eq, le
+from weft.loop.interpret import interpret
+from weft.loop.nodes import Program
+from weft.loop.parser import parse_program
+from weft.loop.pipeline import lower_program
+from weft.scheduling import Call, Intrinsic, Operand, Schedule, Trace, meanings, replay
+from weft.tensor import language as tl
+from weft.testing.intrinsics import check_intrinsic
+
+N, K, R = tl.var("n"), tl.var("k"), tl.var("r")
+
+
+def vector(multiple: int = 1, dynamic: tuple[str, ...] = ("n",), scope: str | None = None) -> Intrinsic:
+    a = tl.placeholder((N,), name="A")
+    c = tl.compute((N,), lambda i: a[i] * 2.0 + 1.0, "C", axes=["i"])
+    limits = (le(N, 64), eq(N % multiple, 0)) if multiple > 1 else (le(N, 64),)
+    return Intrinsic("vector", c, (Operand("A", scope), Operand("C", scope)), Call("vector"), limits=limits, dynamic=dynamic)
+
+
+def dot(multiple: int = 1) -> Intrinsic:
+    a, b, k = tl.placeholder((R, K), name="A"), tl.placeholder((K,), name="B"), tl.reduce_axis(K, "k")
+    c = tl.compute((R,), lambda i: tl.sum(a[i, k] * b[k], axis=k), "C", axes=["i"])
+    limits = (eq(K % multiple, 0),) if multiple > 1 else ()
+    operands = (Operand("A", strides=(None, 1)), Operand("B"), Operand("C"))
+    return Intrinsic("dot", c, operands, Call("dot"), Call("dot_zero"), Call("dot_add"), limits=limits, dynamic=("r", "k"))
+
+
+def pointwise(size: int | str) -> Program:
+    dims = f" dims({size})" if isinstance(size, str) else ""
+    return parse_program(f"""program p(x: float32[3, {size}]) -> (y: float32[3, {size}]){dims} {{
+      for i in 3 {{ for j in {size} {{ block B(a: 3 = i, b: {size} = j) {{ y[a, b] = x[a, b]*2.0f32 + 1.0f32 }} }} }} }}""")
+
+
+def agree(naive: Program, s: Schedule, arrays: list[Any], dims: dict[str, int]) -> None:
+    functions = meanings(s.intrinsics.values())
+    (want,) = interpret(naive, arrays, dims).values()
+    (got,) = interpret(s.program, arrays, dims, intrinsics=functions).values()
+    np.testing.assert_array_equal(got, want)
+    lowered = lower_program(s.program, frozenset())
+    (flat,) = interpret(lowered, [x.reshape(-1) for x in arrays], dims, intrinsics=functions).values()
+    np.testing.assert_array_equal(flat.reshape(want.shape), want)
+    assert str(replay(naive, Trace.from_json(s.trace.to_json()), s.intrinsics)) == str(s.program)
+    assert str(parse_program(str(s.program))) == str(s.program)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(size=st.one_of(st.integers(1, 40), st.just("m")), tile=st.integers(1, 16), m=st.integers(0, 40))
+def test_the_last_tile_is_as_long_as_it_is(size: int | str, tile: int, m: int) -> None:
+    naive = pointwise(size)
+    s = Schedule(naive, checked=True, intrinsics={"vector": vector()})
+    _, inner = s.split("j", [None, tile])
+    s.tensorize(inner, "vector")
+    assert s.block("B").annotation("tensorize") == "vector"
+    count = m if size == "m" else int(size)
+    agree(naive, s, [np.arange(3 * count, dtype=np.float32).reshape(3, count)], {"m": m} if size == "m" else {})
+
+
+def test_what_becomes_of_the_condition() -> None:
+    s = Schedule(pointwise("m"), checked=True, intrinsics={"vector": vector()})
+    s.split("j", [None, 16])
+    s.tensorize("j_1", "vector")
+    text = " ".join(str(s).split())
+    assert "reads(x[a for 1, b*16 for min(m - b*16, 16)]) writes(y[a for 1, b*16 for min(m - b*16, 16)])" in text
+    assert "@vector(x[a, b*16], y[a, b*16], min(m - b*16, 16))" in text and "j_1" not in text
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    terms=st.one_of(st.integers(1, 20), st.just("m")), rows=st.one_of(st.integers(1, 9), st.just("q")), tile=st.integers(1, 8), height=st.integers(1, 4),
+    m=st.integers(0, 20), q=st.integers(0, 9), decomposed=st.booleans(),
+)  # fmt: skip
+def test_sums_of_any_length(terms: int | str, rows: int | str, tile: int, height: int, m: int, q: int, decomposed: bool) -> None:
+    dims = ", ".join(d for d in (terms, rows) if isinstance(d, str))
+    naive = parse_program(f"""program p(x: float32[{rows}, {terms}], w: float32[{terms}]) -> (y: float32[{rows}]) {f"dims({dims})" if dims else ""} {{
+      for i in {rows} {{ for k in {terms} {{ block S(a: {rows} = i, r: reduce {terms} = k) {{
+        init {{ y[a] = 0.0f32 }} y[a] = y[a] + x[a, r]*w[r] }} }} }} }}""")
+    s = Schedule(naive, checked=True, intrinsics={"dot": dot()})
+    outer, inner = s.split("k", [None, tile])
+    group, row = s.split("i", [None, height])
+    s.reorder(group, outer, row, inner)
+    init = s.decompose_reduction("S", outer) if decomposed else None
+    s.tensorize(row, "dot")
+    if init is not None:
+        s.tensorize(init, "dot")
+    sizes = {"m": m, "q": q}
+    count, lines = (sizes.get(str(d)) if isinstance(d, str) else d for d in (terms, rows))
+    rng = np.random.default_rng(count)
+    arrays = [rng.integers(-3, 4, shape).astype(np.float32) for shape in ((lines, count), (count,))]
+    agree(naive, s, arrays, {d: n for d, n in sizes.items() if d in dims})
+
+
+def near(size: int | str, tile: int, multiple: int) -> tuple[Program, Schedule]:
+    """Tiles are brought near, where there is room for whole ones, and taken back."""
+    naive = pointwise(size)
+    s = Schedule(naive, checked=True, intrinsics={"vector": vector(multiple, scope="near")})
+    copy, result = s.cache_read("B", "x", "near"), s.cache_write("B", "near")
+    outer, _ = s.split("j", [None, tile])
+    s.compute_at(copy, outer)
+    s.reverse_compute_at(result, outer)
+    for name in (copy, "B"):
+        for buffer in s.buffers(name):
+            s.compact_buffer(buffer, align=8)
+    return naive, s
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(size=st.one_of(st.integers(17, 60), st.just("m")), m=st.integers(0, 60), tile=st.sampled_from([8, 16, 24]))
+def test_lengths_in_multiples_are_rounded_up_where_the_tile_has_room(size: int | str, m: int, tile: int) -> None:
+    naive, s = near(size, tile, 8)
+    s.tensorize("j_1", "vector")
+    count = m if size == "m" else int(size)
+    agree(naive, s, [np.arange(3 * count, dtype=np.float32).reshape(3, count)], {"m": m} if size == "m" else {})
+
+
+def test_what_a_length_in_multiples_is() -> None:
+    _, s = near("m", 16, 8)
+    s.tensorize("j_1", "vector")
+    assert "@vector(x_near[0], B_near[0], min((m + 7)//8 - j_0_v*2, 2)*8)" in str(s)
+    with pytest.raises(ScheduleError, match=r"its lengths would be n = 12: n%8 == 0 does not hold\n  hint: split the loops"):
+        near("m", 12, 8)[1].tensorize("j_1", "vector")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: (Schedule(pointwise("m"), intrinsics={"vector": vector(8)}), "j"), "'y' has no room for the whole tile"),
+        (lambda: (Schedule(pointwise("m"), intrinsics={"vector": vector(1, ())}), "j"), "the condition j_0*16 + j_1 < m does not hold in the whole tile"),
+    ],
+)  # fmt: skip
+def test_refusals(make: Any, words: str) -> None:
+    s, loop = make()
+    s.split(loop, [None, 16])
+    before = str(s)
+    with pytest.raises(ScheduleError) as caught:
+        s.tensorize(f"{loop}_1", "vector")
+    assert words in str(caught.value) and str(s) == before
+
+
+def test_a_result_that_others_look_at_is_not_written_beyond_its_end() -> None:
+    text = """program p(x: float32[m]) -> (y: float32[32]) dims(m) {
+      allocate u: float32[32]
+      allocate t: float32[32]
+      for q in 32 { block U(c: 32 = q) { u[c] = 1.0f32 } }
+      for f in 32 { block F(d: 32 = f) { t[d] = 7.0f32 } }
+      for j in 32 { block B(b: 32 = j) where j < m { t[b] = u[b]*2.0f32 + 1.0f32 } }
+      for p in 32 { block Y(e: 32 = p) { y[e] = t[e] } } }"""
+    naive = parse_program(text)
+    s = Schedule(naive, checked=True, intrinsics={"vector": vector(8)})
+    s.split("j", [None, 16])
+    with pytest.raises(ScheduleError, match="what it stores beyond must be nobody's, and 'F' stores there, too"):
+        s.tensorize("j_1", "vector")
+    s = Schedule(naive, checked=True, intrinsics={"vector": vector(1)})  # exact lengths store nothing beyond
+    s.split("j", [None, 16])
+    s.tensorize("j_1", "vector")
+    agree(naive, s, [np.zeros(5, np.float32)], {"m": 5})
+
+
+def test_a_sum_in_multiples_needs_zeros() -> None:
+    text = """program p(x: float32[4, m], w: float32[m]) -> (y: float32[4]) dims(m) {
+      for i in 4 { for k in m { block S(a: 4 = i, r: reduce m = k) { init { y[a] = 0.0f32 } y[a] = y[a] + x[a, r]*w[r] } } } }"""
+    s = Schedule(parse_program(text), intrinsics={"dot": dot(8)})
+    outer, _ = s.split("k", [None, 16])
+    s.reorder(outer, "i")
+    with pytest.raises(ScheduleError, match="and 'k' is a multiple of 8") as caught:
+        s.tensorize("i", "dot")
+    assert "pad_loop the copies of its operands, then 'S'" in str(caught.value)
+
+
+def test_rows_that_have_no_gaps_have_no_length_that_only_a_run_knows() -> None:
+    text = """program p(x: float32[4, m], w: float32[m]) -> (y: float32[4]) dims(m) {
+      for i in 4 { for k in m { block S(a: 4 = i, r: reduce m = k) { init { y[a] = 0.0f32 } y[a] = y[a] + x[a, r]*w[r] } } } }"""
+    dense = Intrinsic("dot", dot().meaning, tuple(Operand(n) for n in "ABC"), Call("dot"), Call("dot_zero"), Call("dot_add"), dynamic=("k",))
+    s = Schedule(parse_program(text), intrinsics={"dot": dense})
+    outer, _ = s.split("k", [None, 16])
+    s.reorder(outer, "i")
+    with pytest.raises(ScheduleError, match="operand 'A' has no gaps, so its rows are as far apart as 'k' is long, which only a run knows"):
+        s.tensorize("i", "dot")
+
+
+def test_code_is_compared_with_its_meaning_at_multiples() -> None:
+    assert {x.given for x in vector(8).examples()} >= {(8,), (64,)} and all(x.given[0] % 8 == 0 for x in vector(8).examples())
+    check_intrinsic(vector(8))
+    with pytest.raises(LoopError, match=r"do not meet n%8 == 0"):
+        bad = parse_program("program p(x: float32[64]) -> (y: float32[64]) { @vector(x[0], y[0], 12) }")
+        interpret(bad, [np.zeros(64, np.float32)], intrinsics=meanings([vector(8)]))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"limits": (eq(N % 8, 0), le(N, 4))}, "its limits forbid n = 8"),
+        ({"dynamic": ("m",)}, "'m' is dynamic and no length"),
+    ],
+)
+def test_declarations_that_contradict_themselves(more: Any, words: str) -> None:
+    with pytest.raises(ScheduleError, match="the intrinsic 'vector' is ill declared") as caught:
+        Intrinsic("vector", vector().meaning, vector().operands, Call("vector"), **more)
+    assert words in str(caught.value)
