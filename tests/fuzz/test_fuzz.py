@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fuzz import fuzz_archives, fuzz_models
+from tests.fuzz import fuzz_archive_loads, fuzz_archive_runs, fuzz_archives, fuzz_models, isolated
 from tests.fuzz.harness import Target
 from tests.fuzz.random_graphs import makers, random_model
 from tests.fuzz.random_models import check, differs
 
 MODELS, MODELS_FULL = 20, 300
 CHANGED, CHANGED_FULL = 60, 2000
+ISOLATED, ISOLATED_FULL = 60, 2000
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -56,6 +59,52 @@ def test_what_is_changed_is_read_or_refused_with_a_text(target: Callable[[], Tar
         data = chance.choice(seeds).read_bytes()
         changed = made.change(data, chance)
         made.one(data if changed is None else changed)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's account of memory")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("make", [fuzz_archive_runs.target, fuzz_archive_loads.target], ids=["runs", "loads"])
+def test_changed_archives_do_no_harm(make: Callable[[], isolated.Target], request: pytest.FixtureRequest) -> None:
+    count = ISOLATED_FULL if request.config.getoption("--full") else ISOLATED
+    findings: list[str] = []
+    words = isolated.fuzz(make(), 0, lambda number: number == count, lambda data, outcome: findings.append(f"{outcome.finding}\n{outcome.text}"))
+    assert not findings, findings[0]
+    assert words["refused"] and (words["ran"] or words["loaded"]), "some are refused, some are not"
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's account of memory")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_ends_a_process_is_seen() -> None:
+    def raises() -> str:
+        raise ValueError("no WeftError")
+
+    def large() -> str:
+        return "x" * int(np.ones(300 << 20, np.uint8)[0])
+
+    def slow() -> str:
+        while True:
+            pass
+
+    found = [
+        isolated.attempt(one, seconds=1 if one is slow else 60, memory=200 << 20)
+        for one in (lambda: "well", lambda: os.kill(os.getpid(), signal.SIGSEGV) or "", lambda: os._exit(3), raises, large, slow)
+    ]
+    assert [f.word for f in found] == ["well", *["finding"] * 5]
+    assert [f.finding for f in found[1:3]] == ["SIGSEGV", "exit"] and found[3].finding.startswith("ValueError-test_fuzz-")
+    assert [f.finding for f in found[4:]] == ["memory", "hang"] and "no WeftError" in found[3].text
+
+
+def test_an_archive_of_traps_is_one(tmp_path: Path) -> None:
+    """What must not run ends the process if it does."""
+    data = fuzz_archive_loads.target().seeds["one"]
+    (tmp_path / "trap.weft").write_bytes(data)
+
+    def run() -> str:
+        from weft.runtime import Executable
+
+        return str(Executable.load(tmp_path / "trap.weft").run({"x": np.zeros((2, 4), np.float32)}))
+
+    assert isolated.attempt(run).finding == "SIGILL"
 
 
 def test_code_whose_bytes_are_others_is_not_taken(tmp_path: Path) -> None:
