@@ -24,10 +24,11 @@ from weft.errors import ExprError
 class Expr:
     """A formula with a dtype. Subclasses list their fields in `fields`; `children` are the fields that are formulas."""
 
-    __slots__ = ("_hash", "dtype")
+    __slots__ = ("_hash", "_size", "dtype")
     fields: ClassVar[tuple[str, ...]] = ()
     dtype: DType
     _hash: int
+    _size: int
 
     # -- structure
     def key(self) -> tuple[Any, ...]:
@@ -222,7 +223,11 @@ class Binary(Expr):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(self) is type(other) and hash(self) == hash(other) and self.a == other.a and self.b == other.b
+        if type(self) is not type(other) or hash(self) != hash(other) or self.a != other.a or self.b != other.b:
+            return False
+        # Equal operands are one from now on: where formulas share parts, each pair of parts is compared once.
+        self.a, self.b = other.a, other.b
+        return True
 
     def __hash__(self) -> int:
         try:
@@ -818,6 +823,24 @@ def walk(expr: Expr) -> Iterator[Expr]:
         children = node.children()
         if children:
             stack.extend(children[::-1])
+
+
+def size_of(expr: Expr) -> int:
+    """How many nodes `expr` has if what is shared counts each time: how long its text is, and how many operations computing it takes."""
+    try:
+        return expr._size
+    except AttributeError:
+        pass
+    stack = [expr]
+    while stack:  # no recursion: a formula may be deep
+        node = stack[-1]
+        missing = [c for c in node.children() if not hasattr(c, "_size")]
+        if missing:
+            stack += missing
+        else:
+            stack.pop()
+            node._size = 1 + sum(c._size for c in node.children())
+    return expr._size
 
 
 def has(expr: Expr, kinds: type[Expr] | tuple[type[Expr], ...]) -> bool:

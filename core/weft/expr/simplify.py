@@ -46,6 +46,7 @@ from weft.expr.nodes import (
     TruncDiv,
     TruncMod,
     Var,
+    size_of,
 )  # fmt: skip
 from weft.expr.ranges import ANY, Range, Ranges, add_ranges, multiply_ranges, range_of_dtype, scale_range
 from weft.expr.rules import apply_rules
@@ -207,15 +208,9 @@ def _product(m: Monomial, v: int) -> Expr:
     return result if v == 1 else Sub(_int(0), result) if v == -1 else Mul(result, _int(v))
 
 
-@lru_cache(maxsize=1 << 16)
-def _size(e: Expr) -> int:
-    """How many nodes `e` has where what is shared counts each time."""
-    return 1 + sum(map(_size, e.children()))
-
-
 def _atoms_size(a: Sum) -> int:
     """Of what is no variable."""
-    return sum(_size(f) for m in a for f in m if type(f) is not Var)
+    return sum(size_of(f) for m in a for f in m if type(f) is not Var)
 
 
 def _product_of_sums(a: Sum, b: Sum) -> Sum:

@@ -28,6 +28,7 @@ from weft.ops.shapes import (
     equals,
     expect_kind,
     expect_some,
+    factors,
     is_one,
     one_dtype,
     operands,
@@ -38,7 +39,7 @@ from weft.ops.shapes import (
     static,
     unify,
 )
-from weft.tensor.language import Dim, Tensor, as_dim, compute, factors
+from weft.tensor.language import Dim, Tensor, as_dim, compute
 
 ZERO = Const(0, dt.int64)
 
@@ -302,7 +303,7 @@ def slice_range(size: Dim, start: Dim | None, stop: Dim | None, step: Dim = 1) -
         count_up, count_down = dim_ceildiv(up[1], dim_max(step, 1)), dim_ceildiv(down[1], dim_max(as_dim(-step), 1))
         return dim_select(positive, up[0], down[0]), dim_select(positive, count_up, count_down)
 
-    def bound(i: Dim | None, default: Dim, lo: Dim, hi: Dim) -> Dim:
+    def bound(i: Dim | None, default: Dim, lo: Dim, hi: Dim | None) -> Dim:
         if i is None:
             return default
         if isinstance(i, int):
@@ -311,17 +312,18 @@ def slice_range(size: Dim, start: Dim | None, stop: Dim | None, step: Dim = 1) -
             wrapped = dim_select(i < 0, as_dim(i + size), i)
         if isinstance(wrapped, int) and wrapped == 0 and step > 0:
             return 0
-        if isinstance(i, int) and i >= 2**31 - 1 and step > 0:
+        if isinstance(i, int) and i >= 2**31 - 1 and step > 0 and hi is not None:
             return hi
         if isinstance(i, int) and i <= -(2**31) + 1:
             return lo
-        return dim_max(lo, dim_min(wrapped, hi))
+        return dim_max(lo, wrapped if hi is None else dim_min(wrapped, hi))
 
     if step > 0:
         first, last = bound(start, 0, 0, size), bound(stop, size, 0, size)
         if isinstance(first, int) and first == 0:
             return first, dim_ceildiv(last, step)
-        return first, dim_ceildiv(dim_max(as_dim(last - first), 0), step)
+        # Of a start beyond the end nothing is left anyway, so the shorter formula does: n - 1 elements or none rather than n - min(n, 1).
+        return first, dim_ceildiv(dim_max(as_dim(last - bound(start, 0, 0, None)), 0), step)
     top = as_dim(size - 1)
     first, last = bound(start, top, -1, top), bound(stop, -1, -1, top)
     return first, dim_ceildiv(dim_max(as_dim(first - last), 0), -step)

@@ -64,7 +64,7 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None) -> Gr
         return outputs
 
     rewriter = Rewriter(graph)
-    new = rewriter.run(rule, on_subgraph=lambda g: choose_layouts(g, capabilities))
+    new = rewriter.run(rule)
     if any(isinstance(v.type, TensorType) and v.type.layout is not None for v in new.outputs):
         new = _row_major_outputs(new)
     return new

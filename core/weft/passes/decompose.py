@@ -32,7 +32,7 @@ def decompose(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
         return results
 
     for _ in range(DEPTH):
-        graph = rewrite(graph, rule, on_subgraph=lambda g: decompose(g, capabilities), rounds=1)
+        graph = rewrite(graph, rule, rounds=1)
         if not any(n.op.kind == "composite" and type(n.op).__name__ not in claims and decomposition(n) is not None for n in graph.nodes):
             return graph
     left = next(n for n in graph.nodes if n.op.kind == "composite" and type(n.op).__name__ not in claims and decomposition(n) is not None)

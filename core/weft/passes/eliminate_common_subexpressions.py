@@ -63,4 +63,4 @@ def eliminate_common_subexpressions(graph: Graph) -> Graph:
         seen[key] = result
         return result
 
-    return Rewriter(graph).run(rule, on_subgraph=eliminate_common_subexpressions)
+    return Rewriter(graph).run(rule)

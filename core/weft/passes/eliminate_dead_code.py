@@ -8,4 +8,4 @@ from weft.graph.rewrite import Rewriter
 
 def eliminate_dead_code(graph: Graph) -> Graph:
     """Afterwards every node and data symbol contributes to an output. Inputs stay: they are the graph's interface."""
-    return Rewriter(graph).run(lambda r, node, inputs: None, on_subgraph=eliminate_dead_code)
+    return Rewriter(graph).run(lambda r, node, inputs: None)

@@ -14,7 +14,7 @@ from weft.passes.fold_scale import along_channels, anchor_of, channel_axis, per_
 def fold_batch_norm(graph: Graph) -> Graph:
     """Afterwards no batch normalisation with constant parameters follows a convolution or product with constant weights (and its bias)
     that nothing else uses. Before decomposition, so that narrow floats are rounded once. Others decompose into a factor and a term."""
-    return rewrite(graph, _fold, on_subgraph=fold_batch_norm)
+    return rewrite(graph, _fold)
 
 
 def _fold(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:

@@ -8,16 +8,19 @@ a group if nothing outside lies on a path between two of its nodes, and if one v
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from weft.expr.nodes import Expr
+from weft.expr.nodes import Expr, Var, size_of, walk
 from weft.graph.group import Group
 from weft.graph.layout import Layout
 from weft.graph.nodes import Graph, Node, TensorType, Value
+from weft.graph.operator import Elementwise
 from weft.graph.relayout import Relayout
-from weft.graph.rewrite import attribute_symbols, copy_graph, map_subgraphs, sort_nodes, type_symbols
+from weft.graph.rewrite import attribute_symbols, copy_graph, sort_nodes, type_symbols
 from weft.passes.capabilities import Capabilities
-from weft.tensor.language import Dim
+from weft.tensor.language import Compute, Dim, Read, placeholder
 
 # Operators that change the shape of row-major memory at most, and nothing else.
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "ExpandDims", "Require"})
@@ -31,6 +34,10 @@ CHEAP = frozenset(
 )  # fmt: skip
 # Elementwise operators beside those in one group: with so many functions arithmetic is all of the time, and ever longer formulas take ever longer to compile.
 MOST_FUNCTIONS = 8
+# Parts of the formula that a group's operators become when each stands in place of what reads it (t*t doubles it with every step), and of an index in it
+# (an index that is looked up stands there four times). Beyond, compiling takes longer than a kernel saves.
+LONGEST_FORMULA = 1500
+LONGEST_INDEX = 64
 # Composites that read their first operand row by row: cheap formulas on it may be computed as it is read.
 ROW_WISE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RMSNorm"})
 # Reductions that read their operand twice and compare: it is a value in memory, or the two readings might be rounded differently.
@@ -62,6 +69,7 @@ class _Fusion:
                     self._edge(source, k)
                     if source.producer is not None and id(source.producer) in self.index:
                         self.apart.add((self.index[id(source.producer)], k))
+        self.readings: dict[int, Reading] = {}
         self.kept = {id(v) for v in graph.outputs} | {id(s.value) for s in graph.symbols.values()}
         self.group: list[int | None] = [None] * len(self.nodes)
         self.members: list[list[int]] = []
@@ -97,7 +105,33 @@ class _Fusion:
     def within(self, members: set[int]) -> bool:
         """Whether a group of `members` is not too long."""
         functions = sum(self.nodes[k].op.kind == "elementwise" and type(self.nodes[k].op).__name__ not in CHEAP for k in members)
-        return len(members) <= self.capabilities.max_group and functions <= MOST_FUNCTIONS
+        return len(members) <= self.capabilities.max_group and functions <= MOST_FUNCTIONS and self.length(members) <= LONGEST_FORMULA
+
+    def length(self, members: set[int]) -> int:
+        """Parts of the formula of a group, its elementwise and injective operators in place of what reads them; an estimate, before it is simplified."""
+        total = 0
+        places: dict[int, int] = {}  # how often a node's element stands in the formula
+        indices: dict[int, int] = {}  # parts of the longest index at which it does
+        for k in sorted(members, reverse=True):
+            reading = self.reading(k)
+            times, index = places.get(k, 1), indices.get(k, 1)
+            total += times * (reading.size + reading.indices * index)
+            if index > LONGEST_INDEX:
+                total = LONGEST_FORMULA + 1
+            if total > LONGEST_FORMULA:
+                break
+            for p in self.uses[k]:
+                if p in members:
+                    reads, repeats = reading.of(self.nodes[k], self.nodes[p])
+                    places[p] = places.get(p, 0) + times * reads
+                    indices[p] = max(indices.get(p, 1), repeats * index)
+        return total
+
+    def reading(self, k: int) -> Reading:
+        found = self.readings.get(k)
+        if found is None:
+            found = self.readings[k] = reading_of(self.nodes[k])
+        return found
 
     def live_outs(self, members: set[int]) -> list[Value]:
         found = []
@@ -299,8 +333,7 @@ class _Fusion:
         for k, node in enumerate(self.nodes):
             g = self.group[k]
             if g is None:
-                op = map_subgraphs(node.op, lambda body: fuse(body, self.capabilities))
-                new.nodes.append(Node(op, node.inputs, node.outputs, node.names))
+                new.nodes.append(Node(node.op, node.inputs, node.outputs, node.names))
             elif g not in made:
                 made.add(g)
                 members = self.members[g]
@@ -353,6 +386,51 @@ class _Fusion:
         body.outputs = [inner[id(o)] for o in outs]
         body.output_names = [o.name for o in outs]
         return Node(Group(body, view), outer, outs, names)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How an operator's formula reads its operands: its parts, those of them that are indices of its result; by operand how often it is read,
+    and how often an index of the result stands in the index at which it is read."""
+
+    size: int
+    indices: int = 0
+    operands: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def of(self, node: Node, producer: Node) -> tuple[int, int]:
+        """The same of what a producer computes."""
+        found = [self.operands.get(k, (1, 1)) for k, v in enumerate(node.inputs) if v is not None and v.producer is producer]
+        return sum(reads for reads, _ in found), max((repeats for _, repeats in found), default=1)
+
+
+def reading_of(node: Node) -> Reading:
+    """How an elementwise or injective operator reads; of others, once and where they please."""
+    op, types = node.op, [None if v is None else v.type for v in node.inputs]
+    if isinstance(op, Elementwise):
+        names = [None if t is None else Var(f"operand {k}", t.dtype) for k, t in enumerate(types)]  # type: ignore[union-attr]
+        formula = op.formula(*names)  # type: ignore[arg-type]
+        counts = Counter(e.name for e in walk(formula) if isinstance(e, Var))
+        return Reading(size_of(formula), 0, {k: (counts[f"operand {k}"], 1) for k in range(len(types))})
+    if op.kind != "injective" or not all(t is None or isinstance(t, TensorType) for t in types):
+        return Reading(1)
+    direct = next((a for a in op.algorithms().values() if a.form == "tensors" and op.applies(a.name, *types) is None), None)
+    if direct is None:
+        return Reading(1)
+    operands = [None if t is None else placeholder(t.shape, t.dtype) for t in types]  # type: ignore[union-attr]
+    made = direct.function(op, *operands)
+    result = made[0] if isinstance(made, tuple) else made
+    if not isinstance(result.source, Compute) or result.source.reduce is not None:
+        return Reading(1)
+    axes = {a.name for a in result.source.axes}
+    found: dict[int, tuple[int, int]] = {}
+    formula = result.source.bodies[0]
+    for e in walk(formula):
+        for k, x in enumerate(operands):
+            if isinstance(e, Read) and e.tensor is x:
+                reads, repeats = found.get(k, (0, 1))
+                longest = max((sum(isinstance(v, Var) and v.name in axes for v in walk(i)) for i in e.indices), default=1)
+                found[k] = (reads + 1, max(repeats, longest))
+    return Reading(size_of(formula), sum(isinstance(e, Var) and e.name in axes for e in walk(formula)), found)
 
 
 def trailing_axes(node: Node) -> tuple[int, ...] | None:

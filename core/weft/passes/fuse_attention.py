@@ -34,7 +34,7 @@ def fuse_attention(graph: Graph, capabilities: Capabilities | None = None) -> Gr
     """
     if ScaledDotProductAttention.__name__ not in (capabilities or Capabilities()).claims:
         return graph
-    return rewrite(graph, _attention, on_subgraph=lambda g: fuse_attention(g, capabilities))
+    return rewrite(graph, _attention)
 
 
 @dataclass(frozen=True)

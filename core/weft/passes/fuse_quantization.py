@@ -63,7 +63,7 @@ def fuse_quantization(graph: Graph, capabilities: Capabilities | None = None) ->
         return graph
     wide = dt.float64 if capabilities is not None and capabilities.doubles else dt.float32
     rules = (_products, _biases, _moves, _ordered, partial(_requantise, wide=wide), partial(_linear, wide=wide))
-    graph = rewrite(graph, *rules, on_subgraph=lambda g: fuse_quantization(g, capabilities), rounds=1)
+    graph = rewrite(graph, *rules, rounds=1)
     return fold_constants(rewrite(graph, _narrow_scale, rounds=1))
 
 

@@ -38,7 +38,7 @@ def merge_groups(graph: Graph, capabilities: Capabilities | None = None) -> Grap
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
         return _merge(r, node, inputs, lanes, id(node.outputs[0]) in ends)
 
-    return rewrite(graph, rule, rounds=1, on_subgraph=lambda g: merge_groups(g, capabilities))
+    return rewrite(graph, rule, rounds=1)
 
 
 def choose_groups(

@@ -69,7 +69,7 @@ def narrow_products(graph: Graph, capabilities: Capabilities) -> Graph:
             return _floats(r, node.op, x, w.constant, w.name, capabilities.dots, capabilities.precision, lanes)
         return None
 
-    return rewrite(graph, rule, on_subgraph=lambda g: narrow_products(g, capabilities), rounds=1)
+    return rewrite(graph, rule, rounds=1)
 
 
 def _suits(op: Conv | MatMul, inputs: Sequence[Value | None], capabilities: Capabilities) -> bool:

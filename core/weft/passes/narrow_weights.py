@@ -47,7 +47,7 @@ def narrow_weights(graph: Graph, capabilities: Capabilities) -> Graph:
         op = replace(node.op, dtype=dt.float32) if isinstance(node.op, (Conv, MatMul)) else node.op
         return r.copy(node, (*inputs[:WEIGHTS], result, *inputs[WEIGHTS + 1 :]), op)
 
-    return rewrite(graph, rule, on_subgraph=lambda body: narrow_weights(body, capabilities), rounds=1)
+    return rewrite(graph, rule, rounds=1)
 
 
 def read_in_vectors(node: Node, weights: Value) -> bool:

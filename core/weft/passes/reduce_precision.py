@@ -47,7 +47,7 @@ def reduce_precision(graph: Graph, capabilities: Capabilities) -> Graph:
         result = known[id(weights)][1]
         return None if result is None else r.copy(node, (*inputs[:WEIGHTS], result, *inputs[WEIGHTS + 1 :]))
 
-    return rewrite(graph, rule, on_subgraph=lambda body: reduce_precision(body, capabilities), rounds=1)
+    return rewrite(graph, rule, rounds=1)
 
 
 def weights_of(node: Node, inputs: tuple[Value | None, ...]) -> Value | None:

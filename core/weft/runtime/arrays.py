@@ -9,8 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.runtime.abi import LARGEST
-
 Array: TypeAlias = "np.ndarray[Any, Any]"
 ALIGNMENT = 64
 _void_at = ctypes.c_void_p.from_address
@@ -45,15 +43,8 @@ def array_address(array: Array) -> int:
 
 
 def aligned_empty(shape: tuple[int, ...], of: np.dtype[Any]) -> Array:
-    """A fresh array; one of a page or more starts on a cache line, which wide stores want.
-
-    Raises:
-        MemoryError: there is no such memory.
-        ValueError: a size is negative.
-    """
+    """A fresh array; one of a page or more starts on a cache line, which wide stores want."""
     count = math.prod(shape) * of.itemsize
-    if count > LARGEST:
-        raise MemoryError(f"{list(shape)} elements of {of} take {count} bytes")
     if count < _ALIGN_FROM:
         return np.empty(shape, of)
     store = np.empty(count + ALIGNMENT, np.uint8)

@@ -16,7 +16,6 @@ import numpy as np
 from weft.dtypes import dtype
 from weft.errors import ExecutionError, InputError, WeftError, fill
 from weft.runtime import host
-from weft.runtime.abi import LARGEST
 from weft.runtime.arrays import Array, aligned_empty
 from weft.runtime.control import Run, Trips, branch, repeat
 from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed, open_device
@@ -69,8 +68,6 @@ class _Shape:
         found = tuple(int(d(env)) for d in self.dims)
         if any(d < 0 for d in found):
             raise ExecutionError(f"'{self.info.name}' would have a negative size", where=str(self.info), why=f"its shape is {list(found)}")
-        if math.prod(found) * self.of.itemsize > LARGEST:
-            raise ExecutionError(f"'{self.info.name}' would be larger than memory can be", where=str(self.info), why=f"its shape is {list(found)}")
         return found
 
     def bytes(self, env: Mapping[str, int]) -> int:
@@ -135,9 +132,9 @@ class Steps:
         try:
             self._run(call)
         except (KeyError, ZeroDivisionError, RecursionError) as error:  # devices' own are caught where they happen
-            raise self._incomputable(error) from None
-        except MemoryError as error:
-            raise ExecutionError(f"no memory for a call of '{self._manifest.name}'", why=str(error) or None, hint="run smaller inputs") from None
+            what = f"{error} is not known" if isinstance(error, KeyError) else str(error)
+            message = f"a size that the plan of '{self._manifest.name}' needs cannot be computed"
+            raise ExecutionError(message, why=what, hint="compile the model again") from None
         given = {k: out[o.name] for k, o in enumerate(self._manifest.outputs) if o.name in call.storage} if out else {}
         results = [given[k] if k in given else call.host[o.name] for k, o in enumerate(self._manifest.outputs)]
         if self._handed:  # steps of the host hand on what they are given
@@ -259,16 +256,10 @@ class Steps:
             except KeyError:  # a symbol that a later step binds
                 later.append((info, axis, given))
                 continue
-            except (ZeroDivisionError, RecursionError) as error:
-                raise self._incomputable(error) from None
             if wanted != given:
                 shown = str(wanted) if isinstance(info.shape[axis], int) else f"{wanted} ({info.shape[axis]})"
                 raise self._disagree(info, call.shapes[info.name], f"has size {given} on axis {axis}, expected {shown}")
         call.open = later
-
-    def _incomputable(self, error: Exception) -> ExecutionError:
-        why = f"{error} is not known" if isinstance(error, KeyError) else str(error)
-        return ExecutionError(f"a size that the plan of '{self._manifest.name}' needs cannot be computed", why=why, hint="compile the model again")
 
     def _disagree(self, info: TensorInfo, shape: tuple[int, ...], what: str) -> WeftError:
         if info in self._manifest.inputs:
@@ -405,7 +396,7 @@ class Steps:
         if step.section not in held.modules:
             with blamed(step.device, f"loading section '{step.section}'"):
                 held.modules[step.section] = held.device.load(self._code[step.section], self._manifest.sections[step.section].entries)
-        arena = self._number(compiled.arena, env, step)
+        arena = int(compiled.arena(env))
         if held.arena is not None and held.arena.size < arena:
             with blamed(step.device, "the wait before its arena grows"):
                 held.device.synchronize()  # kernels of an earlier step may be at work in it
@@ -427,7 +418,7 @@ class Steps:
         if start is None:
             slices = [self._slice(call, held, step, k, compiled) for k in range(len(step.places))]
             launches = [
-                Started(launch.kernel, tuple(slices[b] for b in launch.buffers), tuple(self._number(d, env, step) for d in dims))
+                Started(launch.kernel, tuple(slices[b] for b in launch.buffers), tuple(int(d(env)) for d in dims))
                 for launch, dims in zip(step.launches, compiled.dims)
             ]
             with blamed(step.device, f"preparing the kernels of section '{step.section}'"):
@@ -438,13 +429,6 @@ class Steps:
                 held.ready[key] = start
         with blamed(step.device, f"the kernels of section '{step.section}'"):
             start()
-
-    def _number(self, of: Formula, env: Mapping[str, int], step: DeviceCall) -> int:
-        """A number that a device gets, in 64 bits or fewer."""
-        found = int(of(env))
-        if abs(found) > LARGEST:
-            raise ExecutionError(f"a size that '{self._manifest.name}' needs on '{step.device}' is out of range", why=f"it is {found}, at most {LARGEST}")
-        return found
 
     def _slice(self, call: _Call, held: _Held, step: DeviceCall, number: int, compiled: _Device) -> Slice:
         place = step.places[number]

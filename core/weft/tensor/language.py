@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -32,21 +31,6 @@ def as_dim(value: object) -> Dim:
     if isinstance(value, Expr):
         return value
     return int(value)  # type: ignore[call-overload,no-any-return]
-
-
-def factors(dims: Sequence[Dim]) -> tuple[int, Counter[Expr]]:
-    """A product of dimensions as a number and symbolic factors."""
-    number, symbolic = 1, Counter[Expr]()
-    stack = list(dims)
-    while stack:
-        d = as_dim(stack.pop())
-        if isinstance(d, int):
-            number *= d
-        elif isinstance(d, e.Mul):
-            stack += [d.a, d.b]
-        else:
-            symbolic[d] += 1
-    return number, symbolic
 
 
 class Read(Expr):

@@ -14,7 +14,7 @@ from onnx import GraphProto
 from weft import dtypes as dt
 from weft.errors import FrontendError
 from weft.expr.nodes import Var
-from weft.graph.nodes import Graph, GraphBuilder, OpenType, SymbolSource, TensorType, Type, Value
+from weft.graph.nodes import Graph, GraphBuilder, Node, OpenType, SymbolSource, TensorType, Type, Value
 from weft.graph.rewrite import bound_symbols, drop_dead, mentioned_symbols
 from weft.ops import Sizes, WithSizes
 from weft_onnx.contents import Content
@@ -120,6 +120,17 @@ def import_body(importer: Importer, graph: GraphProto, c: Context, given: Sequen
     while missing := [name for name in mentioned_symbols(built) if name not in bound_symbols(built)]:
         level.carrier(importer, missing[0])
     return Body(built, level.captured)
+
+
+def put_here(importer: Importer, body: Body) -> list[Value]:
+    """The outputs of a body that is no longer one: its nodes and symbols go to the graph that is being built. The body captured all its inputs."""
+    graph = importer.builder.graph
+    here = {id(inner): outer for inner, outer in zip(body.graph.inputs, body.captured)}
+    for node in body.graph.nodes:
+        graph.nodes.append(Node(node.op, [v if v is None else here.get(id(v), v) for v in node.inputs], node.outputs, node.names))
+    for name, source in body.graph.symbols.items():
+        graph.symbols.setdefault(name, SymbolSource(here.get(id(source.value), source.value), source.index))
+    return [here.get(id(v), v) for v in body.graph.outputs]
 
 
 def _prune(level: Level, own: int) -> None:

@@ -20,7 +20,8 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import FrontendError, UnsupportedError, WeftError, nearest
-from weft.expr.nodes import Expr, Var, wrap
+from weft.expr.nodes import Expr, Var, free_vars, maximum, ne, select, size_of, wrap
+from weft.expr.ranges import Range, range_of
 from weft.graph.nodes import Graph, GraphBuilder, OpenType, OptionalType, SequenceType, TensorType, Type, Value
 from weft.graph.operator import Elementwise, Operator
 from weft.graph.rewrite import attribute_symbols, drop_dead
@@ -29,12 +30,8 @@ from weft.ops import (
     Cast,
     Dequantize,
     Dims,
-    GreaterEqual,
     Less,
-    LessEqual,
-    LogicalAnd,
     Maximum,
-    Minimum,
     Negative,
     OneElement,
     OptionalEmpty,
@@ -46,8 +43,7 @@ from weft.ops import (
 )  # fmt: skip
 from weft.ops.checking import Require
 from weft.ops.composing import Composer
-from weft.ops.shapes import dim_expr, dim_select, equals, product, same, static
-from weft.runtime.abi import LARGEST
+from weft.ops.shapes import dim_select, equals, same, static
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
 from weft_onnx.bodies import Level, Poison, Poisoned, poisoned, shaped
@@ -63,6 +59,12 @@ FOLDED = 1024
 # Numbers that are made at import of attributes and sizes alone, at most: a file of a hundred bytes may ask for any number of them.
 MADE = 1 << 24
 MAX_DEPTH = 64
+# Nodes that functions, branches and loops may come to when they are written out: so many, or so many times those in the file.
+WRITTEN, WRITTEN_PER_NODE = 20_000, 100
+# Parts of the formula of a size beyond which it gets a symbol of its own, whose value a kernel computes: formulas of formulas would double with each step.
+LONGEST = 128
+# ONNX's operators of which two with the same operands differ.
+RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"})
 
 
 class Absent:
@@ -126,6 +128,12 @@ class Importer:
         self._tensors: dict[int, tuple[Content, Value]] = {}
         self._symbols: dict[str, str] = {}
         self._open: dict[str, set[str]] = {}
+        self._calls: dict[tuple[Any, ...], tuple[Any, Sequence[Any]]] = {}
+        self._pure: dict[int, bool] = {}
+        self._shortened: list[dict[Expr, Expr]] = [{}]
+        self.shortened = 0
+        self.written = 0
+        self.most_written = max(WRITTEN, WRITTEN_PER_NODE * (count_nodes(self.proto.graph) + sum(count_nodes(f) for f in self.proto.functions)))
 
     @property
     def builder(self) -> GraphBuilder:
@@ -137,12 +145,14 @@ class Importer:
         self.level = Level(self.builder.inner(name), self.level)
         self._outer_tensors.append(self._tensors)
         self._tensors = {}
+        self._shortened.append({})
         return self.level
 
     def leave(self) -> None:
         assert self.level.outer is not None
         self.level = self.level.outer
         self._tensors = self._outer_tensors.pop()
+        self._shortened.pop()
 
     def scope(self, c: Context, level: Level) -> Scope:
         """The scope of a body of a node."""
@@ -296,6 +306,14 @@ class Importer:
         operands = [Absent() if not n else scope.find(n) for n in node.input]
         context = Context(self, node, domain, name, operands, scope, versions, attributes, depth)
         place = f"node '{name}': {node.op_type}({', '.join(node.input)}) → {', '.join(node.output)}"
+        self.written += 1
+        if self.written > self.most_written:
+            raise UnsupportedError(
+                f"the model comes to more than {self.most_written:,} nodes",
+                where=place,
+                why="functions, branches and loops that are written out multiply",
+                hint="call a function less often inside of others, or export the model without functions",
+            )
         try:
             with self.builder.named(name):
                 results = self.convert(context)
@@ -325,6 +343,10 @@ class Importer:
                 self.builder.rename(result, scope.prefix + output)
             scope.values[output] = result if result is not None else Absent()
 
+    def may_write(self, body: GraphProto, times: int) -> bool:
+        """Whether a body may be written out so many times."""
+        return self.written + times * count_nodes(body) <= self.most_written
+
     def convert(self, c: Context) -> Sequence[Any]:
         c.check_known()
         spoilt = any(map(poisoned, c.operands))
@@ -347,11 +369,48 @@ class Importer:
             result = formula(c)
             # What leaves its dtype's range wraps around, which numbers here do not: operators do.
             if result is not None and all(r.fits for r in _sequence(result) if isinstance(r, ct.Content)):
-                return _sequence(result)
-        return [self.refined(c, r) for r in _sequence(converter(c))]
+                return [self.short_content(r) if isinstance(r, Content) else r for r in _sequence(result)]
+        return [self.refined(r) for r in _sequence(converter(c))]
 
-    def refined(self, c: Context, result: Any) -> Any:
-        return self.folded(result) if isinstance(result, Value) else result
+    def refined(self, result: Any) -> Any:
+        return self.short_value(self.folded(result)) if isinstance(result, Value) else result
+
+    # -- long formulas
+    def short_content(self, content: Content) -> Content:
+        """The content with symbols in place of formulas that are longer than `LONGEST`."""
+        elements = content.dims()
+        long = [x for x in elements if isinstance(x, Expr) and size_of(x) > LONGEST]
+        if not long:
+            return content
+        short = self._short(long)
+        return ct.content(content.dtype, [short.get(x, x) if isinstance(x, Expr) else x for x in elements], content.shape)
+
+    def short_value(self, value: Value) -> Value:
+        """The value with symbols in place of sizes that are longer formulas than `LONGEST`; a view of it."""
+        if not isinstance(value.type, TensorType):
+            return value
+        long = [d for d in value.shape if isinstance(d, Expr) and size_of(d) > LONGEST]
+        if not long or value.dtype.kind == "string":
+            return value
+        short = self._short(long)
+        shape = tuple(as_dim(short.get(d, d)) if isinstance(d, Expr) else d for d in value.shape)
+        return self.builder.add(Reshape(shape), value, name=value.name)  # type: ignore[no-any-return]
+
+    def _short(self, formulas: Sequence[Expr]) -> dict[Expr, Expr]:
+        """By formula what stands for it: a symbol, which is a size, or the difference of two where it may be negative; of a condition, whether it is not 0."""
+        known = self._shortened[-1]
+        for e in dict.fromkeys(formulas):
+            if e in known:
+                continue
+            number = select(e, 1, 0) if e.dtype.is_bool else e
+            positive = range_of(number, {name: Range(0, None) for name in free_vars(number)}).within(0, None)
+            parts = [number] if positive else [maximum(number, 0), maximum(0 - number, 0)]
+            value = self.builder.add(Dims(tuple(as_dim(p) for p in parts)), name="size")
+            symbols = [self.builder.symbol(value, k) for k in range(len(parts))]
+            found = symbols[0] if positive else symbols[0] - symbols[1]
+            known[e] = ne(found, 0) if e.dtype.is_bool else found
+            self.shortened += 1
+        return known
 
     def folded(self, value: Value) -> Value:
         """A small value of constants as a constant; what is dequantised stays so, which passes make integers of."""
@@ -409,6 +468,9 @@ class Importer:
         """A function's nodes in place of the node that calls it."""
         if c.depth > MAX_DEPTH:
             raise FrontendError(f"function '{function.name}' calls itself")
+        key = self._call_key(function, c)
+        if key in self._calls:
+            return self._calls[key][1]
         scope = Scope(prefix=f"{c.scope.prefix}{c.node.name or c.op_type}/")
         for k, name in enumerate(function.input):
             scope.values[name] = c.operands[k] if k < len(c.operands) else Absent()
@@ -422,7 +484,32 @@ class Importer:
                 if key not in attributes and a.default_value.name:
                     attributes[key] = a.default_value
         self.nodes(function.node, scope, versions, c.name, attributes, c.depth + 1)
-        return [scope.values.get(n, Absent()) for n in function.output]
+        results = [scope.values.get(n, Absent()) for n in function.output]
+        if key is not None:
+            self._calls[key] = (self.level, function, c.operands), results
+        return results
+
+    def _call_key(self, function: FunctionProto, c: Context) -> tuple[Any, ...] | None:
+        """What makes two calls of a function the same; None if two calls differ anyway."""
+        if not self.is_pure(function):
+            return None
+        given = tuple(a.SerializeToString() for name in sorted(c.attributes) if (a := c.attribute(name)) is not None)
+        operands = tuple(None if isinstance(o, Absent) else id(o) for o in c.operands)
+        return id(self.level), id(function), tuple(sorted(c.versions.items())), tuple(sorted(c.attributes)), given, operands
+
+    def is_pure(self, function: FunctionProto) -> bool:
+        """Whether a function gives the same for the same operands: nothing in it is random."""
+        found = self._pure.get(id(function))
+        if found is None:
+            self._pure[id(function)] = True  # of one that calls itself, which is an error of its own
+            found = self._pure[id(function)] = all(map(self._pure_node, function.node))
+        return found
+
+    def _pure_node(self, node: NodeProto) -> bool:
+        called = self.functions.get((node.domain, node.op_type, getattr(node, "overload", "")))
+        if node.op_type in RANDOM or (called is not None and not self.is_pure(called)):
+            return False
+        return all(self._pure_node(n) for g in graphs_of(node) for n in g.node)
 
     def subgraph(self, graph: GraphProto, c: Context, inputs: Sequence[Any] = ()) -> list[Any]:
         """The outputs of a sub-graph, its nodes put here, over `inputs`."""
@@ -767,12 +854,8 @@ class Context(Composer):
             raise self.unsupported(f"{what} of unknown length or dtype, known only at run time")
         return tuple(as_dim(x) for x in found.dims())
 
-    def signed(self, k: int, what: str, clamped: bool = False) -> tuple[Dim, ...] | None:
-        """As `dims`, for integers that may be negative: those read at run time come as differences of two sizes, so that a symbol always is a size.
-
-        Args:
-            clamped: one beyond all sizes means the same as the largest; else a run that has one ends.
-        """
+    def signed(self, k: int, what: str) -> tuple[Dim, ...] | None:
+        """As `dims`, for integers that may be negative: those read at run time come as differences of two sizes, so that a symbol always is a size."""
         if not self.given(k) or self.importer.known(self.operands[k]) is not None:
             return self.dims(k, what)
         x = self.value(k)
@@ -780,49 +863,15 @@ class Context(Composer):
             raise self.unsupported(f"{what} as {x.dtype}, known only at run time")
         if x.dtype.kind == "uint":
             return self.dims(k, what)
-        x = self.cast(x, dt.int64)
-        x = self.clamped(x, -LARGEST, LARGEST) if clamped else self.within(x, -LARGEST, LARGEST, what)
-        return self.differences(x, what)
-
-    def differences(self, x: Value, what: str) -> tuple[Dim, ...]:
-        """The elements of an int64 value within ±LARGEST as differences of two sizes."""
         above, below = self(Maximum(), x, 0), self(Maximum(), self(Negative(), x), 0)
         return tuple(as_dim(wrap(a, dt.int64) - b) for a, b in zip(self.sizes(above, what), self.sizes(below, what)))
 
-    def clamped(self, x: Value, low: int, high: int) -> Value:
-        """`x`, what lies beyond `low` … `high` moved to the nearer of them."""
-        return self(Minimum(), self(Maximum(), x, low), high)  # type: ignore[no-any-return]
-
     def runtime_axes(self, k: int, rank: int) -> tuple[Dim, ...] | None:
-        """The axes of operand k, counted from the front where they are known only at run time; then they are checked there, and that no two are the same."""
+        """The axes of operand k, counted from the front where they are known only at run time."""
         if not self.given(k) or self.importer.known(self.operands[k]) is not None:
             return self.dims(k, "axes")
-        return self.sizes(self.different(self.axes(self.value(k), rank)), "axes")
-
-    def axes(self, x: Value, rank: int) -> Value:
-        """Axes of `rank` dimensions, counted from the front."""
-        count = product(x.shape)
-        if isinstance(count, int) and count > rank:
-            raise self.error(f"axes: {count} of them, the operand has {rank} dimension(s)")
-        x = self.within(self.cast(x, dt.int64), -rank, rank - 1, "axis")
-        return self(Where(), self(Less(), x, 0), self.add(x, rank), x)  # type: ignore[no-any-return]
-
-    def different(self, x: Value) -> Value:
-        """`x`, axes of which no two may be the same."""
-        found = self.sizes(x, "axes")
-        pairs = [dim_select(equals(a, b), 1, 0) for k, a in enumerate(found) for b in found[:k]]
-        if not pairs:
-            return x
-        twice = as_dim(sum(map(dim_expr, pairs), start=wrap(0, dt.int64)))
-        return self.required(x, Require(twice, None, 0, "axes: {0} pair(s) of them are the same", (twice,), self.op_type))
-
-    def whole(self, x: Value, most: int = LARGEST) -> Value:
-        """Floats as int64, towards zero; -1, which is no size, for what is negative, above `most` or no number."""
-        if x.dtype.is_integer:
-            return self.cast(x, dt.int64)
-        x = self.cast(x, dt.float64)  # which has `most`
-        inside = self(LogicalAnd(), self(GreaterEqual(), x, 0.0), self(LessEqual(), x, float(most)))
-        return self.cast(self(Where(), inside, x, -1.0), dt.int64)
+        x = self.value(k)
+        return self.sizes(self(Where(), self(Less(), x, 0), self.add(x, rank), x), "axes")
 
     def sizes(self, value: Value, what: str) -> tuple[Dim, ...]:
         """The elements of an integer value, none of them negative, as dimensions."""
@@ -909,15 +958,24 @@ def _sequence(result: Any) -> Sequence[Any]:
     return result if isinstance(result, (tuple, list)) else (result,)
 
 
+def graphs_of(node: NodeProto) -> list[GraphProto]:
+    """The sub-graphs of a node."""
+    return [g for a in node.attribute for g in ([a.g] if a.HasField("g") else []) + list(a.graphs)]
+
+
+def count_nodes(graph: GraphProto | FunctionProto) -> int:
+    """The nodes of a graph and of the graphs within it."""
+    return sum(1 + sum(map(count_nodes, graphs_of(n))) for n in graph.node)
+
+
 def _captured(node: NodeProto) -> set[str]:
     """Names that a node's sub-graphs use but do not define."""
     found: set[str] = set()
-    for a in node.attribute:
-        for graph in ([a.g] if a.HasField("g") else []) + list(a.graphs):
-            own = {i.name for i in (*graph.input, *graph.initializer)} | {o for n in graph.node for o in n.output}
-            for inner in graph.node:
-                found |= {i for i in (*inner.input, *_captured(inner)) if i and i not in own}
-            found |= {o.name for o in graph.output if o.name not in own}
+    for graph in graphs_of(node):
+        own = {i.name for i in (*graph.input, *graph.initializer)} | {o for n in graph.node for o in n.output}
+        for inner in graph.node:
+            found |= {i for i in (*inner.input, *_captured(inner)) if i and i not in own}
+        found |= {o.name for o in graph.output if o.name not in own}
     return found
 
 

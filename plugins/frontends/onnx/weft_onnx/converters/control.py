@@ -12,13 +12,13 @@ from onnx import GraphProto
 from weft import dtypes as dt
 from weft import ops
 from weft.errors import FrontendError
-from weft.expr.nodes import Expr, Var, walk
+from weft.expr.nodes import Expr, Var, size_of
 from weft.graph.nodes import OpenType, SequenceType, TensorType, Type, Value
 from weft.graph.operator import Operator
 from weft.ops.host import joined
 from weft.ops.shapes import axis_of, same
 from weft_onnx import contents as ct
-from weft_onnx.bodies import Body, import_body, shaped
+from weft_onnx.bodies import Body, import_body, put_here, shaped
 from weft_onnx.importer import Context, Elements
 from weft_onnx.registry import onnx_op
 from weft_onnx.tensors import dtype_of
@@ -45,7 +45,7 @@ def if_(c: Context) -> Any:
         return c.importer.subgraph(branch, c)
     bodies = [import_body(c.importer, g, c, ()) for g in branches if g is not None]
     if _harmless(bodies):
-        return _both(c, [g for g in branches if g is not None])
+        return _both(c, bodies)
     then, orelse = bodies
     return _added(c, ops.If(then.graph, orelse.graph), c.value(0), *then.captured, *orelse.captured)
 
@@ -61,11 +61,10 @@ def _harmless(bodies: Sequence[Body]) -> bool:
     return all(isinstance(x.type, TensorType) and x.type == y.type and x.dtype.kind != "string" for x, y in pairs)
 
 
-def _both(c: Context, branches: Sequence[GraphProto]) -> list[Value]:
+def _both(c: Context, bodies: Sequence[Body]) -> list[Value]:
     """Operators have no effects: both branches are computed and one result is taken."""
     test = c.reshape(c.value(0), ())
-    results = [[c.importer.as_value(v) for v in c.importer.subgraph(g, c)] for g in branches]
-    return [c(ops.Where(), test, x, y) for x, y in zip(*results)]
+    return [c(ops.Where(), test, x, y) for x, y in zip(*(put_here(c.importer, b) for b in bodies))]
 
 
 # -- loops ------------------------------------------------------------------------------------------------------------
@@ -87,6 +86,8 @@ def _unrolled(c: Context, body: GraphProto) -> list[Any] | None:
     if trips is None or start is None or (c.given(0) and int(trips.reshape(-1)[0]) > TRIPS):
         return None
     count = int(trips.reshape(-1)[0])
+    if not c.importer.may_write(body, count if c.given(0) else 1):
+        return None
     going = bool(start.reshape(-1)[0])
     scanned: list[list[Any]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
     k = 0
@@ -215,7 +216,7 @@ class _Course:
 def _scanned(c: Context, body: GraphProto, states: Sequence[Any], course: _Course) -> list[Any]:
     counts = [x.shape[a] for x, a in zip(course.items, course.axes)]
     count = next((n for n in counts if isinstance(n, int)), counts[0])
-    if isinstance(count, int) and 0 < count <= TRIPS and all(isinstance(n, int) for n in counts):
+    if isinstance(count, int) and 0 < count <= TRIPS and all(isinstance(n, int) for n in counts) and c.importer.may_write(body, count):
         unrolled = _scan_unrolled(c, body, states, course, count)
         if unrolled is not None:
             return unrolled
@@ -234,21 +235,18 @@ def _scanned(c: Context, body: GraphProto, states: Sequence[Any], course: _Cours
 def _scan_unrolled(c: Context, body: GraphProto, states: Sequence[Any], course: _Course, count: int) -> list[Any] | None:
     """One body after another; None where open sizes of a state are formulas of those before it and grow long: some double with every trip."""
     found: list[list[Value]] = [[] for _ in course.result_axes]
+    shortened = c.importer.shortened
     for k in range(count):
         items = [c.pick(s, a, count - 1 - k if back else k) for s, a, back in zip(course.items, course.axes, course.backward)]
         results = c.importer.subgraph(body, c, [*states, *items])
         states = results[: len(states)]
-        if any(_is_long(d) for v in states if isinstance(v, Value) and isinstance(v.type, TensorType) for d in v.shape):
+        sizes = [d for v in states if isinstance(v, Value) and isinstance(v.type, TensorType) for d in v.shape]
+        if c.importer.shortened > shortened or any(isinstance(d, Expr) and size_of(d) > LONGEST_SIZE for d in sizes):
             return None
         for parts, value in zip(found, results[len(states) :]):
             parts.append(c.importer.as_value(value))
     ends = zip(found, course.result_axes, course.result_backward)
     return [*states, *(_stacked(c, parts[::-1] if back else parts, axis) for parts, axis, back in ends)]
-
-
-def _is_long(size: Any) -> bool:
-    """Whether the formula of a size has become a long one."""
-    return isinstance(size, Expr) and any(k == LONGEST_SIZE for k, _ in enumerate(walk(size)))
 
 
 @onnx_op("SequenceMap")
