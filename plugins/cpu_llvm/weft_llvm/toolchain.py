@@ -8,7 +8,11 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import re
 import struct
+import sys
+import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,8 +20,9 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from weft.errors import CodegenError
+from weft.errors import CodegenError, TargetError, nearest
 
+_started = threading.Lock()
 _count = itertools.count()
 
 
@@ -29,16 +34,6 @@ class Cpu:
     name: str
     features: str = ""
     opt: int = 3
-
-
-def _share_with_forks() -> None:
-    """A forked child finds llvmlite's lock free: what another thread of the parent holds would stay held for ever."""
-    lock = getattr(llvm.ffi.lib, "_lock", None)
-    if lock is not None and hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=lock.__enter__, after_in_parent=lock.__exit__, after_in_child=lock.__exit__)
-
-
-_share_with_forks()
 
 
 @cache
@@ -68,6 +63,42 @@ def target_machine(cpu: Cpu) -> llvm.TargetMachine:
     except RuntimeError as error:
         raise CodegenError(f"LLVM has no code generator for '{cpu.triple}'", why=str(error)) from None
     return target.create_target_machine(cpu=cpu.name, features=cpu.features, opt=min(cpu.opt, 3), reloc="pic", codemodel="small")
+
+
+def refuse_unknown(cpu: Cpu) -> None:
+    """LLVM only mutters about a processor or feature it does not know, and goes on with another.
+
+    Raises:
+        TargetError: naming it, and the nearest that exists.
+    """
+    said = _said(cpu)
+    found = re.findall(r"'([^']+)' is not a recognized (processor|feature)", said)
+    if found:
+        name, what = found[0]
+        known = re.findall(r"^\s+(\S+)\s+- ", _known(cpu.triple), re.M)
+        close = nearest(name.lstrip("+-"), known)
+        where = f"-mattr={name}" if what == "feature" else f"-mcpu={cpu.name}"
+        raise TargetError(f"'{name.lstrip('+-')}' is no {what} of {cpu.triple.split('-')[0]}", where=where, hint=f"did you mean '{close}'?" if close else None)
+
+
+@cache
+def _known(triple: str) -> str:
+    return _said(Cpu(triple, "help"))  # LLVM prints the list once per process
+
+
+def _said(cpu: Cpu) -> str:
+    """What LLVM writes to the process's standard error while it sets up for `cpu`; it has no other way to say it."""
+    with tempfile.TemporaryFile() as log, _started:
+        sys.stderr.flush()
+        kept = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            target_machine(cpu)
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        log.seek(0)
+        return log.read().decode(errors="replace")
 
 
 @cache
@@ -149,6 +180,8 @@ def undefined_symbols(image: bytes) -> list[str]:
 # -- running in this process ------------------------------------------------------------------------------------------
 
 CONTEXT_FIELDS = 20
+_PARALLEL_FOR = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _THREADS_FIELD = 72
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -176,35 +209,16 @@ class Linked:
         self.addresses = {name: self._tracker[name] for name in names}
 
 
-# Every task, last first, each as another thread, so that a test sees what depends on either.
-_STAND_IN = f"""
-define i32 @run_tasks(ptr %ctx, ptr %task, ptr %closure, i64 %tasks) nounwind {{
-entry:
-  %at = getelementptr i8, ptr %ctx, i64 {_THREADS_FIELD}
-  %told = load i64, ptr %at, align 8
-  %several = icmp sgt i64 %told, 1
-  %threads = select i1 %several, i64 %told, i64 1
-  br label %head
-head:
-  %left = phi i64 [ %tasks, %entry ], [ %i, %body ]
-  %more = icmp sgt i64 %left, 0
-  br i1 %more, label %body, label %done
-body:
-  %i = sub i64 %left, 1
-  %mixed = mul i64 %i, 7
-  %who = urem i64 %mixed, %threads
-  call void %task(ptr %ctx, ptr %closure, i64 %i, i64 %who)
-  br label %head
-done:
-  ret i32 0
-}}
-"""
+def _run_tasks(ctx: int, task: int, closure: int, tasks: int) -> int:
+    """A stand-in for the pool: every task, last first, each as another thread, so that a test sees what depends on either."""
+    function = _TASK(task)
+    threads = ctypes.c_int64.from_address(ctx + _THREADS_FIELD).value
+    for i in reversed(range(tasks)):
+        function(ctx, closure, i, i * 7 % max(1, threads))
+    return 0
 
 
-@cache
-def _stand_in() -> Linked:
-    """A stand-in for the pool."""
-    return Linked(compile_object(_STAND_IN, Cpu(host_triple(), host_cpu(), host_features())), ["run_tasks"])
+_serial_parallel_for = _PARALLEL_FOR(_run_tasks)
 
 
 class JitKernel:
@@ -238,7 +252,7 @@ class JitKernel:
             pointers.append((store.ctypes.data + 63) // 64 * 64)
         context = (ctypes.c_uint64 * CONTEXT_FIELDS)()
         if threads:
-            context[4] = _stand_in().addresses["run_tasks"]
+            context[4] = ctypes.cast(_serial_parallel_for, ctypes.c_void_p).value or 0
         context[9] = threads
         buffers = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
         sizes = (ctypes.c_int64 * max(1, len(values)))(*values)

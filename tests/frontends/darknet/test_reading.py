@@ -150,7 +150,7 @@ def test_only_public_names_are_imported_and_the_package_is_small() -> None:
                 assert not any(a.name.split(".")[0] in ("weft", "weft_onnx", "weft_llvm") for a in node.names)
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("weft") and not node.module.startswith("weft_darknet"):
                 assert {a.name for a in node.names} <= PUBLIC[node.module], f"{file.name}:{node.lineno}"
-    assert sum(len(file.read_text().splitlines()) for file in files) < 400
+    assert sum(len(file.read_text().splitlines()) for file in files) < 420
 
 
 def test_other_sources_and_options(tmp_path: Path) -> None:

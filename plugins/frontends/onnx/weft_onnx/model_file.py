@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from weft.errors import FrontendError
+from weft_onnx.wire import encoded, fields
 
 Array = np.ndarray[Any, Any]
 
@@ -91,56 +92,11 @@ def _garbled(message: Any) -> str | None:
     return None
 
 
-# -- the wire format --------------------------------------------------------------------------------------------------
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    result = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number is too long")
-
-
-def _encoded(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
-    """(number, wire type, start, payload start, end) of every field of a message."""
-    at, size = 0, len(data)
-    while at < size:
-        start = at
-        tag, at = _varint(data, at)
-        kind, payload = tag & 7, at
-        if kind == 0:
-            _, at = _varint(data, at)
-        elif kind == 1:
-            at += 8
-        elif kind == 2:
-            length, payload = _varint(data, at)
-            at = payload + length
-        elif kind == 5:
-            at += 4
-        else:
-            raise ValueError(f"a field of wire type {kind}")
-        if at > size:
-            raise ValueError(f"field {tag >> 3} ends {at - size} byte(s) beyond the end")
-        yield tag >> 3, kind, start, payload, at
+# -- weights ----------------------------------------------------------------------------------------------------------
 
 
 def _message(number: int, parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    return [_encoded(number << 3 | 2), _encoded(sum(len(p) for p in parts)), *parts]
+    return [encoded(number << 3 | 2), encoded(sum(len(p) for p in parts)), *parts]
 
 
 def _without_weights(data: memoryview, mapped: dict[str, memoryview]) -> bytes:
@@ -148,7 +104,7 @@ def _without_weights(data: memoryview, mapped: dict[str, memoryview]) -> bytes:
     if len(data) < MAPPED:
         return bytes(data)
     parts: list[bytes | memoryview] = []
-    for number, kind, start, payload, end in _fields(data):
+    for number, kind, start, payload, end in fields(data):
         if number == GRAPH and kind == 2:
             parts += _message(GRAPH, _graph_without_weights(data[payload:end], mapped))
         else:
@@ -158,12 +114,12 @@ def _without_weights(data: memoryview, mapped: dict[str, memoryview]) -> bytes:
 
 def _graph_without_weights(data: memoryview, mapped: dict[str, memoryview]) -> list[bytes | memoryview]:
     parts: list[bytes | memoryview] = []
-    for number, kind, start, payload, end in _fields(data):
+    for number, kind, start, payload, end in fields(data):
         if number != INITIALIZER or kind != 2 or end - payload < MAPPED:
             parts.append(data[start:end])
             continue
         tensor, kept, name, raw = data[payload:end], [], "", None
-        for n, k, s, p, e in _fields(tensor):
+        for n, k, s, p, e in fields(tensor):
             if n == RAW_DATA and k == 2 and e - p >= MAPPED:
                 raw = tensor[p:e]
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,11 @@ def load(source: Any, options: OnnxOptions) -> Graph:
         FrontendError: the model cannot be read, or is ill-formed.
         UnsupportedError: it uses what is not supported; lists everything.
     """
+    from weft_onnx.wire import look_at
+
+    if isinstance(source, Path):
+        with suppress(OSError):  # reading it says why
+            look_at(source)  # before `onnx` is imported
     from weft_onnx.importer import import_model
     from weft_onnx.model_file import read_model
 
@@ -54,7 +60,14 @@ def load(source: Any, options: OnnxOptions) -> Graph:
 
 
 def files(path: Path, options: OnnxOptions) -> list[Path]:
-    """The files that hold a model's external data, as far as the model can be read."""
+    """The files that hold a model's external data, as far as the model can be read.
+
+    Raises:
+        FrontendError: a look at the file shows that it is no model.
+    """
+    from weft_onnx.wire import look_at
+
+    look_at(path)
     if not path.stat().st_size:
         return []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
