@@ -144,8 +144,14 @@ class ResolvedTarget:
         return self._passes("graph_passes", "graph")
 
     def loop_passes(self) -> list[LoopPass]:
-        """Of all plugins, as `graph_passes`."""
-        return self._passes("loop_passes", "loop")
+        """Of all plugins, as `graph_passes`, behind the core's for instructions of queues, if the target has such."""
+        from weft.loop.passes.await_queues import await_queues
+        from weft.loop.pipeline import LoopPass
+        from weft.scheduling.intrinsic import queued
+
+        queues = queued(self.intrinsics.values())
+        own = [LoopPass("await_queues", lambda program: await_queues(program, queues), "remove_barriers")] if queues else []
+        return [*own, *self._passes("loop_passes", "loop")]
 
     def _passes(self, hook: str, what: str) -> list[Any]:
         found = self.plugins.items(hook, required=self.owner, target=self.target)

@@ -45,6 +45,7 @@ from weft.loop.nodes import (
 )  # fmt: skip
 from weft.loop.passes.start_empty_reductions import start_empty_reductions
 from weft.loop.printer import excerpt
+from weft.loop.queues import Await, Begin, Pending
 
 BARRIER = "barrier"
 
@@ -206,20 +207,16 @@ def _lockstep(numbers: Sequence[int], thread: Callable[[int], Generator[Any, Any
         yield None
 
 
-class _Copies:
-    """What threads have begun to copy: where it goes reads as nothing until they await it."""
+class _Copies(Pending):
+    """Copies that threads of a group have begun are one queue of each thread."""
 
-    def __init__(self) -> None:
-        self.pending: dict[tuple[int, ...], list[tuple[Any, Any]]] = {}
-        self.begun = 0
-
-    def begin(self, thread: tuple[int, ...], to: Address, source: Address, size: int) -> None:
+    def copy(self, thread: tuple[int, ...], to: Address, source: Address, size: int) -> None:
         count = size // to.buffer.dtype.bytes
         if to.offset + count > to.array.size or source.offset + count > source.array.size:
             raise _Fault(f"a copy of {count} elements from '{source.buffer.name}' to '{to.buffer.name}' leaves its buffer")
         self._later(thread, to, count, lambda: source.array[source.offset : source.offset + count].copy())
 
-    def begin_box(self, thread: tuple[int, ...], to: Address, source: Address, *numbers: int) -> None:
+    def box(self, thread: tuple[int, ...], to: Address, source: Address, *numbers: int) -> None:
         n = len(numbers) // 4
         start, extents, strides, sizes = (numbers[k * n : k * n + n] for k in range(4))
         if any(thread):
@@ -234,15 +231,10 @@ class _Copies:
         self._later(thread, to, prod(sizes), lambda: np.where(outside, source.array.dtype.type(0), source.array[where]))
 
     def _later(self, thread: tuple[int, ...], to: Address, count: int, values: Callable[[], Any]) -> None:
-        """Elements are read at once, or as late as can be, in turns: who writes them meanwhile is seen."""
-        self.begun += 1
-        place = to.array[to.offset : to.offset + count]
-        self.pending.setdefault(thread, []).append((place, values() if self.begun % 2 else values))
-        place[...] = sentinel(to.buffer.dtype)
+        self.later(thread, "", to.array[to.offset : to.offset + count], values, sentinel(to.buffer.dtype))
 
-    def wait(self, thread: tuple[int, ...]) -> None:
-        for place, values in self.pending.pop(thread, ()):
-            place[...] = values() if callable(values) else values
+    def arrive(self, thread: tuple[int, ...]) -> None:
+        self.wait(thread, "")
 
 
 def _given(thread: Generator[Any, Any, None], value: Any) -> Any:
@@ -312,8 +304,10 @@ class _Run:
             "_alloc": self.allocate, "Address": Address, "_order": lambda n: rng.permutation(n).tolist() if n > 0 else (),
         }  # fmt: skip
         copies = _Copies()
-        self.globals |= {f"_{COPY_ASYNC}": copies.begin, f"_{COPY_BOX}": copies.begin_box, f"_{AWAIT_COPIES}": copies.wait}
+        self.globals |= {f"_{COPY_ASYNC}": copies.copy, f"_{COPY_BOX}": copies.box, f"_{AWAIT_COPIES}": copies.arrive}
+        self.globals |= {"_begin": copies.begin, "_await": copies.awaited}
         self.thread: list[_Code] = []  # the numbers of a thread, axis by axis
+        self.unit: list[_Code] = []  # those of all loops around whose iterations run at once
         self.lines: list[str] = []
         self.sources: list[Stmt | None] = []  # the statement that each line came from
         self.functions: list[str] = []  # lines of functions beside the kernel
@@ -511,6 +505,11 @@ class _Run:
                     self.statement_of(*s.call.args)
                     places = [self.address(a) if isinstance(a, Load) else self.formula(a).text for a in s.call.args]
                     self.put(f"_{s.call.name}({', '.join([f'({_items(self.thread)})', *places])})")
+                elif isinstance(meaning := self.intrinsics.get(s.call.name), (Begin, Await)):
+                    self.statement_of(*s.call.args)
+                    places = [self.address(a) if isinstance(a, Load) else self.formula(a).text for a in s.call.args]
+                    act = "_begin" if isinstance(meaning, Begin) else "_await"
+                    self.put(f"{act}({', '.join([f'({_items(self.unit)})', self.bound(meaning), *places])})")
                 else:
                     self.put(self.formulas(s.call)[0].text)
             case Block():
@@ -561,12 +560,12 @@ class _Run:
         code = _Code(name, 0, max(0, extent.hi - 1))
         concurrent = s.kind not in ("serial", "vectorized", "unrolled")
         steps = f"{'_order' if concurrent and self.shuffle else 'range'}({extent.text})"
-        if s.kind.startswith("threadIdx"):
-            self.thread.append(code)
-            self.steps(s, name, code, steps)
-            self.thread.pop()
-        else:
-            self.steps(s, name, code, steps)
+        around = [x for x, held in ((self.thread, s.kind.startswith("threadIdx")), (self.unit, concurrent)) if held]
+        for numbers in around:
+            numbers.append(code)
+        self.steps(s, name, code, steps)
+        for numbers in around:
+            numbers.pop()
 
     def steps(self, s: For, name: str, code: _Code, steps: str) -> None:
         if s.kind.startswith("threadIdx") and _has_meeting(s.body):

@@ -27,8 +27,9 @@ from weft import dtypes as dt
 from weft.errors import LoopError, ScheduleError, WeftError, nearest
 from weft.expr.nodes import Const, Eq, Expr, ExprLike, FloorMod, Ramp, Var, add, const, free_vars, mul, substitute, transform, wrap
 from weft.expr.simplify import simplify
-from weft.loop.interpret import Address
+from weft.loop.interpret import Address, sentinel
 from weft.loop.nodes import Block, BlockIter, Buffer, Evaluate, For, IntrinsicCall, Load, Program, Stmt, Store
+from weft.loop.queues import Await, Begin, Queue, begin, clashes
 from weft.tensor.evaluate import evaluate
 from weft.tensor.language import Compute, Dim, Placeholder, Read, Reduce, Tensor, placeholder
 
@@ -172,6 +173,8 @@ class Intrinsic:
             least lengths, 1 or those multiples, are allowed.
         dynamic: lengths that the instruction takes from a register, so that they may be formulas which only a run knows. Others are constants in the code.
         warps: of an instruction that works in fragments: how many warps hold these together and execute it.
+        queue: of an instruction that a chip begins and does not wait for, such as a copy: its code is one `Call`, named NAME, for `compute` alone. Before
+            code is made it becomes `begin_NAME` and waits of the queue (`weft.loop.queues`).
 
     Raises:
         ScheduleError: the declaration contradicts itself.
@@ -188,6 +191,7 @@ class Intrinsic:
     limits: tuple[Expr, ...] = ()
     dynamic: tuple[str, ...] = ()
     warps: int = 1
+    queue: Queue | None = None
     given: tuple[int, ...] = field(default=(), repr=False)
     """Of an intrinsic that `at` gave: the lengths."""
 
@@ -225,6 +229,9 @@ class Intrinsic:
             self._fail(f"its code may not reduce by '{self.reduction.reducer.name}' in any order, and tensorize does not keep the order of loops")
         if self.reduction is None and (self.reset is not None or self.update is not None):
             self._fail("it has code to reset or update and its meaning reduces nothing")
+
+        if self.queue is not None and (not isinstance(self.compute, Call) or self.reduction is not None):
+            self._fail("it is begun in a queue, and is no single Call, or reduces", "give compute=Call(NAME), and a meaning without a reduction")
 
     def _fail(self, why: str, hint: str | None = None) -> None:
         raise ScheduleError(f"the intrinsic '{self.name}' is ill declared", why=why, hint=hint)
@@ -419,19 +426,45 @@ class Intrinsic:
 
             sized.addresses = True  # type: ignore[attr-defined]
             return sized
+        prepared = self._prepared(form)
+
+        def run(*args: Any) -> None:
+            result, values = prepared(*args)
+            result[...] = values()
+
+        run.addresses = True  # type: ignore[attr-defined]
+        return run
+
+    def begins(self) -> Callable[..., tuple[Any, Callable[[], Any], Any]]:
+        """What `weft.loop.queues.Begin` runs: the result's place, a function that computes it, and what it reads as meanwhile."""
+        nothing = sentinel(self.meaning.dtype)
+
+        def run(*args: Any) -> tuple[Any, Callable[[], Any], Any]:
+            at, count = self, len(args) - len(self.lengths)
+            if self.lengths:
+                at = self.at({v: int(n) for v, n in zip(self.lengths, args[count:])})
+            return (*at._prepared("compute")(*args), nothing)
+
+        return run
+
+    def _prepared(self, form: Form) -> Callable[..., tuple[Any, Callable[[], Any]]]:
+        """Arguments of a `Call` → the place of the result, and a function that computes it of what operands hold when it is called."""
         outputs = [len(self.operands) - 1]
         used = outputs if form == "reset" else list(range(len(self.operands)))
         tensor = self.form(form)
 
-        def run(*args: Any) -> None:
+        def prepared(*args: Any) -> tuple[Any, Callable[[], Any]]:
             views = self._views(used, args[: len(args) - len(self.given)])
-            arrays = {self.tensors[k]: np.array(v) for k, v in zip(used[:-1], views)}
-            if form == "update":
-                arrays[self.held] = np.array(views[-1])
-            views[-1][...] = evaluate(tensor, arrays)
 
-        run.addresses = True  # type: ignore[attr-defined]
-        return run
+            def values() -> Any:
+                arrays = {self.tensors[k]: np.array(v) for k, v in zip(used[:-1], views)}
+                if form == "update":
+                    arrays[self.held] = np.array(views[-1])
+                return evaluate(tensor, arrays)
+
+            return views[-1], values
+
+        return prepared
 
     def _views(self, used: Sequence[int], args: Sequence[Any]) -> list[Any]:
         views, rest = [], list(args)
@@ -485,13 +518,13 @@ def find(intrinsics: Mapping[str, Intrinsic], name: str) -> Intrinsic:
     return intrinsics[name]
 
 
-def meanings(intrinsics: Iterable[Intrinsic]) -> dict[str, Callable[..., Any]]:
+def meanings(intrinsics: Iterable[Intrinsic]) -> dict[str, Any]:
     """What `interpret` needs to run tensorized Programs: instruction name → function.
 
     Raises:
         ScheduleError: two intrinsics call one instruction and mean different things by it.
     """
-    found: dict[str, Callable[..., Any]] = {}
+    found: dict[str, Any] = {}
     texts: dict[str, tuple[str, str]] = {}
     for i in intrinsics:
         for form in ("compute", "reset", "update"):
@@ -502,7 +535,23 @@ def meanings(intrinsics: Iterable[Intrinsic]) -> dict[str, Callable[..., Any]]:
                 if said != text:
                     raise ScheduleError(f"the intrinsics '{other}' and '{i.name}' mean different things by the instruction '{code.name}'")
                 found.setdefault(code.name, i.means(form))
+        if i.queue is not None and isinstance(i.compute, Call):
+            found.setdefault(begin(i.compute.name), Begin(i.queue, i.begins()))
+            found.setdefault(i.queue.wait, Await(i.queue))
         found.update(i.instructions)
+    return found
+
+
+def queued(intrinsics: Iterable[Intrinsic]) -> dict[str, Queue]:
+    """Instruction → the queue in which it is begun, of those that are.
+
+    Raises:
+        ScheduleError: two declarations of one queue differ.
+    """
+    found = {i.compute.name: i.queue for i in intrinsics if i.queue is not None and isinstance(i.compute, Call)}
+    wrong = clashes(list(found.values()))
+    if wrong is not None:
+        raise ScheduleError(wrong, hint="declare the queue once, and name it in each intrinsic")
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.expr.evaluate import evaluate
-from weft.expr.nodes import Expr, FloorMod, Var, add, free_vars, has, sub, substitute
+from weft.expr.nodes import Expr, Var, add, free_vars, has, sub, substitute
 from weft.expr.ranges import Range, range_of
 from weft.loop.grids import THREAD_AXES, has_threads, map_groups, private
 from weft.loop.nodes import (
@@ -36,11 +36,12 @@ from weft.loop.nodes import (
     walk_stmts,
     with_stmt_children,
 )  # fmt: skip
+from weft.loop.passes.distances import MOST_VALUES, distances, reach
 from weft.loop.passes.partition_loops import Linear, linear
 from weft.loop.passes.simplify import holds
 
-MOST_VALUES, MOST_OF_ONE = 1 << 14, 1 << 18
-"""So many values of what two indices differ by are written out; what may have more is any multiple of its step. So many elements of one thread are."""
+MOST_OF_ONE = 1 << 18
+"""So many elements of one thread are written out, of several threads MOST_VALUES."""
 
 
 def remove_barriers(program: Program) -> Program:
@@ -430,11 +431,11 @@ class _Group:
                 rows = rows + factor * evaluate(term, before)
             elif names and names <= mine.keys() and not opaque:
                 columns = columns + factor * evaluate(term, mine)
-            elif names & (before.keys() | mine.keys()) and self._reach(term, ranges) is None:
+            elif names & (before.keys() | mine.keys()) and reach(term, ranges) is None:
                 return None
             else:
                 rest = rest.plus(Linear({term: factor}, 0))
-        values, step = self._values(Linear(rest.terms, difference.constant), ranges)
+        values, step = distances(Linear(rest.terms, difference.constant), ranges)
         if step == 1:
             return None
         total = rows[:, None] + columns[None, :]  # plus one of the values must be 0
@@ -442,47 +443,6 @@ class _Group:
         if step:
             return np.isin(total % step, np.unique(wanted % step))
         return np.isin(total, wanted)
-
-    @staticmethod
-    def _reach(term: Expr, ranges: Mapping[str, Range]) -> Range | None:
-        known = range_of(term, ranges)
-        return known if known.lo is not None and known.hi is not None else None
-
-    def _values(self, form: Linear, ranges: Mapping[str, Range]) -> tuple[Any, int]:
-        """The values that a sum may have, but for multiples of a step (0: there are none)."""
-        values = np.array([form.constant], np.int64)
-        step = 0
-        terms = dict(form.terms)
-        for group in self._remainders(terms, ranges):
-            values = np.unique(values[:, None] + group[None, :])
-        for term, factor in sorted(terms.items(), key=lambda t: -abs(t[1])):
-            known = None if has(term, (Load, IntrinsicCall)) else self._reach(term, ranges)
-            if known is None or known.lo is None or known.hi is None or len(values) * (known.hi - known.lo + 1) > MOST_VALUES:
-                step = math.gcd(step, factor)
-                continue
-            values = np.unique(values[:, None] + factor * np.arange(known.lo, known.hi + 1)[None, :])
-        return values, step
-
-    @staticmethod
-    def _remainders(terms: dict[Expr, int], ranges: Mapping[str, Range]) -> list[Any]:
-        """Takes pairs c·(x % m) − c·(y % m) where x − y is a number out of the terms; what each may be. What is below m already is its own remainder."""
-        found = []
-        for a, b in itertools.permutations(list(terms), 2):
-            if a not in terms or b not in terms or not isinstance(a, FloorMod) or terms[a] != -terms[b]:
-                continue
-            m, other = int_const(a.b), b
-            if isinstance(b, FloorMod):
-                other = b.a if a.b == b.b else a
-            elif m is not None and not has(b, (Load, IntrinsicCall)):
-                known = range_of(b, ranges)
-                other = b if known.lo is not None and known.lo >= 0 and known.hi is not None and known.hi < m else a
-            distance = linear(a.a).plus(linear(other), -1)
-            if m is None or m < 1 or other is a or distance.terms:
-                continue
-            factor, shift = terms.pop(a), distance.constant % m
-            del terms[b]
-            found.append(factor * np.unique(np.array([shift, shift - m if shift else 0])))
-        return found
 
 
 def _parts(s: Stmt) -> tuple[Stmt, ...]:
