@@ -184,8 +184,7 @@ def test_a_schedule_of_a_product_that_is_a_step_ahead(by: str, arrays: int) -> N
     (i, j, r), inner = zip(*pairs, strict=True)
     s.reorder(i, j, r, *inner)
     if arrays > 1:
-        i, _ = s.split(i, [arrays, None])
-        s.bind(i, "unit.array")
+        unit, _ = s.split(i, [arrays, None])
     copies = [s.cache_read("C", name, "tiles") for name in "ab"]
     back = s.cache_write("C", "tiles")
     for name in copies:
@@ -194,6 +193,8 @@ def test_a_schedule_of_a_product_that_is_a_step_ahead(by: str, arrays: int) -> N
     for block in ("C", *copies):
         for buffer in s.buffers(block):
             s.compact_buffer(buffer)
+    if arrays > 1:
+        s.bind(unit, "unit.array")
     firsts = [s.double_buffer(name, r) for name in copies]
     for name in (*copies, *firsts, back):
         s.tensorize(s.loops(name)[-2], "take" if name == back else "bring")

@@ -17,12 +17,16 @@ def lower_blocks(program: Program) -> Program:
             return None
         values: dict[str, Expr] = {i.var.name: b for i, b in zip(stmt.iters, stmt.bindings)}
         body = stmt.body
-        if isinstance(body, Evaluate) and stmt.reads is not None:  # instructions that threads share memory with say where they stay in it
-            body = replace(body, within=tuple(dict.fromkeys(r for r in (*stmt.reads, *(stmt.writes or ())) if r.buffer.scope == "shared")))
+        init = stmt.init
+        if stmt.reads is not None:  # what is begun and awaited, or works on memory that threads share, says where it stays in it
+            if isinstance(body, Evaluate):
+                body = replace(body, within=tuple(dict.fromkeys((*stmt.reads, *(stmt.writes or ())))))
+            if isinstance(init, Evaluate):
+                init = replace(init, within=stmt.writes or ())
         body = copy_stmt(body, values, None)
-        if stmt.init is not None:
+        if init is not None:
             first = all_of(eq(values[i.var.name], 0) for i in stmt.iters if i.kind == "reduce")
-            body = seq(if_stmt(first, copy_stmt(stmt.init, values, None)), body)
+            body = seq(if_stmt(first, copy_stmt(init, values, None)), body)
         return if_stmt(rewrite(stmt.predicate, values, {}), body)
 
     return program.with_body(transform_stmts(program.body, rule))
