@@ -193,7 +193,8 @@ class Compilation:
     def memory(self, grouped: Graph, uses: Mapping[int, KernelUse]) -> MemoryPlan:
         with self.stage("plan_memory", grouped.name):
             scratch = {n.outputs[0].name: uses[id(n)].scratch for n in grouped.nodes if id(n) in uses}
-            self.plan = plan_memory(grouped, scratch=scratch, threads=self.target.threads or self.target.machine.cores)
+            machine = self.target.machine
+            self.plan = plan_memory(grouped, scratch=scratch, threads=self.target.threads or machine.cores, alignment=machine.alignment())
         return self.plan
 
     def optimize(self, graph: Graph) -> Graph:

@@ -9,11 +9,18 @@ from types import MappingProxyType
 
 from weft.dtypes import DType
 
+GLOBAL_ALIGN = 64
+"""Bytes of which values begin at multiples where a machine says nothing else."""
+
 
 @dataclass(frozen=True)
 class Scope:
     """A memory scope: `size` in bytes (None unbounded), `align` in bytes, `shared_by` what sees one copy ("all", "block", "thread", or the name of a level,
-    each unit of which has a memory of that size)."""
+    each unit of which has a memory of that size).
+
+    `align`, a power of two, is what the code generator lets buffers of the scope begin at multiples of, as far as they ask for it (`Buffer.align`). Of scope
+    "global" it is what Weft lets all values in the device's memory begin at multiples of: inputs, outputs, constants, what is between, and scratch.
+    """
 
     name: str
     size: int | None = None
@@ -117,6 +124,10 @@ class Machine:
                 dict(self.flops_per_cycle), self.features, dict(self.scopes), self.cache_line, self.ways, self.grid, dict(self.levels),
             ),
         )  # fmt: skip
+
+    def alignment(self, scope: str = "global") -> int:
+        """Bytes of which buffers of a scope may ask to begin at multiples: as the scope declares, and 64 at least."""
+        return max(GLOBAL_ALIGN, self.scopes[scope].align) if scope in self.scopes else GLOBAL_ALIGN
 
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register; at least 1."""

@@ -561,7 +561,8 @@ class _Plan:
         conditions = tuple(Condition(str(_text(a.holds)), a.what, a.hint, tuple(_text(x) for x in a.args)) for a in assumed)
         read = {p.name for p in places if p.where == "value"}
         wanted = tuple(n for n in inputs if n in read)  # not those that only tell sizes: the plan knows sizes
-        return DeviceCall(device, section, wanted, tuple(outputs), tuple(places), tuple(launches), conditions, _text(memory.arena_bytes))
+        arena, align = _text(memory.arena_bytes), one.target.machine.alignment()
+        return DeviceCall(device, section, wanted, tuple(outputs), tuple(places), tuple(launches), conditions, arena, align)
 
     def build(self, graph: Graph) -> Executable:
         targets = self.compilation.targets

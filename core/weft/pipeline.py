@@ -68,9 +68,14 @@ class ResolvedTarget:
 
     @cached_property
     def machine(self) -> Machine:
-        from weft.machine import Machine
+        from weft.machine import GLOBAL_ALIGN, Machine
 
-        return self._asked(self.kind.machine, "to describe its machine", Machine)
+        found = self._asked(self.kind.machine, "to describe its machine", Machine)
+        if self.native and found.alignment() > GLOBAL_ALIGN:
+            what = f"the target '{self.target.kind}' declares that global memory is aligned to {found.alignment()} bytes"
+            why = "its kernels run on the host's processor, where callers' arrays begin at any element"
+            raise PluginError(what, where=str(self.target), why=why, hint="bring what has to be aligned to a scope of the target's own: cache_read")
+        return found
 
     @property
     def plugin(self) -> str:

@@ -15,6 +15,7 @@ from weft import dtypes as dt
 from weft.codegen.base import THREADS
 from weft.expr.nodes import Expr, Var, add, const, free_vars, mul, wrap
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.machine import GLOBAL_ALIGN
 from weft.ops.activation import Relu, Tanh
 from weft.ops.arithmetic import Add, Cast, Multiply
 from weft.ops.contraction import MatMul
@@ -24,13 +25,13 @@ from weft.ops.reduction import ReduceSum
 from weft.passes.capabilities import Capabilities
 from weft.passes.fuse import fuse
 from weft.passes.pipeline import run_passes
-from weft.passes.plan_memory import ALIGNMENT, MemoryPlan, bytes_at, most_live, pack, plan_memory
+from weft.passes.plan_memory import MemoryPlan, bytes_at, most_live, pack, plan_memory
 from weft.tensor.language import as_dim
 
 N = Var("n")
 
 
-def check(plan: MemoryPlan, env: dict[str, int], scratch: Sequence[tuple[int, Sequence[Expr]]] = ()) -> None:
+def check(plan: MemoryPlan, env: dict[str, int], scratch: Sequence[tuple[int, Sequence[Expr]]] = (), alignment: int = GLOBAL_ALIGN) -> None:
     """`scratch`: step and sizes, in the plan's order."""
     total = bytes_at(plan.arena_bytes, env)
     assert bytes_at(plan.lower_bound, env) <= total
@@ -38,7 +39,7 @@ def check(plan: MemoryPlan, env: dict[str, int], scratch: Sequence[tuple[int, Se
     for (first, sizes), offsets in zip(scratch, plan.scratch.values(), strict=True):
         blocks += [(bytes_at(at, env), bytes_at(as_dim(size), env), first, first) for at, size in zip(offsets, sizes, strict=True)]
     for k, (at, size, first, last) in enumerate(blocks):
-        assert at % ALIGNMENT == 0 and at >= 0 and at + size <= total
+        assert at % alignment == 0 and at >= 0 and at + size <= total
         for other, other_size, start, end in blocks[:k]:
             assert at + size <= other or other + other_size <= at or last < start or end < first
     for name, root in plan.aliases.items():
@@ -108,15 +109,15 @@ def test_packing(raw: list[tuple[int, int, int]]) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(graphs(), st.data())
-def test_scratch_of_a_step_lies_beside_what_lives_then(case: tuple[Graph, list[Any]], data: st.DataObject) -> None:
+@given(graphs(), st.data(), st.sampled_from([64, 256, 4096]))
+def test_scratch_of_a_step_lies_beside_what_lives_then(case: tuple[Graph, list[Any]], data: st.DataObject, alignment: int) -> None:
     graph = run_passes(case[0], Capabilities(channel_block=4, panel=4), check=False)
     sizes = st.sampled_from([const(100), const(4096), mul(THREADS, 64), mul(N, 20), mul(mul(N, THREADS), 4), add(mul(N, 4), 12)])
     wanted = {node.outputs[0].name: data.draw(st.lists(sizes, max_size=3)) for node in graph.nodes}
-    plan = plan_memory(graph, scratch=wanted)
+    plan = plan_memory(graph, scratch=wanted, alignment=alignment)
     used = [(k, wanted[node.outputs[0].name]) for k, node in enumerate(graph.nodes) if wanted[node.outputs[0].name]]
     for n in (2, 1, 7):
-        check(plan, {"n": n, THREADS.name: 8}, used)
+        check(plan, {"n": n, THREADS.name: 8}, used, alignment)
     simulated(graph, plan, case[1], {"n": 2, THREADS.name: 8})
 
 
@@ -162,7 +163,7 @@ def test_small_elements_of_unknown_count_are_not_blown_up_to_cache_lines() -> No
     plan = plan_memory(b.build())
     sizes = {name: bytes_at(size, {"n": 1000}) for name, size in plan.sizes.items()}
     assert sizes["t"] == 1_000_000
-    assert bytes_at(plan.sizes["t"], {"n": 3}) == ALIGNMENT
+    assert bytes_at(plan.sizes["t"], {"n": 3}) == GLOBAL_ALIGN
 
 
 def test_a_chain_uses_two_slots() -> None:

@@ -130,7 +130,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     if stage in compilation.graphs:
         found.text = str(compilation.graphs[stage])
         return found
-    found.plan = plan_memory(grouped)
+    found.plan = plan_memory(grouped, alignment=resolved.machine.alignment())
     if stage == "plan":
         found.text = plan_text(found.plan)
         return found

@@ -24,7 +24,7 @@ class KernelCode:
 
     `object` is in the target's own format (a relocatable object, a cubin, source text). The kernel's buffers are the
     program's inputs, its outputs, then one per entry of `scratch`: sizes in bytes, formulas over the program's dims and THREADS,
-    each buffer aligned to 64 bytes and undefined on entry.
+    each buffer aligned as values of the target are (`Machine.alignment`, 64 bytes if it says nothing) and undefined on entry.
     """
 
     name: str

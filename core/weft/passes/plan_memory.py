@@ -19,9 +19,9 @@ from weft.expr.nodes import Expr, Mul, free_vars, le, maximum, select, wrap
 from weft.graph.evaluate import dim_value
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, Node, TensorType, Value
+from weft.machine import GLOBAL_ALIGN
 from weft.tensor.language import Dim, as_dim
 
-ALIGNMENT = 64
 Class: TypeAlias = "tuple[tuple[Expr, int], ...]"
 _THREADS: Class = ((THREADS, 1),)
 
@@ -51,13 +51,16 @@ class MemoryPlan:
     scratch: Mapping[str, tuple[Dim, ...]] = field(default_factory=dict)
 
 
-def plan_memory(graph: Graph, in_place: bool = True, scratch: Mapping[str, Sequence[Expr]] | None = None, threads: int = 4) -> MemoryPlan:
+def plan_memory(
+    graph: Graph, in_place: bool = True, scratch: Mapping[str, Sequence[Expr]] | None = None, threads: int = 4, alignment: int = GLOBAL_ALIGN
+) -> MemoryPlan:
     """The plan of a graph after `fuse` (of any graph; one without groups shares less).
 
     Args:
         in_place: elementwise groups may overwrite an input.
         scratch: name of a node's first output → bytes of each scratch buffer of its kernel.
         threads: for up to so many, scratch per thread lies between values; with more it lies above them.
+        alignment: bytes of which every offset is a multiple.
     """
     last: dict[int, int] = {}
     for k, node in enumerate(graph.nodes):
@@ -128,7 +131,7 @@ def plan_memory(graph: Graph, in_place: bool = True, scratch: Mapping[str, Seque
             rooms.setdefault(node.outputs[0].name, []).append(_Slot(*_factors([as_dim(size)], 1), k, k))
     steps = {id(o): k for k, node in enumerate(graph.nodes) for o in node.outputs}
     known = {name: steps.get(id(source.value), -1) for name, source in graph.symbols.items()}
-    arena, bound = _place([*slots, *(room for found in rooms.values() for room in found)], known, threads)
+    arena, bound = _place([*slots, *(room for found in rooms.values() for room in found)], known, threads, alignment)
     return MemoryPlan(
         offsets={s.name: s.offset for s in slots},
         sizes={s.name: s.bytes for s in slots},
@@ -197,22 +200,22 @@ def _plus(a: Dim, b: Dim) -> Dim:
     return a + b if isinstance(a, int) and isinstance(b, int) else as_dim(wrap(b, dt.int64) + a)
 
 
-def _rounded(slot: _Slot) -> None:
+def _rounded(slot: _Slot, alignment: int) -> None:
     """Makes a size a multiple of the alignment whatever its symbols are, by its number, or by its symbols where that would waste a lot."""
-    number = -(-slot.number // ALIGNMENT) * ALIGNMENT
+    number = -(-slot.number // alignment) * alignment
     if not slot.factors or number <= slot.number * 5 // 4:
         slot.number = number
         return
     product = wrap(_times(1, slot.factors), dt.int64)
-    slot.factors = (((product + (ALIGNMENT - 1)) // ALIGNMENT, 1),)
-    slot.number *= ALIGNMENT
+    slot.factors = (((product + (alignment - 1)) // alignment, 1),)
+    slot.number *= alignment
 
 
-def _place(slots: Sequence[_Slot], known: Mapping[str, int], threads: int) -> tuple[Dim, Dim]:
+def _place(slots: Sequence[_Slot], known: Mapping[str, int], threads: int, alignment: int) -> tuple[Dim, Dim]:
     """Sets offsets and sizes; bytes of the arena, and the most that is live at once. `known`: data symbol → the step that computes it."""
     classes: dict[Class, list[_Slot]] = {}
     for slot in slots:
-        _rounded(slot)
+        _rounded(slot, alignment)
         classes.setdefault(slot.factors, []).append(slot)
     if classes.keys() == {(), _THREADS}:
         return _stack(classes[()], classes[_THREADS], threads)

@@ -42,22 +42,21 @@ def array_address(array: Array) -> int:
     return _void_at(id(array) + _DATA_FIELD).value or 0
 
 
-def aligned_empty(shape: tuple[int, ...], of: np.dtype[Any]) -> Array:
-    """A fresh array; one of a page or more starts on a cache line, which wide stores want."""
+def aligned_empty(shape: tuple[int, ...], of: np.dtype[Any], alignment: int | None = None) -> Array:
+    """A fresh array that starts at a multiple of `alignment`; without it, one of a page or more starts on a cache line, which wide stores want."""
     count = math.prod(shape) * of.itemsize
-    if count < _ALIGN_FROM:
+    if alignment is None and count < _ALIGN_FROM:
         return np.empty(shape, of)
-    store = np.empty(count + ALIGNMENT, np.uint8)
-    return np.ndarray(shape, of, store, -array_address(store) % ALIGNMENT)
+    each = alignment or ALIGNMENT
+    store = np.empty(count + each, np.uint8)
+    return np.ndarray(shape, of, store, -array_address(store) % each)
 
 
-def aligned(array: Array) -> Array:
-    """The array itself if it is contiguous and starts on a cache line, else a copy that does."""
+def aligned(array: Array, alignment: int = ALIGNMENT) -> Array:
+    """The array itself if it is contiguous and starts at a multiple of `alignment`, by default a cache line, else a copy that does."""
     array = np.asarray(array)
-    if array.flags.c_contiguous and array_address(array) % ALIGNMENT == 0 and array.dtype.isnative:
+    if array.flags.c_contiguous and array_address(array) % alignment == 0 and array.dtype.isnative:
         return array
-    count = array.nbytes
-    store = np.empty(count + ALIGNMENT, np.uint8)
-    copy: Array = np.ndarray(array.shape, array.dtype.newbyteorder("="), store, -array_address(store) % ALIGNMENT)
+    copy = aligned_empty(array.shape, array.dtype.newbyteorder("="), alignment)
     copy[...] = array
     return copy

@@ -68,6 +68,10 @@ class Device(ABC):
     shares_memory: ClassVar[bool] = False
     """Whether it works on the host's memory: values then come and go by `share`, and neither `write` nor `read` copies them."""
 
+    align: ClassVar[int] = 64
+    """Bytes, a power of two: `allocate` gives memory whose address is a multiple of it. Of the host's arrays that it gets (`share`), those whose address is not
+    are copied first. A target whose machine declares `Scope("global", align=…)` needs as much of its device, or a run is an error."""
+
     simulated: ClassVar[bool] = False
     """Whether a program on the host plays it: the time of a launch is the program's, not the chip's, and `weft conform` allows more of it."""
 
@@ -87,7 +91,7 @@ class Device(ABC):
 
     @abstractmethod
     def allocate(self, size: int) -> Memory:
-        """`size` bytes; `reserve` has checked that they are free."""
+        """`size` bytes that begin at a multiple of `align`; `reserve` has checked that they are free."""
 
     @abstractmethod
     def write(self, target: Slice, data: Array) -> None:
@@ -145,7 +149,7 @@ class Device(ABC):
         launched from now on.
 
         Raises:
-            InputError: it lies here, and not so that kernels can take it; calls it `name`.
+            InputError: it lies here, and not so that kernels can take it, at a multiple of `align` for instance; calls it `name`.
         """
         return None
 
@@ -185,7 +189,7 @@ class HostDevice(Device):
         return self._capacity - self._used
 
     def allocate(self, size: int) -> Memory:
-        memory = Memory(size, aligned_empty((size,), np.dtype(np.uint8)))
+        memory = Memory(size, aligned_empty((size,), np.dtype(np.uint8), self.align))
         self._used += size
         weakref.finalize(memory, self._give_back, size)
         return memory

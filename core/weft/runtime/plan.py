@@ -20,6 +20,7 @@ FORMAT_VERSION = 5
 
 `loops` came later; what does not know it, or lacks it, runs the same plan without."""
 _MAX_INT = (1 << 63) - 1
+_MOST_ALIGN = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,10 @@ class Condition:
 
 @dataclass(frozen=True)
 class DeviceCall:
-    """Kernels launched one after another on a device. Its inputs are in the device's memory already, its outputs stay there."""
+    """Kernels launched one after another on a device. Its inputs are in the device's memory already, its outputs stay there.
+
+    `align`: bytes of which all buffers begin at multiples, by what the kernels take for granted: a power of two.
+    """
 
     kind: ClassVar[str] = "device"
     device: str
@@ -138,6 +142,7 @@ class DeviceCall:
     launches: tuple[Launch, ...] = ()
     conditions: tuple[Condition, ...] = ()
     arena: int | str = 0
+    align: int = 64
 
     def __str__(self) -> str:
         lines = [f"{self.device} {self.section}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})"]
@@ -556,6 +561,13 @@ class _Reader:
             raise self.bad(field, f"an integer from {low} to {high}", value)
         return value
 
+    def power(self, value: object, field: str) -> int:
+        """A power of two, of bytes that buffers begin at multiples of."""
+        found = self.integer(value, field, 1, _MOST_ALIGN)
+        if found & (found - 1):
+            raise self.bad(field, "a power of two", value)
+        return found
+
     def code(self, value: str) -> int:
         return self.integer(int(value) if value.isascii() and value.isdigit() and len(value) < 19 else value, "checks")
 
@@ -671,6 +683,7 @@ class _Reader:
             launches=tuple(self._launch(v, f"{field}.launches[{i}]", len(places)) for i, v in enumerate(launches)),
             conditions=tuple(self._condition(v, f"{field}.conditions[{i}]") for i, v in enumerate(conditions)),
             arena=self.formula(data.get("arena"), field + ".arena"),
+            align=self.power(data.get("align", 64), field + ".align"),
         )
 
     def _host(self, data: dict[str, Any], field: str) -> Step:

@@ -16,7 +16,7 @@ import numpy as np
 from weft.dtypes import dtype
 from weft.errors import ExecutionError, InputError, WeftError, fill
 from weft.runtime import host
-from weft.runtime.arrays import Array, aligned_empty
+from weft.runtime.arrays import Array, aligned, aligned_empty
 from weft.runtime.control import Run, Trips, branch, repeat
 from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed, open_device
 from weft.runtime.dlpack import as_array, on_another_device
@@ -53,6 +53,7 @@ class _Held:
     constants: dict[str, Slice] = field(default_factory=dict)
     values: dict[str, Memory] = field(default_factory=dict)
     arena: Memory | None = None
+    copies: list[object] = field(default_factory=list)  # of constants that do not begin where a device that shares the host's memory wants them
     ready: dict[tuple[Any, ...], Callable[[], None]] = field(default_factory=dict)  # by the number of a step, sizes and places: what starts its kernels
 
 
@@ -315,16 +316,19 @@ class Steps:
             memory = held.values[name] = _reserve(held.device, size)
         return Slice(memory, 0, size)
 
-    def _shared(self, held: _Held, array: Array, what: str) -> Slice:
-        """An array of the host as memory of a device that takes it as it is."""
+    def _shared(self, held: _Held, array: Array, owners: list[object], what: str) -> Slice:
+        """An array of the host as memory of a device that takes it as it is; one that does not begin where the device wants it is copied, for `owners`."""
+        there = aligned(array, held.device.align)
+        if there is not array:
+            owners.append(there)
         with blamed(held.device.name, what):
-            return Slice(held.device.share(array), 0, array.nbytes)
+            return Slice(held.device.share(there), 0, there.nbytes)
 
-    def _fresh(self, call: _Call, name: str) -> Array:
+    def _fresh(self, call: _Call, name: str, alignment: int | None = None) -> Array:
         """An array of the host for a value."""
         shape = self._shapes[name]
         try:
-            return aligned_empty(shape.size(call.symbols), shape.of)
+            return aligned_empty(shape.size(call.symbols), shape.of, alignment)
         except (MemoryError, ValueError, OverflowError) as error:
             raise ExecutionError(f"no memory for '{name}' of '{self._manifest.name}'", where=str(shape.info), why=str(error)) from None
 
@@ -370,7 +374,7 @@ class Steps:
                 return
             array = self._on_host(call, held, step.value)
             if held[step.target].device.shares_memory:
-                call.there[step.target, step.value] = self._shared(held[step.target], array, f"sharing '{step.value}'")
+                call.there[step.target, step.value] = self._shared(held[step.target], array, call.owners, f"sharing '{step.value}'")
                 return
             room = self._memory(held[step.target], step.value, array.nbytes)
             with blamed(step.target, f"the copy of '{step.value}'"):
@@ -393,6 +397,9 @@ class Steps:
             if not holds(env):
                 numbers = [int(a(env)) for a in args]
                 raise ExecutionError(fill(condition.what, numbers), where=self._manifest.name, hint=fill(condition.hint, numbers) or None)
+        if held.device.align % step.align:
+            what = f"the kernels of section '{step.section}' take memory aligned to {step.align} bytes, device '{step.device}' gives {held.device.align}"
+            raise ExecutionError(what, where=self._manifest.name, hint="the device's class says what it gives: align")
         if step.section not in held.modules:
             with blamed(step.device, f"loading section '{step.section}'"):
                 held.modules[step.section] = held.device.load(self._code[step.section], self._manifest.sections[step.section].entries)
@@ -406,8 +413,8 @@ class Steps:
             held.arena = _reserve(held.device, arena)
         for name in step.outputs:
             if held.device.shares_memory:
-                call.host[name] = self._fresh(call, name)
-                call.there[step.device, name] = self._shared(held, call.host[name], f"sharing '{name}'")
+                call.host[name] = self._fresh(call, name, held.device.align)
+                call.there[step.device, name] = self._shared(held, call.host[name], call.owners, f"sharing '{name}'")
             elif name in call.storage and call.storage[name][0] == step.device:
                 call.there[step.device, name] = self._place(call, name, call.storage[name][1])
             else:
@@ -438,7 +445,7 @@ class Steps:
             if place.name not in held.constants:
                 array = self._constants[place.name]
                 if held.device.shares_memory:
-                    held.constants[place.name] = self._shared(held, array, f"sharing constant '{place.name}'")
+                    held.constants[place.name] = self._shared(held, array, held.copies, f"sharing constant '{place.name}'")
                     return held.constants[place.name]
                 room = Slice(_reserve(held.device, array.nbytes), 0, array.nbytes)
                 with blamed(step.device, f"the copy of constant '{place.name}'"):

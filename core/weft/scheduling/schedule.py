@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.errors import ScheduleError, nearest
 from weft.loop.nodes import Block, For, LoopKind, Program
-from weft.machine import Machine
+from weft.machine import GLOBAL_ALIGN, Machine
 from weft.scheduling import dependence
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.primitives import PRIMITIVES, apply_primitive
+from weft.scheduling.primitives.tensorize import any_alignment
 from weft.scheduling.scopes import unknown_scope
 from weft.scheduling.trace import CHOOSE, Step, Trace
 from weft.scheduling.tree import Tree, blocks_in
@@ -123,7 +124,7 @@ class Schedule:
             raise ScheduleError(f"there is no schedule primitive '{primitive}'", hint=hint)
         if primitive in _SCOPED:
             self._check_scope(primitive, args, kwargs)
-        self.program, result = apply_primitive(self.program, primitive, args, kwargs, self.intrinsics)
+        self.program, result = apply_primitive(self.program, primitive, args, kwargs, self.intrinsics, self._alignment)
         self.trace.add(primitive, args, kwargs, result)
         if self.checked:
             self._verify(str(self.trace.steps[-1]))
@@ -188,6 +189,12 @@ class Schedule:
         wrong = unknown_scope(scope, self.machine) if scope is not None and isinstance(self.machine, Machine) else None
         if wrong is not None:
             raise ScheduleError(f"{primitive} may not act on program '{self.program.name}'", why=f"it {wrong}")
+
+    def _alignment(self, scope: str) -> int:
+        """Bytes that buffers of a memory can be aligned to."""
+        if isinstance(self.machine, Machine):
+            return self.machine.alignment(scope)
+        return GLOBAL_ALIGN if scope == "global" else any_alignment(scope)
 
     def _verify(self, step: str) -> None:
         from weft.errors import LoopError

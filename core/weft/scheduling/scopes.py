@@ -22,9 +22,10 @@ EVERYWHERE = ("global", "local", "register")
 
 
 def exceeds(program: Program, machine: Machine) -> str | None:
-    """Everything that a scheduled Program wants and the machine lacks, as the end of a sentence; None if there is nothing: memories that it has not got or that
-    are too small (`overflow`), units of levels (`exceeds_levels`), grids (`exceeds_grid`)."""
-    found = [w for w in (unknown_scopes(program, machine), overflow(program, machine), exceeds_levels(program, machine), exceeds_grid(program, machine)) if w]
+    """Everything that a scheduled Program wants and the machine lacks, as the end of a sentence; None if there is nothing: memories that it has not got,
+    that are aligned to less (`misaligned`) or too small (`overflow`), units of levels (`exceeds_levels`), grids (`exceeds_grid`)."""
+    asked = (unknown_scopes, misaligned, overflow, exceeds_levels, exceeds_grid)
+    found = [w for ask in asked if (w := ask(program, machine))]
     return "; ".join(found) or None
 
 
@@ -41,6 +42,16 @@ def unknown_scopes(program: Program, machine: Machine) -> str | None:
     """Every memory that a Program allocates in and the machine has not, as the end of a sentence; None if there is none."""
     used = dict.fromkeys(s.buffer.scope for s in walk_stmts(program.body) if isinstance(s, Allocate))
     return "; ".join(w for scope in used if (w := unknown_scope(scope, machine)) is not None) or None
+
+
+def misaligned(program: Program, machine: Machine) -> str | None:
+    """Every buffer that a Program wants to begin at a multiple of more than its memory gives, as the end of a sentence; None if there is none. Where
+    registers lie, nobody knows.
+    """
+    buffers = [*program.params, *(s.buffer for s in walk_stmts(program.body) if isinstance(s, Allocate))]
+    wrong = [b for b in buffers if b.scope != "register" and b.align > machine.alignment(b.scope)]
+    texts = [f"'{b.name}' aligned to {b.align} bytes, scope '{b.scope}' is aligned to {machine.alignment(b.scope)}" for b in wrong]
+    return "wants " + " and ".join(texts) if texts else None
 
 
 def overflow(program: Program, machine: Machine) -> str | None:

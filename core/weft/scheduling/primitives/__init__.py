@@ -36,7 +36,7 @@ from weft.scheduling.primitives.split import split
 from weft.scheduling.primitives.stage import stage
 from weft.scheduling.primitives.stage_result import stage_result
 from weft.scheduling.primitives.swing import swing
-from weft.scheduling.primitives.tensorize import ANNOTATION, tensorize
+from weft.scheduling.primitives.tensorize import ANNOTATION, any_alignment, tensorize
 from weft.scheduling.primitives.unroll import unroll
 from weft.scheduling.primitives.vectorize import vectorize
 from weft.scheduling.tree import Tree, blocks_in
@@ -55,13 +55,21 @@ PRIMITIVES: dict[str, Primitive] = {
 }  # fmt: skip
 
 
-def apply_primitive(program: Program, step: str, args: Sequence[Any], kwargs: Mapping[str, Any], intrinsics: Mapping[str, Intrinsic]) -> tuple[Program, Any]:
-    """A step of PRIMITIVES, which must be there. Traces hold names, so the table that `tensorize` looks names up in is its own argument.
+def apply_primitive(
+    program: Program,
+    step: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    intrinsics: Mapping[str, Intrinsic],
+    alignment: Callable[[str], int] = any_alignment,
+) -> tuple[Program, Any]:
+    """A step of PRIMITIVES, which must be there. Traces hold names, so the table that `tensorize` looks names up in is its own argument, and so is what
+    buffers of a memory can be aligned to.
 
     Raises:
         ScheduleError: it may not act; or it would change a buffer whose shape or place is written into code that stands for a block.
     """
-    extra = {"intrinsics": intrinsics} if PRIMITIVES[step] is tensorize else {}
+    extra = {"intrinsics": intrinsics, "alignment": alignment} if PRIMITIVES[step] is tensorize else {}
     after, result = PRIMITIVES[step](program, *args, **kwargs, **extra)
     before = _layouts(program)
     if before and PRIMITIVES[step] is not double_buffer:  # it writes addresses anew

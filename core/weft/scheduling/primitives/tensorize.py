@@ -36,6 +36,7 @@ from weft.expr.nodes import (
 )  # fmt: skip
 from weft.expr.simplify import simplify
 from weft.loop.nodes import (
+    Allocate,
     Block,
     BlockIter,
     Buffer,
@@ -73,7 +74,14 @@ Pair: TypeAlias = tuple[Expr, Expr]
 """A leaf of the meaning (a Read or an axis) and what stands in its place in the block."""
 
 
-def tensorize(program: Program, name: str, intrinsic: str, *, intrinsics: Mapping[str, Intrinsic]) -> tuple[Program, None]:
+def any_alignment(scope: str) -> int:
+    """What buffers of a memory can be aligned to, where no machine says it: whatever is asked for."""
+    return 1 << 30
+
+
+def tensorize(
+    program: Program, name: str, intrinsic: str, *, intrinsics: Mapping[str, Intrinsic], alignment: Callable[[str], int] = any_alignment
+) -> tuple[Program, None]:
     """The loop `name` and all inside it, one block's tile, become the code of an intrinsic; a block's name means the nest that holds it alone.
 
         for i_0 in n { for k_0 in 4 { for i_1 in 8 { for j in 8 { for k_1 in 8 { block C(…) init { C[…] = 0.0f32 } { C[…] = C[…] + A[…]*B[…] } } } } } }
@@ -91,7 +99,8 @@ def tensorize(program: Program, name: str, intrinsic: str, *, intrinsics: Mappin
     operations; indices may hold symbols. Every assignment of the tile's loops to the axes of the meaning is tried: an axis is one loop, or several that
     walk all operands as one would (digits of it, wherever they stand), or none where its extent may be 1. Of those that match, one with the innermost loops
     for the last axes is taken. The operands' scopes, alignment and strides must be as the intrinsic asks, as far as formulas and declarations of buffers
-    tell; an allocated buffer is aligned from now on to what its instructions ask for. `intrinsics` comes from the Schedule.
+    tell; a buffer is aligned from now on to what its instructions ask for, as far as its memory allows (`alignment`, by the name of a scope). `intrinsics` and
+    `alignment` come from the Schedule.
 
     Conditions must be certain in the whole tile; or they bound one loop, which is an axis whose length the instruction takes at run time
     (`Intrinsic.dynamic`): then that length ends where the condition does, rounded up to what the length must be a multiple of.
@@ -114,7 +123,7 @@ def tensorize(program: Program, name: str, intrinsic: str, *, intrinsics: Mappin
         close = nearest(name, {**tree.loop_paths, **tree.block_paths})
         hint = f"did you mean '{close}'?" if close else f"blocks: {', '.join(tree.block_paths) or 'none'}"
         raise tree.error(STEP, f"there is no loop or block '{name}'", hint=hint)
-    return _Tensorize(tree, path, top, name, chosen).run(), None
+    return _Tensorize(tree, path, top, name, chosen, alignment).run(), None
 
 
 @dataclass(frozen=True)
@@ -155,7 +164,7 @@ class _Match:
     regions: tuple[Region, ...]  # of what the placeholders read
     written: Region
     lengths: tuple[Expr, ...]
-    aligned: Mapping[str, int]  # allocated buffers that are to be aligned to more than they are, in bytes
+    aligned: Mapping[str, int]  # buffers that are to be aligned to more than they are, in bytes
 
 
 class _No(Exception):
@@ -167,7 +176,8 @@ class _No(Exception):
 
 
 class _Tensorize:
-    def __init__(self, tree: Tree, path: Path, top: int, name: str, intrinsic: Intrinsic) -> None:
+    def __init__(self, tree: Tree, path: Path, top: int, name: str, intrinsic: Intrinsic, alignment: Callable[[str], int]) -> None:
+        self.alignment = alignment
         self.tree, self.path, self.name, self.intrinsic = tree, path, name, intrinsic
         self.aligned: dict[str, int] = {}
         self.ends: dict[tuple[str, int], Poly] = {}
@@ -213,8 +223,12 @@ class _Tensorize:
         known = conditions(self.path[:-1], self.path[-1])
         left = [*self.conditions, *(c for c in begun if not certain(c, self.outer, known))]
         program = self.tree.replace(self.path, self.opaque(reads, body, init, written, all_of(dict.fromkeys(left))))
-        allocated = {v: p[-1].buffer for v, p in self.tree.allocate_paths.items() if v in self.aligned}  # type: ignore[attr-defined]
-        return program.with_body(replace_buffers(program.body, {v: replace(b, align=self.aligned[v]) for v, b in allocated.items()}))
+        if not self.aligned:
+            return program
+        buffers = [*program.params, *(s.buffer for p in self.tree.allocate_paths.values() for s in p[-1:] if isinstance(s, Allocate))]
+        moved = {x.name: replace(x, align=self.aligned[x.name]) for x in buffers if x.name in self.aligned}
+        inputs, outputs = (tuple(moved.get(x.name, x) for x in xs) for xs in (program.inputs, program.outputs))
+        return replace(program, inputs=inputs, outputs=outputs, body=replace_buffers(program.body, moved))
 
     # -- the tile
     def asked(self) -> tuple[list[Expr], dict[Expr, set[str]]]:
@@ -362,7 +376,7 @@ class _Tensorize:
             meant = simplify(substitute(pattern(x), ones), ranges({v: const(n) for v, n in fixed}))
             for pairs in _unify(meant, value, (), {id(x.tensors[k]) for k in numbers}):
                 try:
-                    found = _Place(fitted, tile, known, ones, self.tree.allocate_paths).operands(pairs, self.store.buffer, place, start)
+                    found = _Place(fitted, tile, known, ones, self.alignment).operands(pairs, self.store.buffer, place, start)
                     self.room(fitted, [Access(n.buffer, n.indices, False, None) for n in _leaves(value) if isinstance(n, Load)], place)
                     self.aligned.update({v: math.lcm(n, self.aligned.get(v, 1)) for v, n in found.aligned.items()})
                     return found
@@ -579,8 +593,8 @@ def _split(p: Poly, names: object) -> tuple[Poly, dict[str, Poly] | None]:
 class _Place:
     """An assignment of the tile's variables to axes, followed through the operands."""
 
-    def __init__(self, fitted: _Fitted, tile: _Tile, known: Mapping[str, Expr], ones: Mapping[str, Expr], allocated: Container[str]) -> None:
-        self.allocated = allocated
+    def __init__(self, fitted: _Fitted, tile: _Tile, known: Mapping[str, Expr], ones: Mapping[str, Expr], alignment: Callable[[str], int]) -> None:
+        self.alignment = alignment
         self.aligned: dict[str, int] = {}
         self.fitted, self.intrinsic, self.tile, self.known, self.ones = fitted, fitted.intrinsic, tile, known, ones
         self.names = {axis: chain[-1] for axis, chain in fitted.chains.items() if chain}
@@ -718,13 +732,15 @@ class _Place:
         for i, n in zip(view.indices, b.shape):
             first = first * n + i
         size = b.dtype.scalar.bytes
-        can = b.align % operand.align == 0 or b.name in self.allocated
+        can = b.align % operand.align == 0 or self.alignment(b.scope) % operand.align == 0
         sure = can and all(c * size % operand.align == 0 for c in poly(clean(first, self.known)).terms.values())
         if sure and b.align % operand.align:
             self.aligned[b.name] = math.lcm(self.aligned.get(b.name, b.align), operand.align)
         if operand.align > 1 and not sure:
             why = f"operand '{operand.name}' must be aligned to {operand.align} bytes; '{b.name}' is aligned to {b.align}, its first element is {first}"
-            raise _No(5, why, "copy the tile, or pad the rows of the buffer: compact_buffer(…, align=…)")
+            hint = "copy the tile, or pad the rows of the buffer: compact_buffer(…, align=…)"
+            declare = f"a machine whose memory '{b.scope}' can be aligned so declares Scope('{b.scope}', align={operand.align})"
+            raise _No(5, why, hint if can else f"{hint}; {declare}")
         for d, (want, have) in enumerate(zip(asked, view.strides)):
             step = poly(clean(have, self.known))
             if want is None and tensor.shape[d] != 1 and any(c * size % operand.align for c in step.terms.values()):
