@@ -152,7 +152,7 @@ def dtype(value: object) -> DType:
         return _parse(value)
     try:
         resolved = np.dtype(value)  # type: ignore[call-overload]
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ExprError(f"unknown dtype {value!r}") from error
     if resolved.kind in "OUST":
         return string

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -21,7 +23,7 @@ class WeftError(Exception):
 
     def __init__(self, what: str, *, where: str | None = None, why: str | None = None, hint: str | None = None) -> None:
         super().__init__(what)
-        self.what, self.where, self.why, self.hint = what, where, why, hint
+        self.what, self.where, self.why, self.hint = what, None if where is None else str(where), why, hint
 
     def __str__(self) -> str:
         lines = [shown(self.what)]
@@ -112,6 +114,46 @@ class ArchiveError(WeftError):
 
 class SettingError(WeftError):
     """An environment variable with a value that cannot be used."""
+
+
+@contextmanager
+def enough_memory(doing: str) -> Iterator[None]:
+    """Also a decorator. What runs out of memory is an error that says what was being done.
+
+    Raises:
+        ExecutionError: a MemoryError was raised.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise ExecutionError(f"there is not enough memory {doing}", why=str(error) or None, hint="give smaller sizes, or more memory") from error
+
+
+def expect(value: object, kinds: type | tuple[type, ...], what: str, wanted: str, error: type[WeftError] = InputError, hint: str | None = None) -> None:
+    """That an argument of a public function is of one of `kinds`.
+
+    Args:
+        what: the argument is called in the error, `wanted` what it should be.
+
+    Raises:
+        error: it is of another type.
+    """
+    if not isinstance(value, kinds):
+        raise error(f"{what} is {wanted}, got {type(value).__name__}", hint=hint)
+
+
+def expect_path(value: object, what: str, error: type[WeftError]) -> Path:
+    """The path that an argument gives.
+
+    Raises:
+        error: it is none.
+    """
+    expect(value, (str, os.PathLike), what, "a path", error, 'a str or pathlib.Path, for example "model.weft"')
+    path = os.fspath(value)  # type: ignore[call-overload]
+    expect(path, str, what, "a path of text", error)
+    if not path or "\0" in path:
+        raise error(f"{what} is no path: {shown(repr(path), 80)}", hint='for example "model.weft"')
+    return Path(path)
 
 
 def shown(text: object, most: int = 4000) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from weft import dtypes as dt
 from weft.codegen import segment as sg
 from weft.codegen.base import THREADS, require
-from weft.errors import InputError, ScheduleError, TensorError
+from weft.errors import InputError, ScheduleError, TensorError, expect
 from weft.expr.nodes import Expr, Var, add, const, free_vars, wrap
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_tensors
@@ -52,7 +52,12 @@ def schedule(outputs: Tensor | Sequence[Tensor], target: str = "llvm", inputs: S
         TensorError: an output is a placeholder, or an input is missing from `inputs`.
         TargetError: unknown target or option.
     """
+    expect(outputs, (Tensor, Sequence), "outputs", "a tensor or a list of tensors", TensorError, "give what weft.compute returned")
     wanted = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+    for t in (*wanted, *(inputs or ())):
+        expect(t, Tensor, "each of outputs and inputs", "a tensor", TensorError, "give what weft.compute and weft.placeholder returned")
+    if not wanted:
+        raise TensorError("a kernel has an output, none is given", hint="give what weft.compute returned")
     found = _placeholders(wanted)
     if any(isinstance(o.source, Placeholder) for o in wanted):
         raise TensorError("a placeholder is no output", hint="give what weft.compute returned")
@@ -169,6 +174,7 @@ def build(s: KernelSchedule) -> Kernel:
     Raises:
         CodegenError: the program uses what the target lacks.
     """
+    expect(s, KernelSchedule, "what is built", "a schedule", ScheduleError, "give what weft.schedule returned")
     target = s.target
     spec, sections = link_kernel(s)
 

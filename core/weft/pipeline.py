@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft import settings
-from weft.errors import ArchiveError, FrontendError, GraphError, InputError, PluginError, TargetError, nearest
+from weft.errors import ArchiveError, FrontendError, GraphError, InputError, PluginError, TargetError, enough_memory, expect, nearest
 from weft.hooks import Frontend, StageReport
 from weft.options import make_options, parse_options, print_options
 from weft.plugins import FOREIGN_FORMATS, KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, host
@@ -232,6 +232,7 @@ def _resolved(given: Target, offer: Contribution, plugins: PluginHost) -> Resolv
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
+@enough_memory("to read the model")
 def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
     """Reads a model into a graph.
 
@@ -316,6 +317,7 @@ def find_frontend(model: Any, name: str | None = None) -> Frontend:
 
 def _reader(model: Any, text: str | None) -> tuple[Contribution, Any]:
     """The frontend that takes a model, and its options: `text` names either, both or, if it is None, nothing."""
+    expect(text, (str, type(None)), "frontend", "a text", FrontendError, 'for example "onnx -dims=batch=4"')
     try:
         words = shlex.split(text or "")
     except ValueError as error:
@@ -377,6 +379,7 @@ def _frontend(model: Any, name: str | None) -> Contribution:
 # -- compilation ------------------------------------------------------------------------------------------------------
 
 
+@enough_memory("to compile the model")
 def compile(
     model: Any,
     target: str = "llvm",
@@ -404,8 +407,14 @@ def compile(
     Raises:
         WeftError: of the kind that fits; says what, where, why and what to do.
     """
+    expect(frontend, (str, type(None)), "frontend", "a text", FrontendError, 'for example "onnx -dims=batch=4"')
+    expect(passes, Sequence, "passes", "a list of graph passes")
+    for name, flag in (("cache", cache), ("strict", strict)):
+        expect(flag, bool, name, "True or False")
+    if on_stage is not None and not callable(on_stage):
+        raise InputError(f"on_stage is called after every stage, got {type(on_stage).__name__}", hint="give a function of a StageReport")
     resolved = resolve_targets(target)
-    input_shapes = _checked_shapes(input_shapes) if input_shapes else None
+    input_shapes = None if input_shapes is None else _checked_shapes(input_shapes) or None
     own = [_as_pass(p) for p in passes]
     # Who asks for the stages to be written wants them to run.
     files = _sources(model, frontend)

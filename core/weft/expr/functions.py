@@ -13,7 +13,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import DType
-from weft.errors import ExprError, nearest
+from weft.errors import ExprError, nearest, shown
 from weft.expr.nodes import Broadcast, Call, Const, Expr, ExprLike, wrap
 
 
@@ -97,10 +97,10 @@ def call(name: str, *args: ExprLike) -> Expr:
     Raises:
         ExprError: unknown name, wrong number of arguments, or arguments of different dtypes.
     """
-    function = FUNCTIONS.get(name)
+    function = FUNCTIONS.get(name) if isinstance(name, str) else None
     if function is None:
-        close = nearest(name, FUNCTIONS)
-        raise ExprError(f"unknown function '{name}'", hint=f"did you mean '{close}'?" if close else None)
+        close = nearest(name, FUNCTIONS) if isinstance(name, str) else None
+        raise ExprError(f"unknown function {shown(repr(name), 80)}", hint=f"did you mean '{close}'?" if close else None)
     if len(args) != function.arity:
         raise ExprError(f"{name} takes {function.arity} argument(s), got {len(args)}")
     like = next((a.dtype for a in args if isinstance(a, Expr)), dt.float32)

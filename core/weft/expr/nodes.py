@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from weft import dtypes as dt
 from weft.dtypes import DType
-from weft.errors import ExprError
+from weft.errors import ExprError, InputError, expect, shown
 
 
 class Expr:
@@ -513,8 +513,9 @@ def wrap(value: ExprLike, like: DType | None = None) -> Expr:
     if not isinstance(value, (bool, int, float, complex)):
         try:
             value = value.item()  # numpy scalars
-        except AttributeError:
-            raise ExprError(f"cannot make a formula of {value!r}") from None
+            expect(value, (bool, int, float, complex), "a formula", "a number")
+        except (AttributeError, ValueError, TypeError, InputError):
+            raise ExprError(f"cannot make a formula of {shown(repr(value), 80)}") from None
     return const(value, like.scalar if like is not None else None)
 
 

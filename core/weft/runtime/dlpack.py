@@ -77,10 +77,10 @@ def from_dlpack(value: Any, name: str) -> np.ndarray[Any, Any]:
     Raises:
         InputError: it lies on another device, or has an element type that numpy with ml_dtypes lacks.
     """
-    device = value.__dlpack_device__()[0] if hasattr(value, "__dlpack_device__") else DEVICE_CPU
-    if int(device) not in (DEVICE_CPU, DEVICE_CUDA_HOST):
+    device = _device(value, name)
+    if device not in (DEVICE_CPU, DEVICE_CUDA_HOST):
         raise InputError(
-            f"input '{name}' lies on a {_DEVICES.get(int(device), f'DLPack type {int(device)}')} device",
+            f"input '{name}' lies on a {_DEVICES.get(device, f'DLPack type {device}')} device",
             why="this executable runs on the CPU",
             hint="copy it to the CPU first",
         )
@@ -88,6 +88,22 @@ def from_dlpack(value: Any, name: str) -> np.ndarray[Any, Any]:
     if 0 in found.shape:
         return np.empty(found.shape, found.dtype)
     return np.asarray(_Lender(found.capsule, found.address, found.shape, found.strides, found.dtype, found.readonly)).view(found.dtype)
+
+
+def _device(value: Any, name: str = "") -> int:
+    """The DLPack type of the device that a tensor lies on.
+
+    Raises:
+        InputError: it lies nowhere, such as on PyTorch's device "meta".
+    """
+    if not hasattr(value, "__dlpack_device__"):
+        return DEVICE_CPU
+    try:
+        return int(value.__dlpack_device__()[0])
+    except Exception as error:  # foreign code
+        which = f"input '{name}'" if name else "an input"
+        where = f" (device '{value.device}')" if hasattr(value, "device") else ""
+        raise InputError(f"{which} has no data that can be read{where}", why=str(error) or type(error).__name__, hint="give a tensor on the CPU") from error
 
 
 def foreign_tensor(value: Any, name: str, **asked: Any) -> Foreign:
@@ -98,7 +114,7 @@ def foreign_tensor(value: Any, name: str, **asked: Any) -> Foreign:
     """
     try:
         capsule = value.__dlpack__(**asked)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # foreign code
         raise InputError(f"input '{name}' cannot be read through DLPack", why=str(error)) from error
     api = ctypes.pythonapi
     api.PyCapsule_GetPointer.restype = ctypes.c_void_p
@@ -120,12 +136,14 @@ def foreign_tensor(value: Any, name: str, **asked: Any) -> Foreign:
     rank = tensor.ndim
     shape = tuple((ctypes.c_int64 * rank).from_address(tensor.shape)) if rank else ()
     strides = tuple(s * dtype.itemsize for s in (ctypes.c_int64 * rank).from_address(tensor.strides)) if rank and tensor.strides else None
+    if not tensor.data and 0 not in shape:
+        raise InputError(f"input '{name}' has no data that can be read", why="its DLPack tensor has no address", hint="give a tensor on the CPU")
     return Foreign(capsule, (tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, readonly)
 
 
 def on_another_device(value: Any) -> bool:
     """Whether a tensor lies where the CPU cannot read it."""
-    return hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) not in (DEVICE_CPU, DEVICE_CUDA_HOST)
+    return _device(value) not in (DEVICE_CPU, DEVICE_CUDA_HOST)
 
 
 def as_array(value: Any, name: str) -> np.ndarray[Any, Any]:
@@ -139,5 +157,8 @@ def as_array(value: Any, name: str) -> np.ndarray[Any, Any]:
     if hasattr(value, "__dlpack__"):
         return from_dlpack(value, name)
     if hasattr(value, "__array__"):
-        return np.asarray(value)
+        try:
+            return np.asarray(value)
+        except Exception as error:  # foreign code
+            raise InputError(f"input '{name}' has no data that can be read", why=str(error) or type(error).__name__) from error
     raise InputError(f"input '{name}' is no tensor, got {type(value).__name__}", hint="give a numpy array, or anything with __dlpack__ or __array__")

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.dtypes import dtype
-from weft.errors import ArchiveError, ExecutionError, InputError, nearest
+from weft.errors import ArchiveError, ExecutionError, InputError, expect_path, nearest
+from weft.errors import expect as require
 from weft.runtime import cpu_features, threads
 from weft.runtime.arrays import Array, aligned
 from weft.runtime.control import Trips
@@ -227,10 +228,14 @@ class Executable:
         from weft.runtime import archive
         from weft.runtime.files import input_at
 
-        source = input_at(Path(path), self.sources)
+        path = expect_path(path, "the file of an archive", InputError)
+        source = input_at(path, self.sources)
         if source is not None:
             raise ExecutionError(f"cannot write {path}", why=f"'{self.manifest.name}' was compiled from it", where=str(source), hint="give another name")
-        archive.save(Path(path), self.manifest, self._code, self._constants, durable)
+        try:
+            archive.save(path, self.manifest, self._code, self._constants, durable)
+        except OSError as error:
+            raise ExecutionError(f"cannot write {path}", why=error.strerror or str(error), hint="give another name") from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], expect: str | None = None, *, threads: int | None = None, copy: bool | None = None) -> Executable:
@@ -252,7 +257,10 @@ class Executable:
         """
         from weft.runtime import archive
 
-        content = archive.load(Path(path), expect, copy)
+        path = expect_path(path, "the file of an archive", InputError)
+        require(expect, (str, type(None)), "expect", "a hash", hint='"sha256:<hex>", as sha256sum prints it')
+        require(copy, (bool, type(None)), "copy", "True, False or None")
+        content = archive.load(path, expect, copy)
         manifest = content.manifest
         here = cpu_features.machine()
         if manifest.machine not in (ANY, here):
@@ -274,4 +282,4 @@ class Executable:
         """The manifest of a saved executable; maps no code, checks no section."""
         from weft.runtime import archive
 
-        return archive.inspect(Path(path))
+        return archive.inspect(expect_path(path, "the file of an archive", InputError))

@@ -11,13 +11,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from weft import dtypes as dt
 from weft.dtypes import DType
-from weft.errors import TensorError
+from weft.errors import ExprError, TensorError, expect
 from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr, ExprLike, Var, walk, wrap
 
@@ -25,12 +26,59 @@ Dim: TypeAlias = "int | Expr"
 
 
 def as_dim(value: object) -> Dim:
-    """A dimension: a Python int, or an int64 formula (constants become ints)."""
+    """A dimension: a Python int, or an int64 formula (constants become ints).
+
+    Raises:
+        TensorError: it is neither.
+    """
     if isinstance(value, Const):
         return int(value.value)
     if isinstance(value, Expr):
         return value
-    return int(value)  # type: ignore[call-overload,no-any-return]
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TensorError(f"a size is an integer or a formula, got {type(value).__name__}", hint='for example 16, or weft.var("n")') from None
+
+
+def _shape(shape: object) -> tuple[Dim, ...]:
+    """Dimensions. Raises TensorError if it is no sequence of them."""
+    if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
+        raise TensorError(f"a shape is a list of sizes, got {type(shape).__name__}", hint='for example (4, weft.var("n"))')
+    return tuple(as_dim(d) for d in shape)
+
+
+def _name(name: object) -> None:
+    expect(name, (str, type(None)), "a name", "a text", TensorError)
+
+
+def _formula(body: object, of: str) -> Expr:
+    """What a function or a user gave as a formula. Raises TensorError if it is none."""
+    try:
+        return wrap(_resolve(body))
+    except ExprError:
+        raise TensorError(f"the formula of {of} is a formula or a number, got {type(body).__name__}") from None
+
+
+def _takes(function: Callable[..., Any], count: int, of: str) -> None:
+    """That a function takes so many arguments, as far as it tells. Raises TensorError if not."""
+    import inspect
+
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # a built-in one does not tell
+    try:
+        signature.bind(*range(count))
+    except TypeError as error:
+        raise TensorError(f"the function of {of} is called with {count} argument(s), one for each dimension", why=str(error)) from None
+
+
+def _axes(axis: object) -> tuple[ReduceAxis, ...]:
+    axes = (axis,) if isinstance(axis, ReduceAxis) else tuple(axis) if isinstance(axis, Iterable) else None
+    if not axes or not all(isinstance(a, ReduceAxis) for a in axes):
+        raise TensorError("a reduction has axes", hint="give what weft.reduce_axis returned, or a list of them")
+    return axes
 
 
 class Read(Expr):
@@ -223,16 +271,19 @@ def _fresh(prefix: str) -> str:
 
 def var(name: str, dtype: object = dt.int64) -> Var:
     """A symbolic dimension or scalar."""
+    expect(name, str, "the name of a variable", "a text", TensorError)
     return Var(name, dt.dtype(dtype))
 
 
 def placeholder(shape: Sequence[ExprLike], dtype: object = dt.float32, name: str | None = None) -> Tensor:
     """An input tensor; dtype float32 by default."""
-    return Tensor(name or _fresh("T"), [as_dim(d) for d in shape], dt.dtype(dtype), Placeholder())
+    _name(name)
+    return Tensor(name or _fresh("T"), _shape(shape), dt.dtype(dtype), Placeholder())
 
 
 def reduce_axis(extent: ExprLike, name: str | None = None) -> ReduceAxis:
     """A reduction variable over 0 … extent - 1."""
+    _name(name)
     return ReduceAxis(Var(name or _fresh("r"), dt.int64), as_dim(extent))
 
 
@@ -250,11 +301,17 @@ def compute(shape: Sequence[ExprLike], formula: Callable[..., Any], name: str | 
     Raises:
         TensorError: the formula returns no formula, or nests a reduction inside a formula.
     """
-    dims = tuple(as_dim(d) for d in shape)
+    _name(name)
+    dims = _shape(shape)
     prefix = name or _fresh("C")
+    if not callable(formula):
+        raise TensorError(f"compute '{prefix}' takes a function of the indices, got {type(formula).__name__}", hint="for example lambda i, j: a[i, j] + 1")
     variables = tuple(Var(n, dt.int64) for n in (axes or [f"{prefix}_i{k}" for k in range(len(dims))]))
+    _takes(formula, len(variables), f"compute '{prefix}'")
     body = formula(*variables)
-    bodies = tuple(wrap(_resolve(b)) for b in (body if isinstance(body, tuple) else (body,)))
+    bodies = tuple(_formula(b, f"compute '{prefix}'") for b in (body if isinstance(body, tuple) else (body,)))
+    if not bodies:
+        raise TensorError(f"compute '{prefix}' returns no formula")
     for b in bodies:
         for node in walk(b):
             if isinstance(node, Reduce) and node is not b:
@@ -277,11 +334,19 @@ def scan(
         last: give only the last state, shape of the state; else all of them, shape (length, *state).
         reverse: run t from length - 1 down to 0 (state[t] stored at t).
     """
+    _name(name)
     prefix = name or _fresh("S")
+    if not isinstance(init, (tuple, list)) or not init or not all(isinstance(s, Tensor) for s in init):
+        raise TensorError(f"scan '{prefix}' begins with a list of tensors, the state before its first step", hint="give init=[tensor, …]")
+    if not callable(step):
+        raise TensorError(f"scan '{prefix}' takes a function of t and the states, got {type(step).__name__}")
+    as_dim(length)
     t = Var(f"{prefix}_t", dt.int64)
     states = tuple(placeholder(s.shape, s.dtype, f"{prefix}_s{q}") for q, s in enumerate(init))
     updates = step(t, *states)
     updates = updates if isinstance(updates, tuple) else (updates,)
+    for u in updates:
+        expect(u, Tensor, f"what the step of scan '{prefix}' returns", "a tensor, or a tuple of them", TensorError)
     if len(updates) != len(states) or any(u.dtype != s.dtype or u.rank != s.rank for u, s in zip(updates, states)):
         raise TensorError(f"scan '{prefix}': the step returns {list(updates)}, the state is {list(states)}")
     source = Scan(t, as_dim(length), tuple(init), states, updates, last, reverse)
@@ -347,9 +412,11 @@ REDUCERS: dict[str, Reducer] = {
 
 def reduce(reducer: Reducer | str, values: ExprLike | Sequence[ExprLike], axis: ReduceAxis | Sequence[ReduceAxis]) -> Any:
     """The reduction of `values` over `axis`: one formula, or a tuple of them for reducers of width > 1."""
-    r = REDUCERS[reducer] if isinstance(reducer, str) else reducer
-    axes = (axis,) if isinstance(axis, ReduceAxis) else tuple(axis)
-    exprs = tuple(wrap(_resolve(v)) for v in (values if isinstance(values, (tuple, list)) else (values,)))
+    r = REDUCERS.get(reducer) if isinstance(reducer, str) else reducer
+    if not isinstance(r, Reducer):
+        raise TensorError(f"there is no reducer {reducer!r}", hint=f"known: {', '.join(REDUCERS)}")
+    axes = _axes(axis)
+    exprs = tuple(_formula(v, f"the reduction '{r.name}'") for v in (values if isinstance(values, (tuple, list)) else (values,)))
     if len(exprs) != r.width:
         raise TensorError(f"reducer '{r.name}' takes {r.width} value(s), got {len(exprs)}")
     results = tuple(Reduce(r, exprs, axes, q) for q in range(r.width))
