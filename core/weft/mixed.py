@@ -239,11 +239,13 @@ class MixedCompilation:
         for node in graph.nodes:
             if is_step(node):
                 continue
-            text = kernel_text(alone(node))
+            # Layouts may depend on which operands are constants.
+            text = f"{kernel_text(alone(node))}{[v is not None and v.constant is not None for v in node.inputs]}"
             if text not in known:
                 with target.blame(f"to say whether it takes {type(node.op).__name__}"):
-                    claims = target.capabilities.claims
-                    known[text] = offer_by_rules(node, target.rules, target.machine, intrinsics=target.intrinsics, claims=claims)
+                    can = target.capabilities
+                    asked = {"intrinsics": target.intrinsics, "claims": can.claims, "layouts": can.layouts}
+                    known[text] = offer_by_rules(node, target.rules, target.machine, **asked)  # type: ignore[arg-type]
             answer = known[text]
             found.append(Take((node,), answer.cost) if isinstance(answer, Take) else replace(answer, node=node))
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ import weft
 from weft.errors import CodegenError, GraphError, ScheduleError, ScheduleWarning, UnsupportedError
 from weft.expr.nodes import Expr, Var
 from weft.graph.evaluate import evaluate
+from weft.graph.layout import Layout, Permute, Split
 from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.hooks import hookimpl
-from weft.loop.nodes import int_const
+from weft.loop.nodes import Program, int_const
 from weft.lower.offers import offer_by_rules
 from weft.mixed import MixedCompilation
 from weft.ops.activation import Relu
@@ -28,11 +30,13 @@ from weft.ops.contraction import MatMul
 from weft.ops.elementwise import FloatUnary
 from weft.ops.normalization import Softmax
 from weft.ops.precision import in_compute_dtype
+from weft.passes.capabilities import Capabilities, LayoutOffer
 from weft.passes.pipeline import GraphPass
 from weft.passes.place import Offers, Refuse, Take
 from weft.pipeline import resolve_target, resolve_targets
 from weft.plugins import host
 from weft.runtime.plan import Copy, DeviceCall, Native
+from weft.scheduling.rule import Decline, Offer
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.tree import blocks_in
 from weft.target import Target
@@ -410,3 +414,39 @@ def test_offers_are_for_the_graph_after_the_targets_own_passes(ops: str, placed:
     a = np.array([[-1, 2, -3, 4]] * 3, np.float32)
     np.testing.assert_array_equal(exe.run({"x": a})["y"], -2 * np.maximum(a, 0))
 
+
+
+@pytest.mark.parametrize(("ops", "there"), [("MatMul,Relayout", True), ("MatMul", False)])
+def test_an_operator_that_exists_in_blocks_only(ops: str, there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is offered as it can be, laid out so in its region, and checked against the reference as any other; without a way to lay it out the host has it."""
+    tiles = Layout((Split(0, 4), Split(2, 4), Permute((0, 2, 1, 3))))
+
+    @hookimpl
+    def capabilities(target: Target) -> Capabilities | None:
+        layouts = {"MatMul": lambda node: [LayoutOffer((tiles, tiles), (tiles,), only=True)]}
+        return Capabilities(layouts=layouts) if target.kind == "board" else None
+
+    def offer(self: plugin.Anything, program: Program, machine: object) -> Offer | Decline:
+        names = [str(b.annotation("op")) for b in blocks_in(program.body)]
+        if any(n not in self.ops for n in names):
+            return Decline("operator", f"the board has no {names}")
+        flat = "MatMul" in names and any(len(b.shape) != 4 for b in program.inputs)
+        return Decline("rows", "the board knows blocks only") if flat else Offer(1.0)
+
+    monkeypatch.setattr(plugin, "capabilities", capabilities, raising=False)
+    monkeypatch.setattr(plugin.Anything, "offer", offer)
+    host().unregister("board")
+    host().register(sys.modules[plugin.__name__], "board")
+    g = GraphBuilder("blocks")
+    x, w = g.input("x", tensor_type("float32", (8, 12))), np.arange(96, dtype=np.float32).reshape(12, 8) % 7
+    g.output(g.add(Negative(), g.add(MatMul(), x, g.constant(w, "w"))), "y")
+    compilation = MixedCompilation(resolve_targets(f"board -ops={ops}, llvm -threads=1"), cache=False)
+    with nullcontext() if there else pytest.warns(ScheduleWarning, match="are left to other targets: no schedule rule takes program"):
+        exe = compilation.run(g.build())
+    assert compilation.placement is not None
+    product = compilation.placement.nodes[0]
+    assert product.target == ("board" if there else "llvm")
+    assert there or product.refused["board"][0] == "unscheduled"
+    a = np.arange(96, dtype=np.float32).reshape(8, 12) % 11
+    np.testing.assert_array_equal(exe.run({"x": a})["y"], -(a @ w))
+    assert bool(plugin.launched) == there

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.graph.graphs import convolutional, keeps_meaning, numbers
 
+from weft.errors import GraphError
 from weft.expr.nodes import Var
-from weft.graph.layout import Layout, blocked
-from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
+from weft.graph.layout import Layout, Permute, Split, blocked
+from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
 from weft.graph.relayout import Relayout
 from weft.ops.activation import Relu
 from weft.ops.arithmetic import Add, Multiply
@@ -20,8 +22,9 @@ from weft.ops.movement import Concat, Pad, Reshape, Slice
 from weft.ops.reduction import ReduceMean
 from weft.ops.window import MaxPool
 from weft.passes.capabilities import Capabilities, LayoutOffer, LayoutRule
-from weft.passes.choose_layouts import choose_layouts, strip_layouts
+from weft.passes.choose_layouts import choose_layouts, impossible_layout, strip_layouts
 from weft.passes.layout_offers import conv_weight_layout, panel_layout
+from weft.passes.pipeline import GraphPass, run_passes
 
 N = Var("n")
 NC4 = blocked(4, 1, 4)
@@ -163,3 +166,40 @@ def test_what_moves_parts_of_blocks_does_not() -> None:
         y = b.add(op, conv(b, b.input("x", tensor_type("float32", (1, 4, 8, 8))), 16))
         b.output(b.add(Relu(), y))
         assert dict(chosen(b.build(), numbers(1, 4, 8, 8)))[type(op).__name__] is None
+
+
+def only_blocked(node: Node) -> list[LayoutOffer]:
+    """A product of a chip that knows tiles of 4 × 4 alone, a bad bargain as far as costs go."""
+    tiles = Layout((Split(0, 4), Split(2, 4), Permute((0, 2, 1, 3))))
+    return [LayoutOffer((tiles, tiles), (tiles,), 1e12, only=True), LayoutOffer((tiles, None), (tiles,), 2e12, only=True)]
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_what_cannot_be_row_major_never_is(constant: bool) -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (8, 12)))
+    w = b.constant(numbers(12, 8), "w") if constant else b.input("w", tensor_type("float32", (12, 8)))
+    b.output(b.add(Relu(), b.add(MatMul(), b.add(Relu(), x), w)))
+    graph = b.build()
+    arrays = (numbers(8, 12), *(() if constant else (numbers(12, 8, seed=3),)))
+    dear = Capabilities(layouts={"MatMul": lambda node: [replace(o, only=False) for o in only_blocked(node)]})
+    assert {layout for _, layout in chosen(graph, *arrays, capabilities=dear)} == {None}
+    capabilities = Capabilities(layouts={"MatMul": only_blocked})
+    after = choose_layouts(graph, capabilities)
+    keeps_meaning(graph, after, arrays)
+    (product,) = [n for n in after.nodes if isinstance(n.op, MatMul)]
+    assert only_blocked(product)[0].fits(product)
+    assert all(v.tensor.layout is None for v in (*after.inputs, *after.outputs))
+    assert sum(isinstance(n.op, Relayout) for n in after.nodes) >= (2 if constant else 3)
+    assert impossible_layout(after, capabilities) is None
+
+
+def test_a_pass_may_not_take_layouts_from_what_exists_in_them_only() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", tensor_type("float32", (8, 12))), b.input("w", tensor_type("float32", (12, 8)))
+    b.output(b.add(MatMul(), x, w))
+    strip = GraphPass("strip", strip_layouts, after="choose_layouts")
+    with pytest.raises(GraphError) as caught:
+        run_passes(b.build(), Capabilities(layouts={"MatMul": only_blocked}), [strip])
+    assert str(caught.value).startswith("after the pass 'strip': ") and "is stored as the target cannot compute it" in str(caught.value)
+    assert "why: a LayoutOffer of its operator says `only`" in str(caught.value)

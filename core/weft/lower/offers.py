@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weft.errors import PluginError, ScheduleError, WeftError
-from weft.graph.nodes import Graph, Node, Value
+from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.lower.lower import lower_group
+from weft.passes.capabilities import ANY, LayoutRule
 from weft.passes.decompose import decomposition
 from weft.passes.place import Refuse, Take
 from weft.scheduling.rule import Rule, select_rule
@@ -25,6 +26,7 @@ def offer_by_rules(
     intrinsics: Mapping[str, Intrinsic] | None = None,
     claims: Collection[str] = (),
     cost: float = 0.0,
+    layouts: Mapping[str, LayoutRule] | None = None,
 ) -> Take | Refuse:
     """Whether one of a target's rules takes a node by itself, as one kernel.
 
@@ -33,18 +35,38 @@ def offer_by_rules(
         machine, intrinsics: its own; rules get them.
         claims: composites that it computes itself (`Capabilities.claims`), by name of the operator's class.
         cost: seconds, of the Take.
+        layouts: its own (`Capabilities.layouts`): a node that cannot be row-major (`LayoutOffer.only`) is put to the rules in each of the ways offered.
     """
     if node.op.kind == "composite" and type(node.op).__name__ not in claims and decomposition(node) is not None:
         return Refuse(node, "not_claimed", "the target does not claim this composite")
-    try:
-        select_rule(rules, lower_group(alone(node), "kernel"), machine, intrinsics)
-    except PluginError:
-        raise
-    except ScheduleError as error:
-        return Refuse(node, "no_rule", error.why or error.what)
-    except WeftError as error:
-        return Refuse(node, "not_lowered", error.what)
-    return Take((node,), cost)
+    refused: Refuse | None = None
+    for graph in _ways(node, (layouts or {}).get(type(node.op).__name__)):
+        try:
+            select_rule(rules, lower_group(graph, "kernel"), machine, intrinsics)
+            return Take((node,), cost)
+        except PluginError:
+            raise
+        except ScheduleError as error:
+            refused = refused or Refuse(node, "no_rule", error.why or error.what)
+        except WeftError as error:
+            refused = refused or Refuse(node, "not_lowered", error.what)
+    assert refused is not None
+    return refused
+
+
+def _ways(node: Node, layouts: LayoutRule | None) -> Iterator[Graph]:
+    """The node alone, row-major; or, if that is impossible, in each layout that is offered."""
+    offers = layouts(node) if layouts is not None else []
+    if not any(o.only for o in offers):
+        yield alone(node)
+        return
+    for offer in offers:
+        graph = alone(node)
+        (copy,) = graph.nodes
+        for v, layout in zip((*copy.inputs, *copy.outputs), (*offer.inputs, *offer.outputs)):
+            if v is not None and isinstance(v.type, TensorType) and layout is not None and layout is not ANY:
+                v.type = v.type.with_layout(layout)
+        yield graph
 
 
 def alone(node: Node) -> Graph:

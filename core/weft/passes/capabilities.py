@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from weft.dtypes import DType
 from weft.graph.layout import Layout, Split
-from weft.graph.nodes import Node
+from weft.graph.nodes import Node, TensorType
 
 # Stands in an offer for "as it comes": reading the operand costs the same in any layout.
 ANY = Layout((Split(0, 1),))
@@ -21,12 +21,21 @@ class LayoutOffer:
     Args:
         inputs: one layout per operand (None: row-major, and absent operands; ANY: as it comes).
         outputs: one layout per output.
-        cost: of the node computed this way, in bytes of memory moved meanwhile; row-major everywhere is always possible at 0.
+        cost: of the node computed this way, in bytes of memory moved meanwhile; row-major everywhere is possible at 0, unless one of the offers says `only`.
+        only: the target cannot compute the node row-major everywhere: it gets one of its offers, whatever conversions cost.
     """
 
     inputs: tuple[Layout | None, ...]
     outputs: tuple[Layout | None, ...]
     cost: float = 0.0
+    only: bool = False
+
+    def fits(self, node: Node) -> bool:
+        """Whether values of a node are stored as the offer has it."""
+        return all(
+            w is ANY or v is None or not isinstance(v.type, TensorType) or v.type.layout == w
+            for v, w in zip((*node.inputs, *node.outputs), (*self.inputs, *self.outputs))
+        )
 
 
 LayoutRule: TypeAlias = "Callable[[Node], list[LayoutOffer]]"

@@ -70,6 +70,16 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None) -> Gr
     return new
 
 
+def impossible_layout(graph: Graph, capabilities: Capabilities) -> str | None:
+    """The first node that is stored in none of the ways that its offers allow, where one of them says `only`, as a sentence; None if there is none."""
+    for node in graph.nodes:
+        rule = (capabilities.layouts or {}).get(type(node.op).__name__)
+        offers = rule(node) if rule is not None else []
+        if any(o.only for o in offers) and not any(o.fits(node) for o in offers):
+            return f"{node!r} is stored as the target cannot compute it"
+    return None
+
+
 def _one_layout(graph: Graph, labels: dict[int, LayoutOffer]) -> set[str]:
     """The names of constants that all their users want in the same layout: these keep their names; others get a copy per layout."""
     kept = {id(v) for v in graph.outputs} | {id(s.value) for s in graph.symbols.values()}
@@ -196,7 +206,7 @@ class _Choice:
         for node in self.graph.nodes:
             found = self._own_offers(node)
             if found:
-                self.offers[id(node)] = [*found, _row_major(node)]
+                self.offers[id(node)] = found if any(o.only for o in found) else [*found, _row_major(node)]
                 self.labels[id(node)] = found[0]
             elif reads_any(node):
                 self.labels[id(node)] = LayoutOffer((ANY, *(None,) * (len(node.inputs) - 1)), (None,))
@@ -250,7 +260,8 @@ class _Choice:
 
         before, cost = {id(n): self.labels[id(n)] for n in members}, total()
         for n in members:
-            plain = self.offers[id(n)][-1] if id(n) in self.offers else follower_offer(n, None)
+            offers = self.offers.get(id(n))
+            plain = follower_offer(n, None) if offers is None else None if any(o.only for o in offers) else offers[-1]
             if plain is not None and ANY not in self.labels[id(n)].inputs:
                 self.labels[id(n)] = plain
         if total() >= cost:

@@ -13,7 +13,7 @@ from weft.graph.verify import verify
 from weft.ops.quantization import Dequantize
 from weft.passes.capabilities import Capabilities
 from weft.passes.choose_algorithms import choose_algorithms
-from weft.passes.choose_layouts import choose_layouts
+from weft.passes.choose_layouts import choose_layouts, impossible_layout
 from weft.passes.decompose import decompose
 from weft.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from weft.passes.eliminate_dead_code import eliminate_dead_code
@@ -123,6 +123,7 @@ def run_passes(
     """
     capabilities = capabilities or Capabilities()
     foreign = {p.name for p in extra}
+    laid_out = False
     for name, function in _ordered(extra):
         if only is not None and name not in only and name not in foreign:
             continue
@@ -136,6 +137,13 @@ def run_passes(
                 verify(graph)
             except GraphError as error:
                 raise GraphError(f"after the pass '{name}': {error.what}", where=error.where, why=error.why, hint=error.hint) from error
+        if name == "choose_layouts" or (laid_out and name in foreign):
+            laid_out = True
+            wrong = impossible_layout(graph, capabilities)
+            if wrong is not None:
+                hint = "a pass behind choose_layouts keeps the layouts of what exists in these only"
+                raise GraphError(f"after the pass '{name}': {wrong}", why="a LayoutOffer of its operator says `only`", hint=hint)
+        laid_out = laid_out and name != "fuse"
         if on_stage is not None:
             on_stage(name, graph, seconds)
     return graph
