@@ -28,7 +28,7 @@ StrictOption = Annotated[bool, typer.Option("--strict", help="Of several targets
 FrontendOption = Annotated[
     str | None, typer.Option("--frontend", help='What reads the model, where the file does not tell, or its options, e.g. "onnx -dims=batch=4" or "-dims=n=4".')
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Of the random inputs.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")]
 
 
 def named(option: str, texts: Sequence[str] | None, example: str) -> dict[str, str]:

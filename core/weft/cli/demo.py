@@ -23,7 +23,7 @@ LEAST_RUNS, SECONDS = 5, 2.0
 
 def demo(
     target: TargetOption = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the weights and the picture.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the weights and the picture.")] = 0,
     size: Annotated[int, typer.Option("--size", min=32, help="Of the picture's sides.")] = 224,
     width: Annotated[int, typer.Option("--width", min=1, help="Channels of the first stage; 64 is ResNet-18.")] = 64,
 ) -> None:

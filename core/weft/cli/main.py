@@ -139,7 +139,7 @@ def _of_another_kind(error: Exception) -> WeftError:
         return WeftError("something nests deeper than can be followed", why=str(error), hint="--traceback shows where")
     if isinstance(error, OSError):
         return WeftError(f"'{error.filename}' cannot be used" if error.filename else "the system refuses", why=error.strerror or str(error))
-    place = raised_in(error) or _innermost(error)
+    place = _innermost(error) or raised_in(error)
     return WeftError("this is a defect", where=place, why=f"{type(error).__name__}: {error}", hint="--traceback shows the whole way; please report it")
 
 

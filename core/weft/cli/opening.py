@@ -20,6 +20,8 @@ def is_archive(path: str) -> bool:
     if path.endswith(SUFFIX):
         return Path(path).is_file()
     try:
+        if not Path(path).is_file():
+            return False  # to open a pipe would wait for who writes into it
         with Path(path).open("rb") as file:
             head = file.read(64)
     except OSError:
