@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -28,7 +29,8 @@ class WeftError(Exception):
     def __str__(self) -> str:
         lines = [shown(self.what)]
         if self.where:
-            lines += ["  " + shown(line) for line in self.where.rstrip("\n").split("\n")]
+            # A line break of a name does not make a part of its own: what looks like one stands further in.
+            lines += [("    " if line.startswith(("why:", "hint:")) else "  ") + shown(line) for line in self.where.rstrip("\n").split("\n")]
         if self.why:
             lines.append("  why: " + shown(self.why))
         if self.hint:
@@ -158,11 +160,11 @@ def expect_path(value: object, what: str, error: type[WeftError]) -> Path:
 
 def shown(text: object, most: int = 4000) -> str:
     """A text of one line that may hold names from a model or a file, safe for a terminal: what cannot be printed, or acts on a terminal or on the direction
-    of writing, stands as an escape (`\\x1b`, `\\n`, `\\u202e`); of more than `most` characters the middle is left out."""
+    of writing, stands as an escape of JSON (`\\u001b`, `\\n`, `\\u202e`); of more than `most` characters the middle is left out."""
     text = str(text)
     if len(text) > most:
         text = f"{text[: most // 2]}…{text[len(text) - most // 2 :]}"
-    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def shown_lines(text: object) -> str:

@@ -15,7 +15,10 @@ from weft.cli.main import build_app
 
 Weft = Callable[..., Any]
 
-NONSENSE = ("", " ", "-1", "0", "99999999999999999999", "1e400", "nan", "x=", "=x", "x=1,2,3,-4", "ünï¢ødé", "\x1b[31mred\x1b[0m", "a\nb", "{0}", "../..", "x" * 300)
+NONSENSE = (
+    "", " ", "-1", "0", "99999999999999999999", "1e400", "nan", "x=", "=x", "x=1,2,3,-4", "ünï¢ødé", "\x1b[31mred\x1b[0m", "a\nb",
+    "{0}", "../..", "x" * 300,
+)  # fmt: skip
 LONG_RUNNING = {("bench", "--seconds"), ("bench", "--rounds")}
 """A number that is large is taken at its word."""
 
