@@ -7,16 +7,18 @@ import dataclasses
 import time
 import uuid
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from tests.mixed.board import Anything, Board, Interpreter, Text
 
+from weft import dtypes as dt
 from weft.codegen.base import KernelCode
+from weft.expr.nodes import const
 from weft.graph.nodes import Graph
-from weft.loop.nodes import Program, Stmt, seq
+from weft.loop.nodes import Program, Stmt, int_const, seq
 from weft.machine import Machine
 from weft.ops import Identity
 from weft.passes.capabilities import Capabilities
@@ -24,7 +26,8 @@ from weft.passes.place import Refuse, Take
 from weft.runtime.arrays import Array
 from weft.runtime.device import Memory, Slice
 from weft.scheduling import Intrinsic, Operand, OperandView
-from weft.scheduling.rule import Decline, Offer
+from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.schedule import Schedule
 from weft.scheduling.tree import blocks_in
 from weft.target import Target, TargetKind
 from weft.tensor import language as tl
@@ -253,6 +256,64 @@ def disagreeing() -> Intrinsic:
     return Intrinsic("double4", meaning=c, operands=(Operand("A"), Operand("C")), compute=code)
 
 
+TILE = 4
+
+
+def product() -> Intrinsic:
+    """A product of matrices of 4 × 4, in code that is plain stores."""
+    k = tl.reduce_axis(TILE, "k")
+    a, b = tl.placeholder((TILE, TILE), name="A"), tl.placeholder((TILE, TILE), name="B")
+    c = tl.compute((TILE, TILE), lambda i, j: tl.sum(a[i, k] * b[k, j], axis=k), name="C")
+
+    def term(x: OperandView, y: OperandView, i: int, j: int) -> Any:
+        return x[i, 0] * y[0, j] + x[i, 1] * y[1, j] + x[i, 2] * y[2, j] + x[i, 3] * y[3, j]
+
+    def stores(value: Callable[[int, int], Any], z: OperandView) -> Stmt:
+        return seq(*(z.store(value(i, j), i, j) for i in range(TILE) for j in range(TILE)))
+
+    return Intrinsic(
+        "product4",
+        meaning=c,
+        operands=tuple(Operand(name, strides=(None, 1)) for name in "ABC"),
+        compute=lambda x, y, z: stores(lambda i, j: term(x, y, i, j), z),
+        reset=lambda z: stores(lambda i, j: const(0.0, dt.float32), z),
+        update=lambda x, y, z: stores(lambda i, j: z[i, j] + term(x, y, i, j), z),
+    )
+
+
+class Tiled(Rule):
+    """Products whose sizes are multiples of four, by the instruction."""
+
+    name = "tiled"
+    priority = 10
+
+    def offer(self, program: Program, machine: Any) -> Offer | Decline:
+        blocks = blocks_in(program.body)
+        sizes = [int_const(i.extent) for i in blocks[0].iters] if [b.annotation("op") for b in blocks] == ["MatMul"] else []
+        if len(sizes) != 3 or any(b.dtype != dt.float32 for b in program.params):
+            return Decline("no_product", "it is not one product of matrices of float32")
+        return Offer(1.0) if all(n and n % TILE == 0 for n in sizes) else Decline("size", "its sizes are not multiples of 4")
+
+    def apply(self, s: Schedule) -> None:
+        (name,) = s.blocks()
+        outer, inner = zip(*(s.split(loop, [None, TILE]) for loop in s.loops(name)), strict=True)
+        s.reorder(*outer, *inner)
+        s.tensorize(inner[0], "product4")
+
+
+class Asleep(Rule):
+    """Offers for nothing."""
+
+    name = "asleep"
+    priority = 20
+
+    def offer(self, program: Program, machine: Any) -> Offer | Decline:
+        return Decline("asleep", "it is night")
+
+    def apply(self, s: Schedule) -> None:
+        raise AssertionError
+
+
 # -- targets ----------------------------------------------------------------------------------------------------------
 
 
@@ -311,8 +372,9 @@ def device(defect: str) -> Interpreter:
     return DEVICES.get(defect, Interpreter)()
 
 
-def rules(defect: str, given: Target) -> list[Anything]:
-    return [(Crashes if defect == "crashes" else Anything)(given.options.ops)]
+def rules(defect: str, given: Target) -> list[Rule]:
+    more = {"tiled": [Tiled()], "idle_rule": [Asleep()]}.get(defect, [])
+    return [*more, (Crashes if defect == "crashes" else Anything)(given.options.ops)]
 
 
 def mute(graph: Any) -> list[Take | Refuse]:

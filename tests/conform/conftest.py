@@ -56,6 +56,8 @@ def intrinsics(target):
     return [broken.disagreeing()] if target.kind == "board" else []
 '''
 
+PRODUCT = INTRINSIC.replace("disagreeing", "product")
+
 FORGETS_RELU = '''
 @hookimpl
 def graph_passes(target):
@@ -83,6 +85,8 @@ PARTS = {
     "answers_for_others": {"mine": "True"},
     "mute": {"more": MUTE},
     "wrong_intrinsic": {"more": INTRINSIC},
+    "tiled": {"more": PRODUCT},
+    "idle_intrinsic": {"more": PRODUCT},
 }
 
 

@@ -11,7 +11,11 @@ ALONE = "(float32 and (MatMul or Softmax or Resize or LSTM or TopK)) or (Conv an
 TOGETHER = "dense or odd or attention or movement or mlp or resnet18"
 
 
-@pytest.mark.parametrize(("levels", "keyword"), [((1, 2, 8), ""), ((3, 4, 9), ALONE), ((5, 6), TOGETHER), ((7,), "seeds or results")])
+TILES = "(product and MatMul and float32) or meaning"
+CHECKS = [((1, 2, 8), ""), ((3, 4, 9), ALONE), ((5, 6), TOGETHER), ((7,), "seeds or results"), ((10,), TILES)]
+
+
+@pytest.mark.parametrize(("levels", "keyword"), CHECKS)
 def test_quick(levels: tuple[int, ...], keyword: str) -> None:
     report = run("llvm", levels=levels, quick=True, keyword=keyword)
     assert report.passed, report.summary()
@@ -25,3 +29,4 @@ def test_in_full() -> None:
     assert report.passed, report.summary()
     assert not report.refused()
     assert all(share.share == 1 for share in report.shares)
+    assert all(use.launches for use in (*report.usage.rules.values(), *report.usage.intrinsics.values()))

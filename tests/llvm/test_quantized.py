@@ -376,6 +376,17 @@ def test_products_of_any_shape(shape: tuple[int, int, int]) -> None:
     np.testing.assert_array_equal(run_here(graph, arrays), evaluate(graph, arrays)[0])
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("target", [x86("cascadelake"), x86("haswell"), arm("neoverse-v1")])
+def test_a_sum_of_a_single_step_of_the_instruction(rows: int, target: str) -> None:
+    """No loop of the reduction is left around the instruction."""
+    graph, arrays = integer_product(MatMulInteger(), numbers((rows, 4), "uint8", 0), numbers((4, 16), "int8", 1))
+    got, schedules = interpreted(graph, arrays, resolve_target(target))
+    np.testing.assert_array_equal(got, evaluate(graph, dict(zip([v.name for v in graph.inputs], arrays)))[0])
+    assert any(tensorized(s) for s in schedules)
+    np.testing.assert_array_equal(run_here(graph, arrays), got)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_numbers_become_their_nearest_integers(dtype: str) -> None:
     """Halves go to even, what is almost a half does not."""

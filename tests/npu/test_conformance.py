@@ -20,10 +20,22 @@ def test_quick(levels: tuple[int, ...], keyword: str) -> None:
     assert all(report.counts(level) for level in levels)
 
 
+def test_products_are_the_matrix_units() -> None:
+    """Whole, ragged and several tiles, alone and among other operators."""
+    report = run("npu", levels=(10,), keyword="product and (whole or several or more)", quick=True)
+    assert report.passed, report.summary()
+    products = report.usage.products[10]
+    assert products.by_intrinsics == products.launches > 5
+    assert report.usage.rules["gemm"].multiply_adds > 0 == report.usage.rules["vector"].multiply_adds
+    assert all(report.usage.intrinsics[name].multiply_adds for name in ("gemm8x8", "gemm1x8"))
+
+
 @pytest.mark.full
 def test_in_full() -> None:
     report = run("npu")
     assert report.passed, report.summary()
+    assert all(use.launches for use in (*report.usage.rules.values(), *report.usage.intrinsics.values()))
+    assert report.usage.products[10].share > 0.9
     shares = {share.model: share.share for share in report.shares}
     assert shares["resnet18"] == shares["mobilenet_v2"] == 1
     assert {"MatMul", "Conv", "Softmax", "MaxPool", "LayerNorm"} <= set(report.claimed())

@@ -141,6 +141,20 @@ def test_unit_loops_on_either_side() -> None:
     check(s, naive)
 
 
+def test_a_result_of_one_element() -> None:
+    """The loop of one trip that walks it may stand outside of the tile."""
+    k, a = tl.reduce_axis(8, "k"), tl.placeholder((8,), name="A")
+    total = Intrinsic(
+        "total", tl.compute((1,), lambda j: tl.sum(a[k], axis=k), name="C"), (Operand("A"), Operand("C")), Call("total"), Call("start"), Call("more")
+    )
+    naive = parse_program("""program sums(x: float32[16]) -> (y: float32[1]) { for i in 1 { for r in 16 { block S(vi: 1 = i, vr: reduce 16 = r) {
+      init { y[vi] = 0.0f32 } y[vi] = y[vi] + x[vr] } } } }""")
+    s = Schedule(naive, checked=True, intrinsics={"total": total})
+    _, inner = s.split("r", [None, 8])
+    s.tensorize(inner, "total")
+    check(s, naive)
+
+
 def test_packed_operands_and_accumulators_of_their_own() -> None:
     whole = gemm(**{"A": Operand("A", strides=(None, 1)), "B": Operand("B", scope="weights", align=32), "C": Operand("C", scope="accumulator")})
     naive = product("m*8", 24, "k*8")

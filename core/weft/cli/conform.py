@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 def conform(
     context: typer.Context,
     target: Annotated[str, typer.Option("--target", "-t", help="The target under test: kind and options.")],
-    level: Annotated[str, typer.Option("--level", help="Only these levels, e.g. 1,2; by default all nine.")] = "",
+    level: Annotated[str, typer.Option("--level", help="Only these levels, e.g. 1,2; by default all ten.")] = "",
     keyword: Annotated[str, typer.Option("-k", help="Only checks whose names match: words joined by and, or, not.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="One sample of every operator and dtype, always the same.")] = False,
+    budget: Annotated[
+        int, typer.Option("--budget", metavar="N", help="Multiply-adds of a case that is made for the target's intrinsics and memories; by default 2^20.")
+    ] = 1 << 20,
     baseline: Annotated[
         Path | None, typer.Option("--baseline", help="An earlier --json: what passed then and is declined or skipped now is a failure.")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything that was found to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a page about it to this file.")] = None,
 ) -> None:
-    """Proves a target: metadata, device, operators, schedules, graphs, models, determinism, faults, speed.
+    """Proves a target: metadata, device, operators, schedules, graphs, models, determinism, faults, speed, tiles.
 
     Prints what was claimed and what failed; ends with 1 if anything did.
     """
@@ -38,7 +41,7 @@ def conform(
     before = _baseline(baseline) if baseline is not None else None
     traceback = bool((context.find_root().obj or {}).get("traceback"))
     with _Progress(target) as progress:
-        report = run(target, levels=_levels(level), keyword=keyword, quick=quick, on_result=progress.hear, baseline=before, traceback=traceback)
+        report = run(target, levels=_levels(level), keyword=keyword, quick=quick, on_result=progress.hear, baseline=before, traceback=traceback, budget=budget)
     if json_file is not None:
         write(json_file, json.dumps(report.as_data(), indent=1) + "\n")
     if html_file is not None:

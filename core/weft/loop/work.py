@@ -1,16 +1,18 @@
-"""What a kernel has to do at least: floating-point operations and bytes, counted on its naive program, whatever the schedule made of it."""
+"""What a kernel has to do at least: floating-point operations and bytes, counted on its naive program, whatever the schedule made of it; and how often
+the blocks of a program, scheduled or not, are executed.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from weft.expr.evaluate import evaluate
-from weft.expr.nodes import Add, And, Call, Div, Expr, Max, Min, Mul, Sub, free_vars, substitute, walk
+from weft.expr.nodes import Add, And, Call, Div, Expr, Max, Min, Mul, Sub, Var, all_of, free_vars, lt, not_, substitute, walk
 from weft.loop.nodes import Block, Buffer, For, If, Let, Load, Program, Stmt, Store, int_const, stmt_children, stmt_exprs
 from weft.loop.passes.expand_math import expand_math
 
@@ -57,6 +59,114 @@ def count_work(program: Program, functions: frozenset[str], dims: Mapping[str, i
     except _Unknown:
         return None
     return Work(flop, moved)
+
+
+@dataclass(frozen=True)
+class Executed:
+    """A block, how often it is executed, and how often each store of its body is; its init does not count."""
+
+    block: Block
+    times: float
+    stores: tuple[tuple[Store, float], ...]
+    steps: _Steps = field(repr=False)
+
+    def mean(self, e: Expr) -> float | None:
+        """Of a formula of the block over all its executions; None where it is not known."""
+        return self.steps.mean(e)
+
+
+def executions(program: Program, dims: Mapping[str, int]) -> list[Executed] | None:
+    """How often the blocks of a program, before or after its schedule, are executed in one call, in program order.
+
+    Conditions over variables of loops count for the share of the steps in which they hold; others, of data, as if they held.
+
+    Args:
+        dims: sizes of the program's dims.
+
+    Returns:
+        None where a size is not known.
+    """
+    try:
+        return list(_executed(program.body, _Steps({}, (), dict(dims))))
+    except _Unknown:
+        return None
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Of a place in a program: the greatest extents of the loops around it, the conditions, and what names stand for."""
+
+    extents: Mapping[str, int]
+    conditions: tuple[Expr, ...]
+    values: Mapping[str, Any]
+
+    def loop(self, loop: For) -> _Steps:
+        extent = substitute(loop.extent, self.values)
+        most = int_const(extent)
+        if most is not None:
+            return replace(self, extents={**self.extents, loop.var.name: most})
+        names = sorted(free_vars(extent))
+        data = any(isinstance(n, Load) for n in walk(extent))
+        if data or any(n not in self.extents for n in names) or math.prod(self.extents[n] for n in names) > _MOST_POINTS:
+            raise _Unknown
+        grid = np.meshgrid(*(np.arange(self.extents[n]) for n in names), indexing="ij", sparse=True)
+        most = int(np.max(evaluate(extent, dict(zip(names, grid))), initial=0))
+        return replace(self, extents={**self.extents, loop.var.name: most}).given(lt(Var(loop.var.name, loop.var.dtype), extent))
+
+    def given(self, condition: Expr) -> _Steps:
+        return replace(self, conditions=(*self.conditions, substitute(condition, self.values)))
+
+    def named(self, name: str, value: Expr) -> _Steps:
+        return replace(self, values={**self.values, name: substitute(value, self.values)})
+
+    def mean(self, e: Expr) -> float | None:
+        e = substitute(e, self.values)
+        names = sorted(free_vars(e))
+        if any(isinstance(n, Load) for n in walk(e)) or any(n not in self.extents for n in names):
+            return None
+        if math.prod(self.extents[n] for n in names) > _MOST_POINTS:
+            return None
+        values: dict[str, Any] = dict(zip(names, np.meshgrid(*(np.arange(self.extents[n]) for n in names), indexing="ij", sparse=True)))
+        held = [evaluate(c, values) for part in self.conditions for c in _conjuncts(part) if free_vars(c).keys() <= values.keys()]
+        shape = [self.extents[n] for n in names]
+        weights = np.broadcast_to(np.logical_and.reduce(np.broadcast_arrays(True, *held)), shape)
+        return float(np.average(np.broadcast_to(evaluate(e, values), shape), weights=weights)) if weights.any() else 0.0
+
+    @property
+    def times(self) -> float:
+        steps = math.prod(self.extents.values())
+        return steps * _share(all_of(list(self.conditions)), self.extents) if steps else 0.0
+
+
+def _executed(stmt: Stmt, steps: _Steps) -> Iterator[Executed]:
+    if isinstance(stmt, Block):
+        inside = steps
+        for i, binding in zip(stmt.iters, stmt.bindings):
+            inside = inside.named(i.var.name, binding)
+        inside = inside.given(stmt.predicate)
+        yield Executed(stmt, inside.times, tuple(_stores(stmt.body, inside)), inside)
+        return
+    for child, within in _inside(stmt, steps):
+        yield from _executed(child, within)
+
+
+def _stores(stmt: Stmt, steps: _Steps) -> Iterator[tuple[Store, float]]:
+    if isinstance(stmt, Store):
+        yield stmt, (steps.given(stmt.predicate) if stmt.predicate is not None and stmt.predicate.dtype.lanes == 1 else steps).times
+    for child, within in _inside(stmt, steps):
+        yield from _stores(child, within)
+
+
+def _inside(stmt: Stmt, steps: _Steps) -> list[tuple[Stmt, _Steps]]:
+    """The statements directly inside another, each with its place."""
+    if isinstance(stmt, For):
+        return [(stmt.body, steps.loop(stmt))]
+    if isinstance(stmt, If):
+        branches = [(stmt.then, steps.given(stmt.cond))]
+        return branches if stmt.orelse is None else [*branches, (stmt.orelse, steps.given(not_(stmt.cond)))]
+    if isinstance(stmt, Let):
+        return [(stmt.body, steps.named(stmt.var.name, stmt.value))]
+    return [(child, steps) for child in stmt_children(stmt)]
 
 
 class _Unknown(Exception):

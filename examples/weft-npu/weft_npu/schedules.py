@@ -130,11 +130,18 @@ class Vector(NpuRule):
 
     def apply(self, schedule: Schedule) -> None:
         s = schedule
-        for name in s.blocks()[:-1]:
-            b = s.block(name)
-            simple = b.init is None and name in s.blocks() and all(s.block(c).init is None for c in s.consumers(name))
-            if simple and s.consumers(name):
-                s.compute_inline(name)
+        with s.attempt() as joined:
+            for name in s.blocks()[:-1]:
+                b = s.block(name)
+                simple = b.init is None and name in s.blocks() and all(s.block(c).init is None for c in s.consumers(name))
+                if simple and s.consumers(name):
+                    s.compute_inline(name)
+            self.each(s)
+        if not joined:  # formulas that fit one by one and not together
+            self.each(s)
+
+    def each(self, s: Schedule) -> None:
+        """Every block by itself, what is between them in DRAM."""
         for name in s.blocks():
             self.alone(s, name)
         instructions(s)
@@ -312,13 +319,34 @@ class Gemm(NpuRule):
         return super().offer(program, machine)
 
     def apply(self, schedule: Schedule) -> None:
-        s = schedule
+        with schedule.attempt() as joined:
+            self.together(schedule)
+        if joined:
+            return
+        with schedule.attempt() as apart:
+            self.apart(schedule)
+        if not apart:
+            assert joined.error is not None
+            raise joined.error
+
+    def together(self, s: Schedule) -> None:
+        """The product with what comes before and after it in one piece."""
         names = s.blocks()
         main = next(n for n in names if s.block(n).init is not None)
         at = names.index(main)
         _inline(s, names[:at])
         _inline(s, names[at + 1 : -1] if at < len(names) - 1 else [])
         self.product(s, main, names[-1] if at < len(names) - 1 else None)
+        instructions(s)
+
+    def apart(self, s: Schedule) -> None:
+        """The product by itself, and so every other block, what is between them in DRAM: groups that fit one by one and not together."""
+        vector = Vector()
+        for name in s.blocks():
+            if s.block(name).init is not None:
+                self.product(s, name, None)
+            else:
+                vector.alone(s, name)
         instructions(s)
 
     def product(self, s: Schedule, main: str, last: str | None) -> None:
@@ -485,25 +513,6 @@ class Gemm(NpuRule):
         return best[1]
 
 
-class Separate(NpuRule):
-    """Each block by itself, what is between them in DRAM: takes groups whose operators fit one by one and not together."""
-
-    name: ClassVar[str] = "separate"
-    priority: ClassVar[int] = -10
-
-    def apply(self, schedule: Schedule) -> None:
-        gemm, vector = Gemm(), Vector()
-        for name in schedule.blocks():
-            b = schedule.block(name)
-            if b.init is not None and b.annotation("op") in PRODUCTS:
-                with schedule.attempt() as tried:
-                    gemm.product(schedule, name, None)
-                if tried:
-                    continue
-            vector.alone(schedule, name)
-        instructions(schedule)
-
-
 def _blocks(program: Program) -> Iterator[Block]:
     from weft.loop.nodes import walk_stmts
 
@@ -513,4 +522,4 @@ def _blocks(program: Program) -> Iterator[Block]:
 
 
 def rules() -> Sequence[Rule]:
-    return [Gemm(), Vector(), Separate()]
+    return [Gemm(), Vector()]

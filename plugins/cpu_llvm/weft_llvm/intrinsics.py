@@ -107,9 +107,9 @@ def dots_of(machine: Machine) -> tuple[Dot, ...]:
     return tuple(d for d in DOTS if machine.features.issuperset(d.requires) and d.lanes == machine.lanes(d.result))
 
 
-def intrinsics() -> list[Intrinsic]:
-    """All of them; what a machine lacks, `requires` leaves out."""
-    return [dot(d) for d in DOTS]
+def intrinsics(machine: Machine) -> list[Intrinsic]:
+    """Those that schedules use: on whole registers of the machine. What else it has of shorter ones no schedule asks for."""
+    return [dot(d) for d in dots_of(machine)]
 
 
 # -- code -------------------------------------------------------------------------------------------------------------

@@ -54,5 +54,6 @@ def intrinsics(target: Target) -> Sequence[Intrinsic]:
     if target.kind != "llvm":
         return []
     from weft_llvm.intrinsics import intrinsics
+    from weft_llvm.target import LlvmTarget
 
-    return intrinsics()
+    return intrinsics(LlvmTarget().machine(target))

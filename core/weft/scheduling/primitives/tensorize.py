@@ -356,7 +356,7 @@ class _Tensorize:
         known = {**self.outer, **{v: const(n) for v, (n, _) in tile.variables.items()}}
 
         def inside(e: Expr) -> Expr:
-            return clean(substitute(e, tile.values), known)
+            return simplify(substitute(e, tile.values), ranges(known))  # bare variables too: those of one trip are 0 wherever they stand
 
         value, place = inside(self.store.value), tuple(inside(i) for i in self.store.indices)
         numbers = [k for k, o in enumerate(self.intrinsic.operands) if o.number]

@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from weft.codegen.base import require
+from weft.compilation import Compilation, Kernel
 from weft.expr.nodes import Var
 from weft.kernel import KernelSchedule, build
 from weft.loop.nodes import Program
 from weft.loop.pipeline import lower_program
 from weft.runtime.device import open_device
-from weft.scheduling.rule import select_rule
-from weft.scheduling.schedule import Schedule
 from weft.testing.alone import launch
 from weft.testing.conform.kit import Kit
+from weft.testing.conform.usage import Counted
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-def schedule(kit: Kit, program: Program) -> Schedule:
-    """A Program scheduled by the best rule of the target. Raises ScheduleError if there is none."""
-    rule, _ = select_rule(kit.target.rules, program, kit.target.machine, kit.target.intrinsics)
-    s = Schedule(program, kit.target.machine, intrinsics=kit.target.intrinsics)
-    rule.apply(s)
-    return s
+def run_kernel(kit: Kit, program: Program, inputs: Sequence[Array]) -> tuple[list[Array], Counted]:
+    """A naive Program of constant sizes scheduled by the best rule of the target, compiled and run once: its results, and what did the work.
 
-
-def run_kernel(kit: Kit, program: Program, inputs: Sequence[Array]) -> list[Array]:
-    """A naive Program scheduled, compiled and run."""
+    Raises:
+        ScheduleError: no rule takes it.
+        CodegenError: the code generator lacks something that it uses.
+    """
+    one = Compilation(kit.target, cache=False)
+    kernel = Kernel(f"{program.name}_{hashlib.sha256(str(program).encode()).hexdigest()[:10]}", program)
+    one.schedule(kernel)
+    assert kernel.scheduled is not None
+    kernel.lowered = lower_program(kernel.scheduled, one.target.codegen().functions, extra=one.target.loop_passes())
     if kit.native:
-        result = build(KernelSchedule(program, kit.target).auto())(*inputs)
-        return list(result) if isinstance(result, tuple) else [result]
-    return run_on_device(kit, schedule(kit, program).program, inputs)
+        result = build(KernelSchedule(kernel.scheduled, kit.target))(*inputs)
+        results = list(result) if isinstance(result, tuple) else [result]
+    else:
+        results = run_on_device(kit, kernel.scheduled, inputs)
+    return results, kit.ledger.add(kernel, 1, {})
 
 
 def runner(kit: Kit) -> Callable[[Program], Callable[[Mapping[str, Array]], Array]]:

@@ -11,7 +11,7 @@ import typing
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +23,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.compilation import Compilation, Kernel
+from weft.dtypes import DType
 from weft.errors import CodegenError, LoweringError, ScheduleError, UnsupportedError, WeftError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, TensorType
@@ -37,7 +38,9 @@ from weft.runtime.device import Device, close_devices, open_device
 from weft.runtime.executable import Executable
 from weft.runtime.plan import DeviceCall
 from weft.target import CPU, Target
+from weft.testing.conform import made
 from weft.testing.conform.report import Share
+from weft.testing.conform.usage import Counted, Ledger, Usage, launched, sizes_of
 from weft.testing.conform.watched import Watched
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -108,24 +111,33 @@ class Kit:
         native: its kernels run on the host's CPU, in the host's memory.
         owner: the plugin's distribution with its version.
         tables: name of an argument of a level's tests → level's name → cases by name.
+        filtered: only some checks run, chosen by their names: what did not run says nothing.
+        budget: multiply-adds of a case that is made for the target.
+        ledger: what rules and intrinsics did in what was launched.
+        ran: samples that were run.
+        tried: intrinsic → the cases that were made for it and in which it did not stand, and why.
     """
 
     text: str
     target: ResolvedTarget
     plugin: Plugin
     quick: bool = False
+    filtered: bool = False
+    budget: int = made.BUDGET
     claims: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     shares: list[Share] = field(default_factory=list)
     tables: dict[str, Callable[[str], Cases]] = field(default_factory=dict)
+    tried: dict[str, list[str]] = field(default_factory=dict)
+    ran: set[str] = field(default_factory=set)
     _alone: dict[str, Compiled | str] = field(default_factory=dict)
     _taken: Case | None = None
 
     @classmethod
-    def open(cls, text: str, quick: bool) -> Kit:
+    def open(cls, text: str, quick: bool, filtered: bool = False, budget: int = made.BUDGET) -> Kit:
         """Raises TargetError or PluginError if the target cannot be resolved."""
         target = resolve_target(text)
         plugin = next(p for p in target.plugins.plugins if p.name == target.owner)
-        kit = cls(text, target, plugin, quick)
+        kit = cls(text, target, plugin, quick, filtered, budget)
         from weft.testing.conform import cases
 
         kit.tables = {
@@ -135,6 +147,10 @@ class Kit:
             "graph": lambda level: cases.GRAPHS,
             "model": lambda level: cases.MODELS,
             "option": lambda level: {f"-{n}": n for n in kit.options},
+            "product": lambda level: made.products(kit.target.intrinsics.values(), budget, quick),
+            "meaning": lambda level: made.meanings_of(kit.target.intrinsics.values(), budget, quick),
+            "capacity": lambda level: made.capacities(kit.target.machine.scopes, kit.dtypes_in_scopes(), quick),
+            "rule": lambda level: {r.name: r for r in kit.target.rules},
         }
         return kit
 
@@ -145,6 +161,20 @@ class Kit:
     @cached_property
     def native(self) -> bool:
         return self.target.kind.device(self.target.target) == CPU
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        rules, intrinsics = self.target.rules, self.target.intrinsics
+        return Ledger(rules, intrinsics, Usage.of(rules, intrinsics.values()))
+
+    def dtypes_in_scopes(self) -> dict[str, DType]:
+        """Memory → the dtype of an operand that an intrinsic wants there."""
+        found: dict[str, DType] = {}
+        for i in self.target.intrinsics.values():
+            for operand, tensor in zip(i.operands, i.tensors):
+                for scope in operand.scopes:
+                    found.setdefault(scope, tensor.dtype)
+        return found
 
     @property
     def options(self) -> list[str]:
@@ -281,6 +311,23 @@ class Kit:
             return [self.target]
         return [self.target, resolve_target("llvm")]
 
+    # -- what did the work
+    def count(self, compiled: Compiled, inputs: Mapping[str, Array]) -> Counted:
+        """Adds one run to the ledger; what the target's kernels did in it, all together."""
+        dims = sizes_of(compiled.executable, inputs)
+        times = launched(compiled.executable)
+        own = [k for k in compiled.kernels.values() if times[k.name] and k.scheduled is not None]
+        return Counted.sum((self.ledger.add(k, times[k.name], dims), times[k.name]) for k in own)
+
+    def note(self, intrinsics: Sequence[str], kind: str, used: Collection[str], why: str) -> None:
+        """Records a case that was made for intrinsics: in which of them it was used, and why not where it was not."""
+        for name in intrinsics:
+            counts = self.ledger.usage.intrinsics[name].cases.setdefault(kind, [0, 0])
+            counts[0] += name in used
+            counts[1] += 1
+            if name not in used:
+                self.tried.setdefault(name, []).append(why)
+
     # -- devices
     def device(self) -> Device:
         """The target's device, if it is not the host's processor."""
@@ -345,15 +392,17 @@ class Kit:
                     f"the first is {list(at)}: {g[at]} instead of {w[at]}" + (f" (± {allowed:.3g})" if allowed else ""),
                 )
 
-    def check_graph(self, graph: Graph, compiled: Compiled, runs: Sequence[Mapping[str, Array]], ulps: float) -> None:
+    def check_graph(self, graph: Graph, compiled: Compiled, runs: Sequence[Mapping[str, Array]], ulps: float) -> Counted:
         """An executable's results against the meaning of the graph, run after run on one device; then what does not depend on what ran
-        before: the first once more, and by a saved copy on a device that nobody watches or waits for."""
+        before: the first once more, and by a saved copy on a device that nobody watches or waits for. Returns what the kernels did in the last run."""
+        *_, counted = [self.count(compiled, inputs) for inputs in runs]
         with self.watched():
             results = [self._run(compiled.executable, inputs) for inputs in runs]
             for k, (inputs, got) in enumerate(zip(runs, results)):
                 self.compare(graph.name + (f", run {k + 1}" if k else ""), got, evaluate(graph, inputs), ulps)
             self.same(f"{graph.name}, run again", self._run(compiled.executable, runs[0]), results[0])
         self.same(f"{graph.name}, saved and loaded", self._run(self.reloaded(compiled.executable), runs[0]), results[0])
+        return counted
 
     @staticmethod
     def _run(executable: Executable, inputs: Mapping[str, Array]) -> list[Array]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from weft.testing.conform.report import LEVELS, OUTCOMES, Report, Result
+from weft.testing.conform.report import INTRINSICS, LEVELS, OUTCOMES, RULES, Report, Result, intrinsic_row, percent, rule_row
 
 STYLE = """
 :root { color-scheme: light; --line: #d8dee4; --faint: #57606a; --good: #1a7f37; --bad: #b42318 }
@@ -27,6 +27,10 @@ pre { font: 12px/1.4 ui-monospace, monospace; background: #f6f8fa; padding: .6em
 details { margin: .4em 0 } summary { cursor: pointer } details td { overflow-wrap: anywhere }
 .bar { display: inline-block; width: 120px; height: .7em; background: var(--line) } .bar i { display: block; height: 100%; background: var(--good) }
 """
+
+
+NUMBERS = frozenset({"kernels", "launches", "multiply-adds", "share", "by intrinsics", "whole", "ragged", "several", "seconds", *OUTCOMES})
+"""Columns of numbers."""
 
 
 def page(report: Report) -> str:
@@ -54,6 +58,8 @@ def page(report: Report) -> str:
             "of those that there are; – says that all were declined, an empty cell that the operator has no such sample.</p>",
             *_table("claims", ["operator", *report.dtypes(), "declined, because"], _claims(report)),
         ]
+    if report.usage:
+        lines += _usage(report)
     lines.append("<h2>Every check</h2>")
     for level in report.levels:
         found = [r for r in report.results if r.level == level]
@@ -91,6 +97,32 @@ def _models(report: Report) -> Iterable[Sequence[str]]:
         yield [_cell(s.model), bar, _number(f"{s.multiply_adds / 1e6:,.2f} M"), _cell(f"{s.taken} of {s.nodes}"), f'<td class="faint">{why}</td>']
 
 
+def _usage(report: Report) -> Iterable[str]:
+    """Rules, intrinsics, and launches with products by level."""
+    usage = report.usage
+    yield "<h2>Schedule rules and intrinsics</h2>"
+    yield (
+        f"<p>{usage.multiply_adds:,.0f} multiply-adds were executed, {percent(usage.share)} of them in intrinsics, the others in plain loops. "
+        "A rule or an intrinsic that is declared and never ran is a failure of level 10.</p>"
+    )
+    rows = [_cells(rule_row(name, r, usage), 1, not r.launches) for name, r in usage.rules.items()]
+    yield from _table("rules", RULES, rows)
+    if usage.intrinsics:
+        yield "<p>Of the cases that were made for an intrinsic, those in which it stood: one whole tile, ragged ones, several.</p>"
+        yield from _table("intrinsics", INTRINSICS, [_cells(intrinsic_row(name, i, usage), 2, not i.launches) for name, i in usage.intrinsics.items()])
+    if usage.products:
+        yield "<p>Launches of kernels that multiply and add:</p>"
+        levels = sorted(usage.products.items())
+        rows = [_cells((str(n), LEVELS[n][0], str(p.launches), str(p.by_intrinsics), percent(p.share)), 2) for n, p in levels]
+        yield from _table("products", ["level", "name", "launches", "by intrinsics", "share"], rows)
+
+
+def _cells(row: Sequence[str], texts: int, idle: bool = False) -> Sequence[str]:
+    """The first columns are texts, the others numbers; `idle`: never ran."""
+    first = f'<td class="failed">{escape(row[0])}</td>' if idle else _cell(row[0])
+    return [first, *map(_cell, row[1:texts]), *map(_number, row[texts:])]
+
+
 def _claims(report: Report) -> Iterable[Sequence[str]]:
     """Those that are computed first."""
     claimed = report.claimed()
@@ -119,6 +151,6 @@ def _number(text: str) -> str:
 
 def _table(name: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Cells are HTML with their `td`."""
-    head = "".join(f"<th>{escape(c)}</th>" for c in columns)
+    head = "".join(('<th class="number">' if c in NUMBERS else "<th>") + f"{escape(c)}</th>" for c in columns)
     style = ' class="claims"' if name == "claims" else ""
     return [f'<table id="{name}"{style}>', f"<thead><tr>{head}</tr></thead>", "<tbody>", *("<tr>" + "".join(row) + "</tr>" for row in rows), "</tbody></table>"]

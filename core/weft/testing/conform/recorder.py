@@ -47,6 +47,9 @@ class Recorder:
                 cases = self.kit.tables[name](metafunc.module.__name__.rpartition(".")[2])
                 metafunc.parametrize(name, list(cases.values()), ids=list(cases))
 
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self.kit.ledger.level = self.levels[item.path.stem]
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.total = len(session.items)
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from weft.testing.conform.usage import IntrinsicUse, RuleUse, Usage
+
 LEVELS: Mapping[int, tuple[str, str]] = {
     1: ("manifest", "metadata, import cost, hooks, options, machine, fingerprint"),
     2: ("device", "memory: capacity, copies, what is given back, what is said when there is none"),
@@ -18,6 +20,7 @@ LEVELS: Mapping[int, tuple[str, str]] = {
     7: ("determinism", "the same code under any hash seed, the same result twice"),
     8: ("faults", "device out of memory, copies and launches that fail: an error that names it, and the next call works"),
     9: ("speed", "no kernel is slower than a multiple of the interpreter"),
+    10: ("tiles", "every intrinsic and rule that the target declares is at work: whole, ragged and several tiles, full memories"),
 }
 """Number → name (of the module of tests) and what is looked at."""
 
@@ -54,7 +57,8 @@ class Share:
     """How much of a model was on the target, in nodes and in multiply-adds, and why the other nodes were not: reason → how many.
 
     Whatever the target takes is on it when the model is checked. `by_cost` is the share that it has of the multiply-adds where its times, those of
-    copies and those of the host's processor are weighed; None where there is no other target.
+    copies and those of the host's processor are weighed; None where there is no other target. `by_intrinsics` is the share that intrinsics have of the
+    multiply-adds that its kernels execute, the rest being plain loops; None where no intrinsic of the target multiplies.
     """
 
     model: str
@@ -64,12 +68,14 @@ class Share:
     share: float
     declined: Mapping[str, int] = field(default_factory=dict)
     by_cost: float | None = None
+    by_intrinsics: float | None = None
 
     @property
     def text(self) -> str:
         """The shares, for people."""
         weighed = "" if self.by_cost is None or round(self.by_cost, 3) == round(self.share, 3) else f" ({self.by_cost:.1%} if time is weighed)"
-        return f"{self.share:.1%}{weighed}"
+        inside = "" if self.by_intrinsics is None else f" ({self.by_intrinsics:.1%} of these by intrinsics)"
+        return f"{self.share:.1%}{weighed}{inside}"
 
 
 @dataclass
@@ -79,6 +85,7 @@ class Report:
     Attributes:
         owner: the plugin's distribution with its version.
         claims: operator → dtype → (samples computed, samples declined).
+        usage: what rules and intrinsics did in the kernels that were launched.
     """
 
     target: str
@@ -89,6 +96,7 @@ class Report:
     results: list[Result] = field(default_factory=list)
     claims: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     shares: list[Share] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
     seconds: float = 0.0
 
     @property
@@ -186,8 +194,21 @@ class Report:
         for share in self.shares:
             lines.append(f"{share.model}: {share.text} of {share.multiply_adds / 1e6:,.2f} M multiply-adds, {share.taken} of {share.nodes} nodes")
             lines += [f"    elsewhere: {count} × {reason}" for reason, count in share.declined.items()]
+        lines += self.work()
         lines.append(f"{self.subject} {self.verdict} ({len(self.results)} checks, {self.seconds:.0f} s{', quick' if self.quick else ''})")
         return "\n".join(lines)
+
+    def work(self) -> list[str]:
+        """What rules and intrinsics did, as lines of text; none where nothing was launched."""
+        if not self.usage:
+            return []
+        lines = [f"schedule rules: {_number(self.usage.multiply_adds)} multiply-adds, {percent(self.usage.share)} of them in intrinsics"]
+        lines += _columns([RULES, *(rule_row(name, r, self.usage) for name, r in self.usage.rules.items())])
+        if self.usage.intrinsics:
+            lines += ["intrinsics:", *_columns([INTRINSICS, *(intrinsic_row(name, i, self.usage) for name, i in self.usage.intrinsics.items())])]
+        for level, p in sorted(self.usage.products.items()):
+            lines.append(f"launches with products, level {level} {LEVELS[level][0]}: {p.by_intrinsics} of {p.launches} by intrinsics ({percent(p.share)})")
+        return lines
 
     def as_data(self) -> dict[str, Any]:
         """For JSON."""
@@ -204,9 +225,48 @@ class Report:
             ],
             "claims": {op: {d: {"computed": a, "declined": b} for d, (a, b) in by.items()} for op, by in sorted(self.claims.items())},
             "models": [vars(s) for s in self.shares],
+            **self.usage.as_data(),
             "results": [{"name": r.name, **vars(r)} for r in self.results],
         }
 
 
 def _indented(text: str) -> str:
     return "\n".join("    " + line for line in text.splitlines())
+
+
+RULES = ("rule", "kernels", "launches", "multiply-adds", "share", "by intrinsics")
+INTRINSICS = ("intrinsic", "dtypes", "launches", "multiply-adds", "share", "whole", "ragged", "several")
+"""Columns: of the cases that were made for an intrinsic, in how many it stood, "3 of 4"."""
+
+
+def rule_row(name: str, use: RuleUse, usage: Usage) -> Sequence[str]:
+    """The cells of a rule."""
+    inside = percent(use.by_intrinsics / use.multiply_adds) if use.multiply_adds else ""
+    return name, str(use.kernels), str(use.launches), _number(use.multiply_adds), _share(use.multiply_adds, usage), inside
+
+
+def intrinsic_row(name: str, use: IntrinsicUse, usage: Usage) -> Sequence[str]:
+    """The cells of an intrinsic."""
+    cases = (use.cases.get(kind) for kind in ("whole", "ragged", "several"))
+    shown = ("" if found is None else f"{found[0]} of {found[1]}" for found in cases)
+    return name, use.dtypes, str(use.launches), _number(use.multiply_adds), _share(use.multiply_adds, usage), *shown
+
+
+def percent(share: float) -> str:
+    """Of a whole."""
+    return f"{share:.1%}"
+
+
+def _share(multiply_adds: float, usage: Usage) -> str:
+    return percent(multiply_adds / usage.multiply_adds) if multiply_adds else ""
+
+
+def _number(n: float) -> str:
+    return f"{n:,.0f}"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows under one another: the first column and texts to the left, numbers to the right."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    left = [k == 0 or any(row[k][:1].isalpha() for row in rows[1:]) for k in range(len(widths))]
+    return ["    " + "  ".join(cell.ljust(w) if on else cell.rjust(w) for cell, w, on in zip(row, widths, left)).rstrip() for row in rows]

@@ -11,6 +11,7 @@ from typing import Any
 
 from weft.errors import InputError, PluginError, WeftError
 from weft.plugins import host
+from weft.testing.conform.made import BUDGET
 from weft.testing.conform.report import LEVELS, Report, Result
 
 OnResult = Callable[[Result, int, int], None]
@@ -26,6 +27,7 @@ def run(
     on_result: OnResult | None = None,
     baseline: Mapping[str, Any] | None = None,
     traceback: bool = False,
+    budget: int = BUDGET,
 ) -> Report:
     """Checks a target.
 
@@ -37,10 +39,11 @@ def run(
         on_result: called after each check with it, its number and how many there are.
         baseline: an earlier report's `as_data`: what passed then and is declined or skipped now is a failure.
         traceback: messages of failures end with where the error was raised.
+        budget: multiply-adds of a case that is made for the target's intrinsics and memories, 1 or more; one tile may have more.
 
     Raises:
         PluginError: pytest is not installed.
-        InputError: no such level, a keyword that is no expression, or a baseline that is none of this target.
+        InputError: no such level, a budget below 1, a keyword that is no expression, or a baseline that is none of this target.
     """
     try:
         import pytest
@@ -54,10 +57,12 @@ def run(
         raise InputError(f"there is no level {unknown[0]}", hint="levels: " + ", ".join(f"{n} {name}" for n, (name, _) in LEVELS.items()))
     if baseline is not None:
         require_baseline(baseline, target)
+    if budget < 1:
+        raise InputError(f"a case has a budget of {budget} multiply-adds", hint="give 1 or more")
     report = Report(target, weft=host().api_version, levels=tuple(sorted(set(levels))), quick=quick)
     began = time.perf_counter()
     try:
-        kit = Kit.open(target, quick)
+        kit = Kit.open(target, quick, bool(keyword), budget)
     except WeftError as error:
         # A target that cannot be resolved has failed the first level, whichever was asked for.
         report.levels = tuple(sorted({1, *report.levels}))
@@ -65,7 +70,7 @@ def run(
         report.results.append(Result(1, "target_resolves", "", "failed", f"{report.subject}: {type(error).__name__}: {error}"))
         report.seconds = time.perf_counter() - began
         return report
-    report.owner, report.claims, report.shares = kit.owner, kit.claims, kit.shares
+    report.owner, report.claims, report.shares, report.usage = kit.owner, kit.claims, kit.shares, kit.ledger.usage
     session = Recorder(kit, report, on_result, traceback)
     folder = Path(__file__).parent
     files = [str(folder / f"{LEVELS[n][0]}.py") for n in report.levels]

@@ -302,16 +302,20 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
     split_panels(s, name, pad=True)
     step = 1 if instruction is None else instruction.depth
     products: list[str] = []
+    steps: list[str] = []
     if instruction is not None:
         order = _reduction_order(access.LoopView.of(s, name))
-        one = len(order) > 1 and int_const(s.loop(order[-1]).extent) == step
-        products = [order[-1] if one else s.split(order[-1], [None, step])[1]]
+        if len(order) > 1 and int_const(s.loop(order[-1]).extent) == step:
+            products = order[-1:]
+        else:
+            *steps, product = s.split(order[-1], [None, step])
+            products = [product]
     roles = find_roles(s, name, step)
     assert roles is not None
     if instruction is not None and (int_const(s.loop(roles.vector).extent) or 0) % lanes:
         s.pad_loop(name, roles.vector, lanes)  # a panel that is not full
     view = access.LoopView.of(s, name)
-    reduce = [x for x in _reduction_order(view) if x not in products]
+    reduce = [x for x in _reduction_order(view) if x not in products] or steps  # of a sum of one step the loop of one trip
     if instruction is not None and not instruction.adds and len(reduce) > 1 and view.extent(reduce[-1]) < view.extent(reduce[-2]):
         reduce[-2:] = reversed(reduce[-2:])  # steps are not unrolled (see below): the innermost loop should be long
     outer = [x for x in view.loops if view.kinds.get(x) == "spatial" and x not in (roles.row, roles.vector)]
