@@ -189,6 +189,23 @@ def test_rows_that_have_no_gaps_have_no_length_that_only_a_run_knows() -> None:
         s.tensorize("i", "dot")
 
 
+def test_limits_hold_for_shorter_lengths_too() -> None:
+    """A square tile whose rows may be fewer is no square."""
+    x = tl.placeholder((N, R), name="A")
+    moved = tl.compute((N, R), lambda i, j: x[i, j] + 1.0, "C", axes=["i", "j"])
+    text = """program p(x: float32[m, 8]) -> (y: float32[m, 8]) dims(m) {
+      for i in m { for j in 8 { block B(a: m = i, b: 8 = j) { y[a, b] = x[a, b] + 1.0f32 } } } }"""
+    for limit, fits in ((eq(N, R), False), (le(N * R, 64), True), (le(N, R), True)):
+        free = tuple(Operand(n, strides=(None, 1)) for n in "AC")
+        s = Schedule(parse_program(text), intrinsics={"move": Intrinsic("move", moved, free, Call("move"), limits=(limit,), dynamic=("n",))})
+        s.split("i", [None, 8])
+        with s.attempt() as tried:
+            s.tensorize("i_1", "move")
+        assert bool(tried) == fits, tried.error
+        if not fits:
+            assert "a run may have fewer steps than the tile, and of 'n' of up to 8 it is not certain that n == r" in tried.reason
+
+
 def test_code_is_compared_with_its_meaning_at_multiples() -> None:
     assert {x.given for x in vector(8).examples()} >= {(8,), (64,)} and all(x.given[0] % 8 == 0 for x in vector(8).examples())
     check_intrinsic(vector(8))

@@ -279,6 +279,7 @@ class _Tensorize:
         lengths: dict[str, Expr] = {v: const(n) for v, n in sizes.items()}
         moving: dict[str, Expr] = {v: const(n) for v, (n, _) in self.tile.variables.items()}
         padded: dict[str, Poly] = {}
+        shorter: dict[str, Expr] = {}
         for c, loops in self.guards.items():
             axis = next((v for v, chain in chains.items() if set(chain) >= loops), None)
             length = next((n for n, axes in owners.items() if axes == [axis]), None)
@@ -297,6 +298,12 @@ class _Tensorize:
                 padded[loop] = trips
                 trips = poly(floordiv(trips.plus(multiple - 1).expr(), multiple)).scale(multiple)
             lengths[length] = moving[loop] = clean(minimum(lengths[length], trips.expr()), self.outer)
+            shorter[length] = (const(1) + Var(length, dt.int64)) * multiple
+        at_most = {v: const(sizes[v] // x.multiples.get(v, 1)) for v in shorter}
+        for limit in x.limits if shorter else ():
+            if not certain(clean(substitute(limit, {**{v: const(n) for v, n in sizes.items()}, **shorter}), at_most), at_most):
+                what = ", ".join(f"'{v}' of up to {sizes[v]}" for v in shorter)
+                raise _No(1, f"a run may have fewer steps than the tile, and of {what} it is not certain that {limit}", "pad_loop makes tiles whole")
         return _Fitted(x, x.at(sizes), chains, lengths, moving, padded)
 
     # -- which code
