@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from weft.errors import LoopError, ScheduleError
 from weft.expr.nodes import eq, le
 from weft.loop.interpret import interpret
-from weft.loop.nodes import Program
+from weft.loop.nodes import Program, seq
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.scheduling import Call, Intrinsic, Operand, Schedule, Trace, meanings, replay
@@ -212,6 +213,14 @@ def test_code_is_compared_with_its_meaning_at_multiples() -> None:
     with pytest.raises(LoopError, match=r"do not meet n%8 == 0"):
         bad = parse_program("program p(x: float32[64]) -> (y: float32[64]) { @vector(x[0], y[0], 12) }")
         interpret(bad, [np.zeros(64, np.float32)], intrinsics=meanings([vector(8)]))
+
+
+def test_code_that_takes_a_dynamic_length_for_a_number_is_found() -> None:
+    """It counts the elements while it is written, which a length that only a run knows does not let it."""
+    one = Intrinsic("vector", vector().meaning, vector().operands, lambda a, c, n: seq(*(c.store(a[k] * 2.0 + 1.0, k) for k in range(int(n.value)))))
+    check_intrinsic(one)
+    with pytest.raises(ScheduleError, match="the compute code of intrinsic 'vector' failed"):
+        check_intrinsic(replace(one, dynamic=("n",)))
 
 
 @pytest.mark.parametrize(

@@ -453,6 +453,7 @@ STAGE = tl.compute((4,), lambda j: const(1.0), "t")
         (lambda: Intrinsic("x", GEMM.meaning, (Operand("A"), Operand("C")), Call("x")), "one for each of A, B, then the result"),
         (lambda: Intrinsic("x", GEMM.meaning, (Operand("A"), Operand("B"), Operand("C", strides=(1,))), Call("x")), "has 2 dimension.s. and 1 stride.s."),
         (lambda: Intrinsic("x", GEMM.meaning, (Operand("A"), Operand("B", align=0), Operand("C")), Call("x")), "'B' is aligned to 0 bytes"),
+        (lambda: Intrinsic("x", GEMM.meaning, (Operand("A"), Operand("B", align=96), Operand("C")), Call("x")), "'B' is aligned to 96 bytes"),
         (lambda: Intrinsic("x", tl.compute((tl.var("n") * 2,), lambda i: const(1.0)), (Operand("y"),), Call("x")), "instructions have constant shapes"),
         (lambda: Intrinsic("x", tl.compute((4,), lambda i: const(1.0)), (Operand("y"),), Call("x"), Call("z")), "its meaning reduces nothing"),
         (lambda: Intrinsic("x", tl.compute((4,), lambda i: tl.reduce(LAST, const(1.0), tl.reduce_axis(4))), (Operand("y"),), Call("x")), "'last' in any order"),

@@ -40,7 +40,8 @@ PREFETCH = "prefetch"
 
 @dataclass(frozen=True)
 class Buffer:
-    """Row-major storage. `scope` names a memory of the target ("global", "local", "register", "shared", a vendor's)."""
+    """Row-major storage. `scope` names a memory of the target ("global", "local", "register", "shared", a vendor's); it begins there at a multiple of `align`
+    bytes, as far as the machine declares that it may (`Machine.alignment`)."""
 
     name: str
     shape: tuple[Expr, ...]

@@ -45,8 +45,8 @@ class Operand:
     Args:
         name: a placeholder's of the meaning; of the last operand, the result, any.
         scope: the memory it lies in, or several of which it lies in one; None: any.
-        align: what the address of its first element is a multiple of, in bytes, and what strides that are left open are multiples of. Buffers count
-            as aligned as they declare: whether a caller's array is, is for the device to see to (`weft-llvm` takes any).
+        align: what the address of its first element is a multiple of, in bytes, and what strides that are left open are multiples of: a power of two. The
+            buffer asks for it from then on (`Buffer.align`), as far as its memory gives it (`Machine.alignment`).
         strides: elements from one index to the next, per dimension; None in a place: any, and the code gets it as a formula. By default row-major
             without gaps. Of dimensions of extent 1 nothing is asked.
         number: whether a constant of the formula may stand for all of its elements; the code gets that, a `Const`, in the place of a view.
@@ -212,8 +212,8 @@ class Intrinsic:
                 self._fail(why, "instructions have constant shapes, or lengths that are extents of axes of the meaning")
             if operand.strides is not None and len(operand.strides) != tensor.rank:
                 self._fail(f"operand '{operand.name}' has {tensor.rank} dimension(s) and {len(operand.strides)} stride(s)")
-            if operand.align < 1:
-                self._fail(f"operand '{operand.name}' is aligned to {operand.align} bytes")
+            if operand.align < 1 or operand.align & (operand.align - 1):
+                self._fail(f"operand '{operand.name}' is aligned to {operand.align} bytes", "alignments are powers of two")
         if self.reduction is not None and not all(isinstance(a.extent, (int, Var)) for a in self.reduction.axes):
             self._fail("its reduction has no constant extent", "instructions have constant shapes, or lengths")
         unknown = sorted({v for x in self.limits for v in free_vars(x)} - set(self.lengths))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ from weft.errors import ScheduleError
 from weft.expr.nodes import Const, Expr, Var, const
 from weft.kernel import KernelSchedule, build
 from weft.loop.interpret import interpret
-from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Load, Program, Stmt, Store, seq
+from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Let, Load, Program, Stmt, Store, seq
 from weft.loop.verify import verify
 from weft.pipeline import ResolvedTarget, resolve_target
 from weft.scheduling.intrinsic import Form, Intrinsic, OperandView, meanings
@@ -40,7 +40,8 @@ def check_intrinsic(
     seed: int = 0,
 ) -> int:
     """Compares each of the intrinsic's codes with its meaning: on random and extreme data, at offsets that the alignment allows, with row-major and,
-    where the declaration allows them, wider strides, at least and great lengths, with numbers for operands; what lies beside the result must stay as it was.
+    where the declaration allows them, wider strides, at least and great lengths (dynamic ones as variables), with numbers for operands; what lies beside the
+    result must stay as it was.
 
     Args:
         target: compile and run the code there, too; without it (and without `run`) it is interpreted only.
@@ -80,7 +81,7 @@ def check_intrinsic(
                 if warps:
                     case = WarpCase.make(example, form, wide, rng, every.values(), warp)
                 else:
-                    case = _Case.make(example, form, wide, rng, number, movers)
+                    case = _Case.make(example, form, wide, rng, number, movers, [v in intrinsic.dynamic for v in intrinsic.lengths])
                 ready = [(place, make(case.program)) for place, make in places]
                 for kind in DATA:
                     arrays = case.data(kind, rng)
@@ -117,7 +118,13 @@ class _Case:
 
     @staticmethod
     def make(
-        intrinsic: Intrinsic, form: Form, wide: bool, rng: np.random.Generator, number: int | None = None, copies: Mapping[str, Intrinsic] | None = None
+        intrinsic: Intrinsic,
+        form: Form,
+        wide: bool,
+        rng: np.random.Generator,
+        number: int | None = None,
+        copies: Mapping[str, Intrinsic] | None = None,
+        dynamic: Sequence[bool] = (),
     ) -> _Case:
         last = len(intrinsic.operands) - 1
         used = (last,) if form == "reset" else tuple(k for k in range(last + 1) if k != number)
@@ -144,7 +151,10 @@ class _Case:
             views.append(OperandView(operand, held, (const(place.offset),), steps))
         for k, value in numbers.items():
             views.insert(k, Const(value, intrinsic.tensors[k].dtype))
-        stmt = intrinsic.emit(form, *views)
+        told = {k: Var(f"length_{k}", dt.int64) for k, d in enumerate(dynamic) if d}
+        stmt = intrinsic.emit(form, *views, lengths=[told[k] if k in told else const(n) for k, n in enumerate(intrinsic.given)])
+        for k, length in told.items():
+            stmt = Let(length, const(intrinsic.given[k]), stmt)
         body = seq(*before, stmt, *after)
         for b in allocated:
             body = Allocate(b, body)
