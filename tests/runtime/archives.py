@@ -29,10 +29,10 @@ def zipped(members: Mapping[str, bytes]) -> bytes:
 
 def forged(data: bytes) -> bytes:
     """An archive whose code is signed for its manifest, whatever that says; the same if it cannot be read."""
-    members = members_of(data)
     try:
+        members = members_of(data)
         manifest = Manifest.from_json(members[MANIFEST], "")
         manifest, code = archive.sign(manifest, {n: members[CODE + n][:-SIGNATURE] for n in manifest.sections})
-    except (ArchiveError, KeyError):
+    except (ArchiveError, KeyError, zipfile.BadZipFile):
         return data
     return zipped({**members, MANIFEST: manifest.to_json(), **{CODE + n: c for n, c in code.items()}})

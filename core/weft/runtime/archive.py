@@ -362,11 +362,12 @@ def load(path: Path, expect: str | None = None, copy: bool | None = None) -> Con
         raise ArchiveError(f"{path} holds '{foreign[0]}', which its manifest does not name")
     signature = manifest.signature()
     code = {name: reader.code(name, info, signature) for name, info in manifest.sections.items()}
+    bare = {n: replace(s, sha256=hashlib.sha256(code[n]).hexdigest(), bytes=len(code[n])) for n, s in manifest.sections.items()}
     constants: dict[str, np.ndarray[Any, Any]] = {}
     if manifest.constants and manifest.weights is not None:
         check = expect is None and settings.VERIFY_WEIGHTS.get()
         constants = _read_weights(reader.section(WEIGHTS, manifest.weights, check), manifest.constants, str(path))
-    return Content(manifest, code, constants)
+    return Content(manifest.with_(sections=bare), code, constants)
 
 
 def _check_whole(reader: _Reader, expect: str) -> None:

@@ -231,7 +231,7 @@ class Plan:
 class SectionInfo:
     """A code section: what it is checked against and where its entries lie.
 
-    `sha256` and `bytes` are those of what an archive holds, the image and the manifest's signature; of an executable that is not loaded from one, the image's.
+    In an archive `sha256` and `bytes` are those of the image and the manifest's signature behind it; of an executable, those of the image.
     """
 
     sha256: str
