@@ -114,7 +114,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.runtime.abi": EVERYTHING,
         "weft.runtime.arrays": EVERYTHING,
         "weft.runtime.cache": ("Cache",),
-        "weft.runtime.cpu_features": ("known_features",),
+        "weft.runtime.cpu_features": ("host_features", "known_features"),
         "weft.runtime.device": ("Borrowed", "Device", "DeviceKind", "HostDevice", "Memory", "Slice", "Started", "blamed", "open_device"),
         "weft.runtime.dlpack": ("Foreign", "foreign_tensor"),
         "weft.runtime.executable": ("Executable", "NativeCode"),

@@ -1,52 +1,236 @@
-"""What an archive asks of a machine follows from what LLVM emits for its target."""
+"""What an archive asks of a machine follows from what LLVM says of its target; LLVM, which ends the process on what it cannot do, ends nobody's."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+import weft
+from weft.errors import ArchiveError, ExecutionError, TargetError, WeftError
+from weft.runtime import cpu_features
 from weft.runtime.cpu_features import host_features, known_features
 from weft.target import parse_target
-from weft_llvm.features import ARM, X86
-from weft_llvm.native import required_features
-from weft_llvm.target import LlvmTarget
+from weft.testing.models import mlp
+from weft_llvm import features as module
+from weft_llvm.features import describe
+from weft_llvm.processes import command, environment
+from weft_llvm.target import Isa, LlvmTarget, isa
+from weft_llvm.toolchain import Cpu, host_cpu, host_triple
 
-V2 = {"ssse3", "sse4.1", "sse4.2", "popcnt"}
+V2 = {"sse3", "ssse3", "sse4.1", "sse4.2", "popcnt"}
 V3 = V2 | {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"}
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+X86, ARM = "x86_64-linux-gnu", "aarch64-linux-gnu"
+
+
+def described(target: str) -> Isa:
+    kind = LlvmTarget()
+    return kind.isa(parse_target(target, [kind]))
 
 
 def features(target: str) -> set[str]:
-    kind = LlvmTarget()
-    return set(required_features(kind.isa(parse_target(target, [kind]))))
+    return set(described(target).needs)
 
 
 @pytest.mark.parametrize(
     ("cpu", "expected"), [("x86-64", set()), ("x86-64-v2", V2), ("x86-64-v3", V3), ("x86-64-v4", V4), ("haswell", V3), ("skylake-avx512", V4)]
 )
 def test_levels_of_x86(cpu: str, expected: set[str]) -> None:
-    assert features(f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu}") == expected
+    assert features(f"llvm -mtriple={X86} -mcpu={cpu}") == expected
 
 
 def test_a_name_implies_what_came_with_its_generation() -> None:
-    new = features("llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids") - V4
+    new = features(f"llvm -mtriple={X86} -mcpu=sapphirerapids") - V4
     assert {"avx512vnni", "avx512bf16", "avx512fp16", "avx512vbmi", "avx512vbmi2", "gfni"} <= new
+    old = features(f"llvm -mtriple={X86} -mcpu=bdver4")
+    assert {"fma4", "xop", "tbm", "sse4a", "avx2"} <= old and "avx512f" not in old
 
 
 def test_arm() -> None:
-    assert features("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72") == {"neon"}
-    assert features("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1") == {"neon", "lse", "fullfp16", "dotprod"}
-    assert {"sve", "bf16", "i8mm"} <= features("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-v1")
+    base = {"neon", "fp-armv8"}
+    assert features(f"llvm -mtriple={ARM} -mcpu=cortex-a72") == base
+    assert features(f"llvm -mtriple={ARM} -mcpu=neoverse-n1") == base | {"lse", "rdm", "rcpc", "fullfp16", "dotprod"}
+    assert {"sve", "bf16", "i8mm"} <= features(f"llvm -mtriple={ARM} -mcpu=neoverse-v1")
+    assert {"sha3", "lse2", "flagm", "altnzcv"} <= features(f"llvm -mtriple={ARM} -mcpu=apple-m1")
 
 
 def test_an_extension_that_is_named_is_asked_for() -> None:
-    assert features("llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64 -mattr=+avx2") >= {"avx", "avx2"}
-    assert "fma" not in features("llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3 -mattr=-fma")
+    assert features(f"llvm -mtriple={X86} -mcpu=x86-64 -mattr=+avx2") >= {"avx", "avx2"}
+    assert features(f"llvm -mtriple={X86} -mcpu=x86-64 -mattr=+xop") >= {"xop", "fma4", "avx"}
+    assert "fma" not in features(f"llvm -mtriple={X86} -mcpu=x86-64-v3 -mattr=-fma")
 
 
 def test_this_machine_has_what_its_code_asks_for() -> None:
     assert features("llvm") <= host_features()
 
 
-def test_every_probe_is_of_a_feature_that_the_runtime_can_ask_for() -> None:
-    assert {p.feature for p in X86} <= known_features("x86_64")
-    assert {p.feature for p in ARM} <= known_features("aarch64")
+def test_what_the_runtime_does_not_find_here_is_not_used_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that hides an extension, or an older one that does not tell of it."""
+    seen = host_features()
+    hidden = next((f for f in ("bmi2", "lse") if f in seen), None)
+    if hidden is None:
+        pytest.skip("this machine has none of them")
+    monkeypatch.setattr("weft_llvm.target.host_features", lambda: seen - {hidden})
+    assert hidden not in features("llvm")
+
+
+def test_what_no_machine_can_be_asked_for_is_not_used() -> None:
+    """Named, it is refused; taken for granted with a processor, it is turned off."""
+    with pytest.raises(TargetError) as error:
+        described(f"llvm -mtriple={X86} -mcpu=x86-64 -mattr=+egpr")
+    assert str(error.value) == (
+        "no machine can be asked whether it has 'egpr'\n  -mattr=+egpr\n  why: code that needs it would end a process on a machine that lacks it\n"
+        "  hint: leave it out"
+    )
+    found = described(f"llvm -mtriple={X86} -mcpu=diamondrapids")
+    assert "-egpr" in found.features.split(",") and "avx512f" in found.needs
+
+
+def listed(triple: str) -> list[str]:
+    """The processors that LLVM lists."""
+    script = f"import json; from weft_llvm.features import _listed; print(json.dumps(_listed({triple!r})[0]))"
+    words = [*command("x")[:1], "-c", script]
+    names: list[str] = json.loads(subprocess.run(words, stdout=subprocess.PIPE, env=environment(), check=True).stdout)
+    return names
+
+
+@pytest.mark.parametrize("triple", [X86, ARM])
+def test_every_processor_is_described_or_refused(triple: str, request: pytest.FixtureRequest) -> None:
+    """Every extension of every processor that LLVM lists can be asked of a machine, is turned off, or is one that code does not contain."""
+    names = listed(triple)
+    assert (len(names) > 80 and {"bdver4", "i386"} & set(names)) or triple == ARM
+    if not request.config.getoption("--full"):
+        names = [n for k, n in enumerate(names) if k % 40 == 0] + (["i386", "bdver4", "pentium4"] if triple == X86 else [])
+    refused = []
+    for name in names:
+        try:
+            found = isa(triple, name, "")
+        except TargetError as error:
+            assert error.what == f"LLVM cannot compile for '{triple}' with -mcpu={name}" and error.why
+            refused.append(name)
+        else:
+            assert found.needs <= known_features(found.arch) and found.elf
+    assert {"i386", "pentium4"} <= set(refused) if triple == X86 else not refused
+    assert len(refused) < len(names)
+
+
+ODD = [
+    "-mtriple=wasm32-unknown-unknown",
+    "-mtriple=wasm64-unknown-unknown",
+    "-mtriple=i386-linux-gnu",
+    "-mtriple=armv7-linux-gnueabihf",
+    "-mtriple=aarch64_be-linux-gnu",
+    "-mtriple=x86_64-pc-windows-msvc",
+    "-mtriple=x86_64-apple-darwin",
+    "-mtriple=powerpc64-linux-gnu",
+    "-mtriple=s390x-linux-gnu",
+    "-mtriple=mips-linux-gnu",
+    "-mtriple=nvptx64-nvidia-cuda",
+    "-mtriple=amdgcn-amd-amdhsa",
+    "-mtriple=bpf",
+    "-mtriple=avr",
+    "-mtriple=spirv64",
+    "-mtriple=x",
+    "-mtriple=-",
+    "-mtriple=\N{SNOWMAN}-linux",
+    "-mtriple=x86_64",
+    f"-mtriple={X86} -mcpu=i386",
+    f"-mtriple={X86} -mcpu=help",
+    f"-mtriple={X86} -mcpu=x86-64 -mattr=-sse2",
+    f"-mtriple={X86} -mcpu=x86-64 -mattr=-64bit",
+    f"-mtriple={X86} -mcpu=x86-64 -mattr=+32bit-mode",
+    f"-mtriple={X86} -mcpu=x86-64 -mattr=+soft-float",
+    f"-mtriple={X86} -mcpu=x86-64 -mattr=+retpoline",
+    f"-mtriple={X86} -mcpu=x86-64 -mattr=+help",
+    f"-mtriple={X86} -mcpu=x86-64 -mattr=+avx512f,-avx",
+    f"-mtriple={X86} -mcpu=x86-64 -mattr=\\'",
+    f"-mtriple={ARM} -mattr=-neon",
+    f"-mtriple={ARM} -mattr=-fp-armv8",
+    f"-mtriple={ARM} -mattr=+sme",
+    f"-mtriple={ARM} -mattr=+strict-align,+reserve-x18",
+]
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("options", ODD)
+def test_odd_targets_end_nobodys_process(options: str) -> None:
+    """What LLVM has no code for is an error of ours, and what it has code for is an executable; the test itself is what would be ended."""
+    try:
+        executable = weft.compile(mlp(), f"llvm {options} -threads=1", cache=False)
+    except WeftError as error:
+        assert "report it" not in str(error) and error.what
+    else:
+        assert executable.manifest.machine in options
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            "-mtriple=x86_64-linux-gnu -mcpu=i386",
+            "LLVM cannot compile for 'x86_64-linux-gnu' with -mcpu=i386\n  why: 64-bit code requested on a subtarget that doesn't support it!",
+        ),
+        (
+            "-mtriple=x86_64-apple-darwin",
+            "no code is made for 'x86_64-apple-darwin'\n  why: its objects are not 64-bit little-endian ELF, which is what is linked and run\n"
+            "  hint: give a triple such as x86_64-linux-gnu or aarch64-linux-gnu",
+        ),
+    ],
+)
+def test_what_odd_targets_are_told(options: str, text: str) -> None:
+    with pytest.raises(TargetError) as error:
+        weft.compile(mlp(), f"llvm {options}")
+    assert str(error.value) == text
+    with pytest.raises(TargetError, match="LLVM cannot compile for 'wasm32-unknown-unknown' with -mcpu=generic\n  why: "):
+        weft.compile(mlp(), "llvm -mtriple=wasm32-unknown-unknown")
+
+
+def test_code_of_other_processors_is_refused_not_run(tmp_path: Path) -> None:
+    """SIGILL would end the process. A machine that has all of it runs it."""
+    if cpu_features.machine() != "x86_64":
+        pytest.skip("code of x86-64")
+    x = np.ones((2, 64), np.float32)
+    for name in ("bdver4", "sapphirerapids", "znver4", "barcelona", "diamondrapids"):
+        executable = weft.compile(mlp(), f"llvm -mtriple={X86} -mcpu={name} -threads=1")
+        lacking = described(f"llvm -mtriple={X86} -mcpu={name}").needs - host_features()
+        executable.save(tmp_path / name)
+        if not lacking:
+            executable(x)
+            weft.Executable.load(tmp_path / name)(x)
+            continue
+        with pytest.raises(ExecutionError) as error:
+            executable(x)
+        assert f"was compiled for a processor with {', '.join(sorted(lacking))}, which this machine lacks" in str(error.value)
+        with pytest.raises(ArchiveError, match="needs CPU features that this machine lacks"):
+            weft.Executable.load(tmp_path / name)
+
+
+def test_descriptions_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    cpu = Cpu(X86, "btver2")
+    first = describe.__wrapped__(cpu)
+
+    def none(cpu: Cpu) -> bytes:
+        raise AssertionError("asked again")
+
+    monkeypatch.setattr(module, "_asked", none)
+    assert describe.__wrapped__(cpu) == first and first.needs >= {"avx", "sse4a"}
+    with pytest.raises(AssertionError, match="asked again"):
+        describe.__wrapped__(Cpu(X86, "btver2", "-avx"))
+
+
+def test_a_process_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = Cpu(host_triple(), host_cpu())
+    monkeypatch.setattr(module, "command", lambda name: ["/nonexistent/python"])
+    with pytest.raises(TargetError, match="no process could be started to ask it: No such file"):
+        module._asked(cpu)
+    monkeypatch.setattr(module, "command", lambda name: ["sleep", "60"])
+    monkeypatch.setattr(module, "_SECONDS", 0.1)
+    with pytest.raises(TargetError, match="did not answer within 0 s"):
+        module._asked(cpu)
+    assert asdict(cpu)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
 from weft.errors import CodegenError
 from weft_llvm.toolchain import Cpu, compile_object, host_cpu, host_features, host_triple
-from weft_llvm.workers import Workers, default_workers
+from weft_llvm.workers import Workers, _Turns, default_workers
 
 HOST = Cpu(host_triple(), host_cpu(), host_features())
 
@@ -65,15 +68,168 @@ define <2 x i64> @f(<2 x i64> %a) {
         assert workers.submit(ir(1), HOST, "f1").result(60)
 
 
-def test_a_killed_worker() -> None:
-    slow = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with Workers(1, command=slow) as workers:
+def worker_of(workers: Workers, other_than: int = 0) -> int:
+    """The process of the one worker, when there is one, or another than this."""
+    for _ in range(6000):
+        for process in list(workers._processes):
+            if process.pid != other_than:
+                return process.pid
+        time.sleep(0.01)
+    raise AssertionError("no worker")
+
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def first_time(folder: Path, then: str) -> list[str]:
+    """A worker that does something else when it is started for the first time."""
+    return [
+        sys.executable,
+        "-c",
+        f"""import os, signal, sys, time
+from pathlib import Path
+sys.argv = ["", str(os.getppid())]
+if not Path({str(folder / "again")!r}).exists():
+    Path({str(folder / "again")!r}).touch()
+    {then}
+from weft_llvm.workers import main
+main()""",
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_that_the_system_ends_is_replaced_once(number: signal.Signals, tmp_path: Path) -> None:
+    with Workers(1, command=first_time(tmp_path, f"os.kill(os.getpid(), {int(number)})")) as workers:
+        assert workers.submit(ir(1), HOST, "f1").result(120) == compile_object(ir(1), HOST)
+
+
+def test_a_worker_that_is_killed_twice() -> None:
+    """It is said what that means, and not that LLVM has a bug."""
+    with Workers(1, command=SLEEP) as workers:
         future = workers.submit(ir(1), HOST, "victim")
-        while not workers._processes:
-            time.sleep(0.01)
-        os.kill(next(iter(workers._processes)).pid, signal.SIGKILL)
-        with pytest.raises(CodegenError, match=r"the compile worker died on kernel 'victim' \(signal 9\)"):
+        first = worker_of(workers)
+        os.kill(first, signal.SIGKILL)
+        os.kill(worker_of(workers, other_than=first), signal.SIGKILL)
+        with pytest.raises(CodegenError) as error:
             future.result(60)
+    assert str(error.value) == (
+        "a compile worker was killed (signal 9) on kernel 'victim'\n"
+        "  why: the system kills the largest process when memory runs out, and it did so twice, the second time with no other worker at work\n"
+        "  hint: give the process more memory, or end others, and compile again"
+    )
+
+
+def test_a_worker_without_memory() -> None:
+    ends = "import os, sys; sys.stderr.write('LLVM ERROR: out of memory'); sys.stderr.flush(); os.abort()"
+    with Workers(1, command=[sys.executable, "-c", ends]) as workers, pytest.raises(CodegenError) as error:
+        workers.submit(ir(1), HOST, "f1").result(60)
+    assert error.value.what == "a compile worker had no memory left for kernel 'f1', also with no other worker at work"
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="this system does not tell who is stopped")
+def test_a_stopped_worker_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it has not read its request yet, which does not fit into the pipe."""
+    monkeypatch.setattr("weft_llvm.workers.TICK_SECONDS", 0.05)
+    monkeypatch.setattr("weft_llvm.workers.STOPPED_SECONDS", 0.3)
+    large = ir(1) + ";" + "x" * (1 << 20) + "\n"
+    with Workers(1, command=first_time(tmp_path, "os.kill(os.getpid(), signal.SIGSTOP)")) as workers:
+        assert workers.submit(large, HOST, "f1").result(120) == compile_object(ir(1), HOST)
+    stop = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"]
+    with Workers(1, command=stop) as workers, pytest.raises(CodegenError) as error:
+        workers.submit(ir(1), HOST, "f1").result(60)
+    assert "kernel 'f1' was not compiled: two compile workers did not answer\n  why: the process was stopped (SIGSTOP, SIGTSTP)" in str(error.value)
+    assert "hint: continue what was stopped" in str(error.value)
+
+
+def test_a_worker_that_is_continued_in_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_llvm.workers.TICK_SECONDS", 0.05)
+    with Workers(1) as workers:
+        assert workers.submit(ir(1), HOST, "f1").result(60)
+        pid = worker_of(workers)
+        os.kill(pid, signal.SIGSTOP)
+        future = workers.submit(ir(2), HOST, "f2")
+        time.sleep(0.3)
+        assert not future.done()
+        os.kill(pid, signal.SIGCONT)
+        assert future.result(60) == compile_object(ir(2), HOST)
+        assert worker_of(workers) == pid
+
+
+def test_a_worker_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_llvm.workers.TICK_SECONDS", 0.05)
+    monkeypatch.setattr("weft_llvm.workers.SILENT_SECONDS", 0.2)
+    with Workers(1, command=SLEEP) as workers, pytest.raises(CodegenError, match=r"two compile workers did not answer\n  why: it took more than 0.2 s"):
+        workers.submit(ir(1), HOST, "f1").result(60)
+
+
+def test_a_second_try_runs_alone() -> None:
+    """What ran out of memory beside others gets all of it."""
+    turns = _Turns()
+    log: list[str] = []
+    inside, go = threading.Event(), threading.Event()
+
+    def beside() -> None:
+        with turns.beside():
+            inside.set()
+            go.wait(60)
+            log.append("beside")
+
+    def alone() -> None:
+        with turns.alone():
+            log.append("alone begins")
+            time.sleep(0.1)
+            log.append("alone ends")
+
+    def later() -> None:
+        with turns.beside():
+            log.append("later")
+
+    threads = [threading.Thread(target=f) for f in (beside, alone, later)]
+    threads[0].start()
+    assert inside.wait(60)
+    threads[1].start()
+    time.sleep(0.1)
+    threads[2].start()
+    time.sleep(0.1)
+    assert log == []
+    go.set()
+    for t in threads:
+        t.join(60)
+    assert log == ["beside", "alone begins", "alone ends", "later"]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("how", ["os.kill(os.getpid(), 9)", "os._exit(0)", "sys.exit(0)"])
+def test_workers_end_with_their_parent(how: str, stopped: bool) -> None:
+    """Also where they compute, or are stopped, and so do not see that the pipe is closed."""
+    if stopped and sys.platform != "linux":
+        pytest.skip("only Linux ends a stopped process")
+    work = "os.kill(os.getpid(), 19)" if stopped else "time.sleep(600)"
+    worker = f"import os, sys, time; from weft_llvm.processes import end_with_parent; sys.argv = ['', str(os.getppid())]; end_with_parent(); {work}"
+    script = f"""import os, sys, time
+from weft_llvm.workers import Workers
+from weft_llvm.toolchain import Cpu
+workers = Workers(1, command=[sys.executable, "-c", {worker!r}])
+workers.submit("", Cpu("", ""), "f")
+while not workers._processes: time.sleep(0.01)
+print(next(iter(workers._processes)).pid, flush=True)
+time.sleep(1)
+{how}"""
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=False, timeout=120)
+    pid = int(done.stdout)
+    for _ in range(1000):
+        if not is_running(pid):
+            return
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    raise AssertionError("the worker goes on")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"  # who is gone and not buried is gone
+    except OSError:
+        return False
 
 
 def test_a_worker_that_cannot_start() -> None:

@@ -18,18 +18,23 @@ _X86 = {
     "avx512_bitalg": "avx512bitalg", "avx512_vpopcntdq": "avx512vpopcntdq", "avx512_bf16": "avx512bf16", "avx512_fp16": "avx512fp16",
     "avx512_vp2intersect": "avx512vp2intersect", "avx_vnni": "avxvnni", "avx_vnni_int8": "avxvnniint8", "avx_vnni_int16": "avxvnniint16",
     "avx_ifma": "avxifma", "avx_ne_convert": "avxneconvert", "amx_tile": "amx-tile", "amx_int8": "amx-int8", "amx_bf16": "amx-bf16",
-    "amx_fp16": "amx-fp16", "sse": "sse", "sse2": "sse2", "mmx": "mmx", "fxsr": "fxsr", "cx8": "cx8", "cmov": "cmov",
+    "amx_fp16": "amx-fp16", "tbm": "tbm", "lwp": "lwp", "3dnowprefetch": "prfchw", "cmpccxadd": "cmpccxadd", "sha512": "sha512", "sm3": "sm3", "sm4": "sm4",
+    "amx_complex": "amx-complex", "sse": "sse", "sse2": "sse2", "mmx": "mmx", "fxsr": "fxsr", "cx8": "cx8", "cmov": "cmov",
 }  # fmt: skip
 _ARM = {
-    "asimd": "neon", "fp": "fp-armv8", "aes": "aes", "pmull": "aes", "sha2": "sha2", "sha512": "sha3", "sha3": "sha3", "crc32": "crc", "atomics": "lse",
+    "asimd": "neon", "fp": "fp-armv8", "aes": "aes", "pmull": "aes", "sha2": "sha2", "sha3": "sha3", "crc32": "crc", "atomics": "lse",
     "asimdrdm": "rdm", "asimdhp": "fullfp16", "asimddp": "dotprod", "asimdfhm": "fp16fml", "fcma": "complxnum", "jscvt": "jsconv", "lrcpc": "rcpc",
-    "sve": "sve", "sve2": "sve2", "i8mm": "i8mm", "bf16": "bf16", "sveaes": "sve2-aes", "svebitperm": "sve2-bitperm", "sme": "sme", "sme2": "sme2",
-    "dcpop": "ccpp", "frint": "fptoint", "svei8mm": "i8mm", "svebf16": "bf16",
+    "sve": "sve", "sve2": "sve2", "i8mm": "i8mm", "bf16": "bf16", "sveaes": "sve-aes", "svebitperm": "sve-bitperm", "svesha3": "sve-sha3",
+    "svesm4": "sve-sm4", "sveb16b16": "sve-b16b16", "sve2p1": "sve2p1", "sm4": "sm4", "svef32mm": "f32mm", "svef64mm": "f64mm", "uscat": "lse2",
+    "lse128": "lse128", "ilrcpc": "rcpc-immo", "lrcpc3": "rcpc3", "flagm": "flagm", "flagm2": "altnzcv", "cssc": "cssc", "mops": "mops", "hbc": "hbc",
+    "faminmax": "faminmax", "lut": "lut", "cmpbr": "cmpbr", "fprcvt": "fprcvt", "sme": "sme", "sme2": "sme2", "dcpop": "ccpp", "frint": "fptoint",
+    "svei8mm": "i8mm", "svebf16": "bf16",
 }  # fmt: skip
 _MAC_ARM = {
     "FEAT_DotProd": "dotprod", "FEAT_FP16": "fullfp16", "FEAT_FHM": "fp16fml", "FEAT_BF16": "bf16", "FEAT_I8MM": "i8mm", "FEAT_LSE": "lse",
     "FEAT_RDM": "rdm", "FEAT_FCMA": "complxnum", "FEAT_JSCVT": "jsconv", "FEAT_LRCPC": "rcpc", "FEAT_AES": "aes", "FEAT_SHA256": "sha2",
     "FEAT_SHA3": "sha3", "FEAT_CRC32": "crc", "FEAT_SME": "sme", "FEAT_SME2": "sme2", "FEAT_FRINTTS": "fptoint", "FEAT_DPB": "ccpp",
+    "FEAT_LSE2": "lse2", "FEAT_LRCPC2": "rcpc-immo", "FEAT_FlagM": "flagm", "FEAT_FlagM2": "altnzcv", "FEAT_CSSC": "cssc", "FEAT_HBC": "hbc",
 }  # fmt: skip
 
 

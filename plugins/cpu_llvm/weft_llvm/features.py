@@ -1,121 +1,272 @@
-"""Which extensions code for a target may contain: found out by compiling what they are for and reading the assembly.
+"""What LLVM knows of a processor: whether it can compile for it, how memory is laid out, what it emits, and which extensions its code may need.
 
-LLVM says what a CPU's name implies to nobody but its own code generator, so that is asked: an extension counts as used if a small function
-that profits from it is compiled to its instructions. The archive lists them, and a machine that lacks one refuses to run it.
+LLVM is asked in a process of its own. It prints what it does not know to standard error and goes on with something else, and ends the process on what it
+cannot do, such as 64-bit code for an i386. What was found out is kept in the cache on disk, so a processor is asked about once.
+
+The extensions come from LLVM itself: it inlines a function into another only if the caller's processor has every extension of the callee's. So, for each
+extension that it lists, a function that needs this extension as well is called by one that does not; where the call is gone, the processor has it.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
+import os
 import re
-from dataclasses import dataclass
-from functools import cache
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from weft_llvm.toolchain import Cpu, compile_assembly
+from weft.errors import CodegenError, TargetError, nearest
+from weft.runtime.cache import Cache
+from weft_llvm.processes import command, end_with_parent, ended, environment, scratch_file, tail
+from weft_llvm.toolchain import Cpu
+
+_SECONDS = 300.0  # until a process that does not answer is given up; it takes less than one where nothing else runs
+
+# Extensions that LLVM lists and that need not be asked of a machine:
+# - those that every 64-bit processor has;
+# - those whose instructions are emitted for intrinsics of their own only, which the emitter does not use, for whole functions that ask for a
+#   mode, or by operating systems, and AVX10.1, which has none of its own;
+# - no extensions, but how code is best arranged.
+# A name in none of these that the runtime cannot ask a machine for is not used: `weft_llvm.target.isa`.
+_X86_ALWAYS = {
+    "64bit", "64bit-mode", "cmov", "cx8", "fxsr", "mmx", "nopl", "sse", "sse2", "x87",
+}  # fmt: skip
+_X86_UNUSED = {
+    "avx10.1", "avx10.1-512", "adx", "aes", "amx-avx512", "amx-bf16", "amx-complex", "amx-fp16", "amx-fp8", "amx-int8", "amx-movrs", "amx-tf32",
+    "amx-tile", "amx-transpose", "cldemote", "clflushopt", "clwb", "clzero", "crc32", "cx16", "enqcmd", "fsgsbase", "hreset", "invpcid", "kl", "lwp",
+    "movdir64b", "movdiri", "movrs", "mwaitx", "pclmul", "pconfig", "pku", "prefetchi", "prfchw", "ptwrite", "rdpid", "rdpru", "rdrnd", "rdseed", "rtm",
+    "sahf", "serialize", "sgx", "sha", "sha512", "shstk", "sm3", "sm4", "tsxldtrk", "uintr", "usermsr", "vaes", "vpclmulqdq", "waitpkg", "wbnoinvd",
+    "widekl", "xsave", "xsavec", "xsaveopt", "xsaves",
+}  # fmt: skip
+_X86_TUNING = re.compile(
+    r"(allow|fast|false|idiv[lq]|lea|no-bypass|pad|prefer|slow|tuning|use)-.*|branch-hint|branchfusion|ermsb|evex512|faster-shift-than-shuffle|fsrm|macrofusion"
+    r"|sbb-dep-breaking|sse-unaligned-mem|vzeroupper"
+)
+_ARM_UNUSED = {
+    "aes", "CONTEXTIDREL2", "am", "amvs", "brbe", "bti", "btie", "ccdp", "ccidx", "ccpp", "chk", "clrbhb", "crc", "dit", "ecv", "el2vmsa", "el3", "ete",
+    "fgt", "fp8", "fp8dot2", "fp8dot4", "fp8fma", "fpac", "gcs", "hcx", "ite", "jsconv", "lor", "ls64", "lut", "mec", "mpam", "mpamv2", "mte", "nmi",
+    "nv", "pan", "pan-rwv", "pauth", "pauth-lr", "perfmon", "predres", "rand", "ras", "rasv2", "rme", "sb", "sel2", "sha2", "sm4", "sme", "sme-b16b16",
+    "sme-f16f16", "sme-f64f64", "sme-fa64", "sme-i16i64", "sme2", "sme2p1", "sme2p2", "spe", "spe-eef", "specres2", "specrestrict", "ssbs", "sve-aes",
+    "sve-sha3", "sve-sm4", "tlb-rmi", "tme", "tracev8.4", "trbe", "uaops", "vh", "wfxt", "xs",
+}  # fmt: skip
+_ARM_TUNING = {
+    "aggressive-fma", "enable-select-opt", "execute-only", "store-pair-suppress",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Probe:
-    """`feature` (LLVM's name) is there if `body` compiles to something that `pattern` finds. `declares`: intrinsics that the body calls."""
+class Description:
+    """A processor as LLVM compiles for it.
 
-    feature: str
-    signature: str
-    body: str
-    pattern: str
-    declares: str = ""
+    Attributes:
+        layout: LLVM's text of how memory is laid out.
+        has: what it emits, of the names of `Isa.has` but for dot products.
+        needs: extensions that its code may contain, by LLVM's names; of architectures whose machines can be asked, x86-64 and AArch64.
+        elf: whether its objects are what the linker reads.
+    """
 
-
-def _unary(kind: str, name: str, extra: str = "") -> tuple[str, str, str]:
-    """Signature, body and declaration of one call of an intrinsic on one argument."""
-    suffix = _suffix(kind)
-    call = f"%r = call {kind} @llvm.{name}.{suffix}({kind} %a{extra})\n ret {kind} %r"
-    flag = ", i1" if extra else ""
-    return f"{kind} @F({kind} %a)", call, f"declare {kind} @llvm.{name}.{suffix}({kind}{flag})"
+    layout: str
+    has: frozenset[str]
+    needs: frozenset[str]
+    elf: bool
 
 
-def _suffix(kind: str) -> str:
-    match = re.fullmatch(r"<(\d+) x (\w+)>", kind)
-    name = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
-    return kind if match is None else f"v{match[1]}{name.get(match[2], match[2])}"
+@functools.cache
+def describe(cpu: Cpu) -> Description:
+    """Asks LLVM.
+
+    Raises:
+        TargetError: LLVM does not know the triple, the processor or an extension, or cannot compile for it.
+    """
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    store = Cache("targets")
+    own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    key = repr((own, llvmlite.__version__, llvm.llvm_version_info, asdict(cpu)))
+    known = store.get(key)
+    if known is None:
+        known = _asked(cpu)
+        store.put(key, known)
+    found = json.loads(known)
+    return Description(found["layout"], frozenset(found["has"]), frozenset(found["needs"]), found["elf"])
 
 
-def _of(feature: str, kind: str, name: str, pattern: str, extra: str = "") -> Probe:
-    signature, body, declares = _unary(kind, name, extra)
-    return Probe(feature, signature, body, pattern, declares)
+def _asked(cpu: Cpu) -> bytes:
+    """The answer of a process for this one question."""
+    what = f"LLVM cannot compile for '{cpu.triple}' with -mcpu={cpu.name}"
+    with scratch_file() as log:
+        try:
+            request = json.dumps(asdict(cpu)).encode()
+            done = subprocess.run(command(__name__), input=request, stdout=subprocess.PIPE, stderr=log, env=environment(), timeout=_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise TargetError(what, why=f"the process that was asked did not answer within {_SECONDS:.0f} s") from None
+        except OSError as error:
+            raise TargetError(what, why=f"no process could be started to ask it: {error.strerror or error}") from None
+        if done.returncode != 0:
+            said = re.findall(r"LLVM ERROR: (.*)", tail(log))
+            raise TargetError(what, why=said[-1] if said else f"it ended the process that asked ({ended(done.returncode)}): {tail(log, 300)}")
+    answer = json.loads(done.stdout)
+    if "refused" in answer:
+        raise TargetError(**answer["refused"])
+    return done.stdout
 
 
-def _binary(feature: str, kind: str, op: str, pattern: str) -> Probe:
-    return Probe(feature, f"{kind} @F({kind} %a, {kind} %b)", f"%r = {op} {kind} %a, %b\n ret {kind} %r", pattern)
+# -- in the process that asks LLVM ------------------------------------------------------------------------------------
+
+_EMITTED = """
+declare <4 x float> @llvm.fma.v4f32(<4 x float>, <4 x float>, <4 x float>)
+declare <4 x float> @llvm.floor.v4f32(<4 x float>)
+define <4 x float> @fma(<4 x float> %a, <4 x float> %b, <4 x float> %c) nounwind {
+ %r = call <4 x float> @llvm.fma.v4f32(<4 x float> %a, <4 x float> %b, <4 x float> %c)
+ ret <4 x float> %r }
+define <4 x float> @rounding(<4 x float> %a) nounwind { %r = call <4 x float> @llvm.floor.v4f32(<4 x float> %a)
+ ret <4 x float> %r }
+define void @f16c(ptr %p, ptr %q) nounwind { %x = load <4 x half>, ptr %p
+ %y = fpext <4 x half> %x to <4 x float>
+ store <4 x float> %y, ptr %q
+ ret void }
+define <4 x bfloat> @bf16(<4 x float> %a) nounwind { %r = fptrunc <4 x float> %a to <4 x bfloat>
+ ret <4 x bfloat> %r }
+define void @half(ptr %p) nounwind { %x = load <8 x half>, ptr %p
+ %y = fadd <8 x half> %x, %x
+ store <8 x half> %y, ptr %p
+ ret void }
+define void @wide(ptr %p, ptr %q) nounwind "prefer-vector-width"="512" { %x = load <16 x i32>, ptr %p
+ %y = load <16 x i32>, ptr %q
+ %z = add <16 x i32> %x, %y
+ store <16 x i32> %z, ptr %p
+ ret void }
+"""
 
 
-def _dot(feature: str, lanes: int, left: str, right: str, pattern: str) -> Probe:
-    body = (
-        f"%x = {left} <{lanes} x i8> %a to <{lanes} x i32>\n %y = {right} <{lanes} x i8> %b to <{lanes} x i32>\n %p = mul nsw <{lanes} x i32> %x, %y\n"
-        f" %r = call i32 @llvm.vector.reduce.add.v{lanes}i32(<{lanes} x i32> %p)\n ret i32 %r"
-    )
-    declares = f"declare i32 @llvm.vector.reduce.add.v{lanes}i32(<{lanes} x i32>)"
-    return Probe(feature, f"i32 @F(<{lanes} x i8> %a, <{lanes} x i8> %b)", body, pattern, declares)
+def _emitted(cpu: Cpu) -> set[str]:
+    """What the assembly of small functions shows, of `Isa.has`."""
+    from weft_llvm.toolchain import compile_assembly
+
+    assembly = compile_assembly(f'target triple = "{cpu.triple}"\n' + _EMITTED, cpu)
+    names = "fma|rounding|f16c|bf16|half|wide"
+    bodies = dict(re.findall(rf"^[_\"]*({names})\"?:(.*?)(?=^[_\"]*(?:{names})\"?:|\Z)", assembly, re.M | re.S))
+
+    def seen(body: str, pattern: str) -> bool:
+        return re.search(pattern, bodies.get(body, "")) is not None
+
+    tests = {
+        "fma": seen("fma", r"\bvfn?m(add|sub)|\bfmla|\bfmadd|\bvfma|relaxed_madd"),
+        "rounding": seen("rounding", r"\bv?roundp|\bvrndscale|\bfrintm|\bvrintm|f32x4\.floor"),
+        "f16c": seen("f16c", r"\bvcvtph2ps|\bfcvtl|\bvfwcvt|\bvcvt\.f32\.f16"),
+        "bf16": seen("bf16", r"\bvcvtneps2bf16|\bbfcvtn|\bvcvt\.bf16\.f32|\bvfncvtbf16"),
+        "half": seen("half", r"\bvaddph|\bfadd\s+v\d+\.8h|\bvadd\.f16"),
+        "avx": seen("fma", r"\bv[a-z0-9]+ps|\bvfn?m") and "%xmm" in bodies.get("fma", ""),
+        "avx2": seen("wide", r"vpadd.*%ymm|vpadd.*%zmm"),
+        "avx512": seen("wide", r"%zmm"),
+        "neon": seen("fma", r"\bv\d+\.4s"),
+        "sve": "+sve" in cpu.features.split(","),
+    }
+    return {name for name, yes in tests.items() if yes}
 
 
-_MASKED = "%m = fcmp olt <8 x float> %a, %b\n %r = select <8 x i1> %m, <8 x float> %a, <8 x float> zeroinitializer\n ret <8 x float> %r"
-
-X86: tuple[Probe, ...] = (
-    _of("ssse3", "<4 x i32>", "abs", r"pabsd", ", i1 false"),
-    _binary("sse4.1", "<4 x i32>", "mul", r"pmulld"),
-    Probe("sse4.2", "<2 x i64> @F(<2 x i64> %a, <2 x i64> %b)",
-          "%m = icmp sgt <2 x i64> %a, %b\n %r = sext <2 x i1> %m to <2 x i64>\n ret <2 x i64> %r", r"pcmpgtq"),
-    _of("popcnt", "i64", "ctpop", r"\bpopcnt"),
-    _of("lzcnt", "i64", "ctlz", r"\blzcnt", ", i1 false"),
-    _of("bmi", "i64", "cttz", r"\btzcnt", ", i1 false"),
-    _binary("bmi2", "i64", "lshr", r"\bshrx"),
-    Probe("movbe", "i64 @F(ptr %p)",
-          "%a = load i64, ptr %p\n %r = call i64 @llvm.bswap.i64(i64 %a)\n ret i64 %r", r"\bmovbe", "declare i64 @llvm.bswap.i64(i64)"),
-    _binary("avx", "<8 x float>", "fadd", r"vaddps.*%ymm"),
-    _binary("avx2", "<8 x i32>", "add", r"vpaddd.*%ymm"),
-    Probe("fma", "<4 x float> @F(<4 x float> %a)",
-          "%r = call <4 x float> @llvm.fma.v4f32(<4 x float> %a, <4 x float> %a, <4 x float> %a)\n ret <4 x float> %r", r"vfmadd",
-          "declare <4 x float> @llvm.fma.v4f32(<4 x float>, <4 x float>, <4 x float>)"),
-    Probe("f16c", "<4 x float> @F(ptr %p)", "%a = load <4 x half>, ptr %p\n %r = fpext <4 x half> %a to <4 x float>\n ret <4 x float> %r", r"vcvtph2ps"),
-    _of("gfni", "<16 x i8>", "bitreverse", r"gf2p8affine"),
-    _binary("avx512f", "<16 x float>", "fadd", r"vaddps.*%zmm"),
-    _binary("avx512bw", "<64 x i8>", "add", r"vpaddb.*%zmm"),
-    _binary("avx512dq", "<8 x i64>", "mul", r"vpmullq"),
-    _of("avx512cd", "<16 x i32>", "ctlz", r"vplzcntd", ", i1 false"),
-    Probe("avx512vl", "<8 x float> @F(<8 x float> %a, <8 x float> %b)", _MASKED, r"%k\d.*%ymm|%ymm.*%k\d"),
-    Probe("avx512vbmi", "<64 x i8> @F(<64 x i8> %a)",
-          f"%r = shufflevector <64 x i8> %a, <64 x i8> poison, <64 x i32> <{', '.join(f'i32 {63 - k}' for k in range(64))}>\n ret <64 x i8> %r", r"vpermb"),
-    _of("avx512vpopcntdq", "<16 x i32>", "ctpop", r"vpopcntd"),
-    _of("avx512bitalg", "<64 x i8>", "ctpop", r"vpopcntb"),
-    Probe("avx512vbmi2", "<16 x i32> @F(<16 x i32> %a, <16 x i32> %b, <16 x i32> %c)",
-          "%r = call <16 x i32> @llvm.fshl.v16i32(<16 x i32> %a, <16 x i32> %b, <16 x i32> %c)\n ret <16 x i32> %r", r"vpshld",
-          "declare <16 x i32> @llvm.fshl.v16i32(<16 x i32>, <16 x i32>, <16 x i32>)"),
-    Probe("avx512bf16", "<16 x bfloat> @F(<16 x float> %a)", "%r = fptrunc <16 x float> %a to <16 x bfloat>\n ret <16 x bfloat> %r", r"vcvtneps2bf16.*%zmm"),
-    Probe("avxneconvert", "<4 x bfloat> @F(<4 x float> %a)",
-          "%r = fptrunc <4 x float> %a to <4 x bfloat>\n ret <4 x bfloat> %r", r"\{vex\}\s*vcvtneps2bf16"),
-    _binary("avx512fp16", "<32 x half>", "fadd", r"vaddph.*%zmm"),
-    _dot("avx512vnni", 64, "zext", "sext", r"vpdpbusd.*%zmm"),
-    _dot("avxvnni", 32, "zext", "sext", r"\{vex\}\s*vpdpbusd"),
-)  # fmt: skip
-ARM: tuple[Probe, ...] = (
-    _binary("neon", "<4 x float>", "fadd", r"fadd\s+v\d+\.4s"),
-    Probe("lse", "i64 @F(ptr %p, i64 %a)", "%r = atomicrmw add ptr %p, i64 %a monotonic\n ret i64 %r", r"\bldadd"),
-    _binary("fullfp16", "<8 x half>", "fadd", r"fadd\s+v\d+\.8h"),
-    Probe("bf16", "<4 x bfloat> @F(<4 x float> %a)", "%r = fptrunc <4 x float> %a to <4 x bfloat>\n ret <4 x bfloat> %r", r"\bbfcvtn"),
-    _dot("dotprod", 16, "zext", "zext", r"\budot"),
-    _dot("i8mm", 16, "zext", "sext", r"\busdot"),
-    Probe("sve", "<4 x i32> @F(<4 x i32> %a, <4 x i32> %b)", "%r = sdiv <4 x i32> %a, %b\n ret <4 x i32> %r", r"\bz\d+\.s"),
-)  # fmt: skip
+def _listed(triple: str) -> tuple[list[str], dict[str, str]]:
+    """The processors that LLVM lists for a triple, and the features with what each is."""
+    processors, _, features = _said(Cpu(triple, "help")).partition("Available features for this target:")
+    lines = [re.findall(r"^\s+(\S+)\s+- (.*)$", part, re.M) for part in (processors, features)]
+    return [name for name, _ in lines[0]], dict(lines[1])
 
 
-@cache
-def used_features(cpu: Cpu, architecture: str) -> frozenset[str]:
-    """The extensions, by LLVM's names, that code for `cpu` may contain."""
-    probes = {"x86_64": X86, "aarch64": ARM}.get(architecture, ())
-    if not probes:
+def _said(cpu: Cpu) -> str:
+    """What LLVM writes to standard error while it sets up for `cpu`; it has no other way to say it."""
+    from weft_llvm.toolchain import target_machine
+
+    with scratch_file() as log:
+        kept = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            target_machine(cpu)
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        return tail(log, 1 << 20)
+
+
+def _refuse_unknown(cpu: Cpu, processors: list[str], features: dict[str, str]) -> None:
+    asked = [("processor", cpu.name, f"-mcpu={cpu.name}")] if cpu.name == "help" else []
+    asked += [("feature", f, f"-mattr={f}") for f in cpu.features.split(",") if f.lstrip("+-") in ("", "help") and cpu.features]
+    said = re.findall(r"'([^']*)' is not a recognized (processor|feature)", _said(cpu))
+    asked += [(what, name, f"-mattr={name}" if what == "feature" else f"-mcpu={cpu.name}") for name, what in said]
+    for what, name, where in asked:
+        name = name.lstrip("+-")
+        close = nearest(name, processors if what == "processor" else features)
+        raise TargetError(f"'{name}' is no {what} of {cpu.triple.split('-')[0]}", where=where, hint=f"did you mean '{close}'?" if close else None)
+
+
+def extensions(cpu: Cpu, features: dict[str, str]) -> frozenset[str]:
+    """Of LLVM's features of x86-64 or AArch64, with what each is, the extensions that code for `cpu` may contain and not every machine has."""
+    from weft_llvm.target import architecture
+
+    arch = architecture(cpu.triple)
+    if arch == "x86_64":
+        asked = [f for f in features if f not in _X86_ALWAYS and f not in _X86_UNUSED and not _X86_TUNING.fullmatch(f) and not f.endswith("bit-mode")]
+    elif arch == "aarch64":
+        asked = [f for f, text in features.items() if text.startswith("Enable ") and f not in _ARM_UNUSED and f not in _ARM_TUNING]
+    else:
         return frozenset()
-    lines = [f'target triple = "{cpu.triple}"', *dict.fromkeys(p.declares for p in probes if p.declares)]
-    wide = '"prefer-vector-width"="512" "min-legal-vector-width"="512"' if architecture == "x86_64" else ""
-    for k, p in enumerate(probes):
-        lines.append(f"define {p.signature.replace('@F', f'@probe{k}')} nounwind {wide} {{\n {p.body}\n}}")
-    assembly = compile_assembly("\n".join(lines) + "\n", cpu)
-    bodies = dict(re.findall(r"^_?probe(\d+):(.*?)(?=^_?probe\d+:|\Z)", assembly, re.M | re.S))
-    return frozenset(p.feature for k, p in enumerate(probes) if re.search(p.pattern, bodies.get(str(k), "")))
+    return frozenset(asked) & _inlined(cpu, asked)
+
+
+def _inlined(cpu: Cpu, asked: list[str]) -> frozenset[str]:
+    """Those of `asked` whose addition to the processor adds nothing."""
+    from weft_llvm.toolchain import optimized_ir
+
+    lines = [f'target triple = "{cpu.triple}"']
+    for k, name in enumerate(asked):
+        # Other numbers in each, so that equal functions are not joined.
+        lines.append(f"define internal i32 @callee{k}(i32 %x) #{k + 1} {{\n %y = add i32 %x, {k + 1}\n ret i32 %y\n}}")
+        lines.append(f"define i32 @caller{k}(i32 %x) #0 {{\n %y = call i32 @callee{k}(i32 %x)\n ret i32 %y\n}}")
+        more = ",".join(filter(None, [cpu.features, "+" + name]))
+        lines.append(f'attributes #{k + 1} = {{ "target-cpu"="{cpu.name}" "target-features"="{more}" }}')
+    lines.append(f'attributes #0 = {{ "target-cpu"="{cpu.name}" "target-features"="{cpu.features}" }}')
+    text = optimized_ir("\n".join(lines) + "\n", Cpu(cpu.triple, cpu.name, cpu.features, 1))
+    left = {int(k) for k in re.findall(r"call [^\n]*@callee(\d+)\(", text)}
+    return frozenset(name for k, name in enumerate(asked) if k not in left)
+
+
+def examine(cpu: Cpu) -> dict[str, Any]:
+    """What LLVM knows of a processor, as `Description` has it. LLVM may end the process."""
+    from weft_llvm.toolchain import compile_object, data_layout
+
+    processors, features = _listed(cpu.triple)
+    _refuse_unknown(cpu, processors, features)
+    image = compile_object("define i64 @f(i64 %x) {\n ret i64 %x\n}\n", cpu)
+    return {
+        "layout": data_layout(cpu),
+        "has": sorted(_emitted(cpu)),
+        "needs": sorted(extensions(cpu, features)),
+        "elf": image[:6] == b"\x7fELF\x02\x01",
+    }
+
+
+def main() -> None:
+    end_with_parent()
+    # Whatever prints to standard output must not get into the answer.
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    cpu = Cpu(**json.loads(sys.stdin.buffer.read()))
+    try:
+        answer = examine(cpu)
+    except TargetError as error:
+        answer = {"refused": {"what": error.what, "where": error.where, "why": error.why, "hint": error.hint}}
+    except CodegenError as error:
+        what = f"LLVM cannot compile for '{cpu.triple}' with -mcpu={cpu.name}"
+        answer = {"refused": {"what": what, "where": None, "why": error.why or error.where, "hint": None}}
+    sink.write(json.dumps(answer).encode())
+    sink.flush()
+    os._exit(0)  # nothing here needs an orderly end, and LLVM's takes time
+
+
+if __name__ == "__main__":
+    main()

@@ -7,12 +7,12 @@ knows exactly what its triple, -mcpu and -mattr say, without a table of processo
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from weft.errors import TargetError
+from weft.runtime.cpu_features import host_features, known_features
 from weft.target import Target, TargetKind
 
 if TYPE_CHECKING:
@@ -67,76 +67,40 @@ class Isa:
     has: frozenset[str]
     """Among fma, f16c (fp16 ⇄ fp32 conversion), bf16 (fp32 → bf16 conversion), half (fp16 arithmetic), rounding (floor … in one instruction),
     avx, avx2, avx512, neon, sve; and for dot products avx512bw, avx512vnni, avxvnni, avx512bf16, dotprod, i8mm."""
+    needs: frozenset[str] = frozenset()
+    """Extensions that its code may contain, by LLVM's names."""
+    elf: bool = True
     opt: int = 3
 
     @property
     def arch(self) -> str:
-        name = self.triple.split("-")[0]
-        return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+        return architecture(self.triple)
 
 
 @cache
 def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
-    """Asks LLVM what it would emit.
+    """Asks LLVM what it would emit. Extensions that no machine can be asked for are turned off.
 
     Raises:
-        TargetError: LLVM does not know the triple or the CPU.
+        TargetError: LLVM does not know the triple, the CPU or a feature, cannot compile for them, or an extension is named that no machine can be asked for.
     """
-    from weft.errors import CodegenError
-    from weft_llvm.features import used_features
-    from weft_llvm.toolchain import Cpu, compile_assembly, data_layout, refuse_unknown
+    from weft_llvm import toolchain
+    from weft_llvm.features import describe
 
-    key = Cpu(triple, cpu, features, opt)
-    probe = """
-declare <4 x float> @llvm.fma.v4f32(<4 x float>, <4 x float>, <4 x float>)
-declare <4 x float> @llvm.floor.v4f32(<4 x float>)
-define <4 x float> @fma(<4 x float> %a, <4 x float> %b, <4 x float> %c) nounwind {
- %r = call <4 x float> @llvm.fma.v4f32(<4 x float> %a, <4 x float> %b, <4 x float> %c)
- ret <4 x float> %r }
-define <4 x float> @rounding(<4 x float> %a) nounwind { %r = call <4 x float> @llvm.floor.v4f32(<4 x float> %a)
- ret <4 x float> %r }
-define void @f16c(ptr %p, ptr %q) nounwind { %x = load <4 x half>, ptr %p
- %y = fpext <4 x half> %x to <4 x float>
- store <4 x float> %y, ptr %q
- ret void }
-define <4 x bfloat> @bf16(<4 x float> %a) nounwind { %r = fptrunc <4 x float> %a to <4 x bfloat>
- ret <4 x bfloat> %r }
-define void @half(ptr %p) nounwind { %x = load <8 x half>, ptr %p
- %y = fadd <8 x half> %x, %x
- store <8 x half> %y, ptr %p
- ret void }
-define void @wide(ptr %p, ptr %q) nounwind "prefer-vector-width"="512" { %x = load <16 x i32>, ptr %p
- %y = load <16 x i32>, ptr %q
- %z = add <16 x i32> %x, %y
- store <16 x i32> %z, ptr %p
- ret void }
-"""
-    try:
-        refuse_unknown(key)
-        assembly = compile_assembly(f'target triple = "{triple}"\n' + probe, key)
-        layout = data_layout(key)
-    except CodegenError as error:
-        raise TargetError(f"LLVM cannot compile for '{triple}' with -mcpu={cpu}", why=error.why or error.where) from None
-    names = "fma|rounding|f16c|bf16|half|wide"
-    bodies = dict(re.findall(rf"^[_\"]*({names})\"?:(.*?)(?=^[_\"]*(?:{names})\"?:|\Z)", assembly, re.M | re.S))
-
-    def seen(body: str, pattern: str) -> bool:
-        return re.search(pattern, bodies.get(body, "")) is not None
-
-    tests = {
-        "fma": seen("fma", r"\bvfn?m(add|sub)|\bfmla|\bfmadd|\bvfma|relaxed_madd"),
-        "rounding": seen("rounding", r"\bv?roundp|\bvrndscale|\bfrintm|\bvrintm|f32x4\.floor"),
-        "f16c": seen("f16c", r"\bvcvtph2ps|\bfcvtl|\bvfwcvt|\bvcvt\.f32\.f16"),
-        "bf16": seen("bf16", r"\bvcvtneps2bf16|\bbfcvtn|\bvcvt\.bf16\.f32|\bvfncvtbf16"),
-        "half": seen("half", r"\bvaddph|\bfadd\s+v\d+\.8h|\bvadd\.f16"),
-        "avx": seen("fma", r"\bv[a-z0-9]+ps|\bvfn?m") and "%xmm" in bodies.get("fma", ""),
-        "avx2": seen("wide", r"vpadd.*%ymm|vpadd.*%zmm"),
-        "avx512": seen("wide", r"%zmm"),
-        "neon": seen("fma", r"\bv\d+\.4s"),
-        "sve": "+sve" in features.split(","),
-    }
-    found = Isa(triple, cpu, features, layout, frozenset(n for n, yes in tests.items() if yes), opt)
-    return replace(found, has=found.has | (used_features(key, found.arch) & DOT_PRODUCTS))
+    key = toolchain.Cpu(triple, cpu, features, opt)
+    found = describe(key)
+    unknown = sorted(found.needs - known_features(architecture(triple)))
+    for name in unknown:
+        if "+" + name in {*features.split(",")}.difference(toolchain.host_features().split(",")):
+            raise TargetError(
+                f"no machine can be asked whether it has '{name}'",
+                where=f"-mattr=+{name}",
+                why="code that needs it would end a process on a machine that lacks it",
+                hint="leave it out",
+            )
+    if unknown:  # LLVM takes them for granted with this processor
+        return isa(triple, cpu, ",".join(filter(None, [features, *("-" + name for name in unknown)])), opt)
+    return Isa(triple, cpu, features, found.layout, found.has | (found.needs & DOT_PRODUCTS), found.needs, found.elf, opt)
 
 
 class LlvmTarget(TargetKind):
@@ -167,7 +131,7 @@ class LlvmTarget(TargetKind):
         mattr = tuple(a if a[:1] in "+-" else "+" + a for a in o.mattr)
         if o.mcpu is None and cpu != "generic":
             # The name alone would promise what a hypervisor may have masked out, so absent features are said, too.
-            mattr = (*toolchain.host_features().split(","), *mattr)
+            mattr = (*toolchain.host_features().split(","), *unseen_features(toolchain.host_features()), *mattr)
         if o.mcpu == "native":
             return self.resolve(replace(target, options=replace(o, mcpu=None)))
         threads = o.threads or (1 if cross else available_threads())
@@ -194,14 +158,20 @@ class LlvmTarget(TargetKind):
         from weft_llvm.intrinsics import emitters
 
         isa = self.isa(target)
+        if not isa.elf:
+            raise TargetError(
+                f"no code is made for '{isa.triple}'",
+                why="its objects are not 64-bit little-endian ELF, which is what is linked and run",
+                hint="give a triple such as x86_64-linux-gnu or aarch64-linux-gnu",
+            )
         return LlvmCodegen(isa, intrinsics=emitters(isa.has | {isa.arch}))
 
     def link(self, target: Target, segment: SegmentSpec, kernels: Mapping[str, KernelCode]) -> Mapping[str, NativeCode]:
-        from weft_llvm.native import link_segment, required_features
+        from weft_llvm.native import link_segment
         from weft_llvm.toolchain import Cpu
 
         i = self.isa(target)
-        return link_segment(segment, kernels, Cpu(i.triple, i.cpu, i.features, i.opt), required_features(i))
+        return link_segment(segment, kernels, Cpu(i.triple, i.cpu, i.features, i.opt), tuple(sorted(i.needs)))
 
     def loops(self, target: Target) -> NativeCode:
         from weft_llvm.native import loops_code
@@ -241,6 +211,16 @@ def refuse_precision(precision: Precision, isa: Isa, where: str) -> None:
 def architecture(triple: str) -> str:
     name = triple.split("-")[0]
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+
+
+def unseen_features(said: str) -> list[str]:
+    """Extensions to turn off in code for this machine: those that the runtime does not find on it, so that it runs what is compiled for it.
+
+    Args:
+        said: this machine's features as LLVM writes them.
+    """
+    found, off = host_features(), set(said.split(","))
+    return [] if not found else [f for f in ("-" + name for name in sorted(known_features() - found)) if f not in off]
 
 
 def available_threads() -> int:

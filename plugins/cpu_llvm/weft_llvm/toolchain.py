@@ -8,11 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-import re
 import struct
-import sys
-import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,9 +16,8 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from weft.errors import CodegenError, TargetError, nearest
+from weft.errors import CodegenError
 
-_started = threading.Lock()
 _count = itertools.count()
 
 
@@ -34,6 +29,16 @@ class Cpu:
     name: str
     features: str = ""
     opt: int = 3
+
+
+def _share_with_forks() -> None:
+    """A forked child finds llvmlite's lock free: what another thread of the parent holds would stay held for ever."""
+    lock = getattr(llvm.ffi.lib, "_lock", None)
+    if lock is not None and hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=lock.__enter__, after_in_parent=lock.__exit__, after_in_child=lock.__exit__)
+
+
+_share_with_forks()
 
 
 @cache
@@ -63,42 +68,6 @@ def target_machine(cpu: Cpu) -> llvm.TargetMachine:
     except RuntimeError as error:
         raise CodegenError(f"LLVM has no code generator for '{cpu.triple}'", why=str(error)) from None
     return target.create_target_machine(cpu=cpu.name, features=cpu.features, opt=min(cpu.opt, 3), reloc="pic", codemodel="small")
-
-
-def refuse_unknown(cpu: Cpu) -> None:
-    """LLVM only mutters about a processor or feature it does not know, and goes on with another.
-
-    Raises:
-        TargetError: naming it, and the nearest that exists.
-    """
-    said = _said(cpu)
-    found = re.findall(r"'([^']+)' is not a recognized (processor|feature)", said)
-    if found:
-        name, what = found[0]
-        known = re.findall(r"^\s+(\S+)\s+- ", _known(cpu.triple), re.M)
-        close = nearest(name.lstrip("+-"), known)
-        where = f"-mattr={name}" if what == "feature" else f"-mcpu={cpu.name}"
-        raise TargetError(f"'{name.lstrip('+-')}' is no {what} of {cpu.triple.split('-')[0]}", where=where, hint=f"did you mean '{close}'?" if close else None)
-
-
-@cache
-def _known(triple: str) -> str:
-    return _said(Cpu(triple, "help"))  # LLVM prints the list once per process
-
-
-def _said(cpu: Cpu) -> str:
-    """What LLVM writes to the process's standard error while it sets up for `cpu`; it has no other way to say it."""
-    with tempfile.TemporaryFile() as log, _started:
-        sys.stderr.flush()
-        kept = os.dup(2)
-        os.dup2(log.fileno(), 2)
-        try:
-            target_machine(cpu)
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-        log.seek(0)
-        return log.read().decode(errors="replace")
 
 
 @cache
