@@ -293,6 +293,8 @@ def test_sizes_that_cannot_be_are_errors(board: Board) -> None:
         sized(board, arena="k*16")(x)
     with pytest.raises(ExecutionError, match=r"cannot be computed\n  why: integer division or modulo by zero|cannot be computed\n  why: division by zero"):
         sized(board, arena="16//(n - 3)")(x)
+    with pytest.raises(ExecutionError, match=r"a size that the plan of 'mixed' needs cannot be computed\n  why: (integer )?division"):
+        plan(inputs=[TensorInfo("x", "float32", ("n", "4//(n - 3)"))])(x)
     huge = plan(outputs=[TensorInfo("y", "float32", ("n*4000000000000000000", "n*4000000000000000000"))])
     with pytest.raises(ExecutionError, match="device 'board' has too little memory"):
         huge(x)

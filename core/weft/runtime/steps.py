@@ -133,9 +133,7 @@ class Steps:
         try:
             self._run(call)
         except (KeyError, ZeroDivisionError, RecursionError) as error:  # devices' own are caught where they happen
-            what = f"{error} is not known" if isinstance(error, KeyError) else str(error)
-            message = f"a size that the plan of '{self._manifest.name}' needs cannot be computed"
-            raise ExecutionError(message, why=what, hint="compile the model again") from None
+            raise self._incomputable(error) from None
         given = {k: out[o.name] for k, o in enumerate(self._manifest.outputs) if o.name in call.storage} if out else {}
         results = [given[k] if k in given else call.host[o.name] for k, o in enumerate(self._manifest.outputs)]
         if self._handed:  # steps of the host hand on what they are given
@@ -257,10 +255,16 @@ class Steps:
             except KeyError:  # a symbol that a later step binds
                 later.append((info, axis, given))
                 continue
+            except (ZeroDivisionError, RecursionError) as error:
+                raise self._incomputable(error) from None
             if wanted != given:
                 shown = str(wanted) if isinstance(info.shape[axis], int) else f"{wanted} ({info.shape[axis]})"
                 raise self._disagree(info, call.shapes[info.name], f"has size {given} on axis {axis}, expected {shown}")
         call.open = later
+
+    def _incomputable(self, error: Exception) -> ExecutionError:
+        why = f"{error} is not known" if isinstance(error, KeyError) else str(error)
+        return ExecutionError(f"a size that the plan of '{self._manifest.name}' needs cannot be computed", why=why, hint="compile the model again")
 
     def _disagree(self, info: TensorInfo, shape: tuple[int, ...], what: str) -> WeftError:
         if info in self._manifest.inputs:

@@ -149,8 +149,6 @@ def undefined_symbols(image: bytes) -> list[str]:
 # -- running in this process ------------------------------------------------------------------------------------------
 
 CONTEXT_FIELDS = 20
-_PARALLEL_FOR = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _THREADS_FIELD = 72
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -178,16 +176,35 @@ class Linked:
         self.addresses = {name: self._tracker[name] for name in names}
 
 
-def _run_tasks(ctx: int, task: int, closure: int, tasks: int) -> int:
-    """A stand-in for the pool: every task, last first, each as another thread, so that a test sees what depends on either."""
-    function = _TASK(task)
-    threads = ctypes.c_int64.from_address(ctx + _THREADS_FIELD).value
-    for i in reversed(range(tasks)):
-        function(ctx, closure, i, i * 7 % max(1, threads))
-    return 0
+# Every task, last first, each as another thread, so that a test sees what depends on either.
+_STAND_IN = f"""
+define i32 @run_tasks(ptr %ctx, ptr %task, ptr %closure, i64 %tasks) nounwind {{
+entry:
+  %at = getelementptr i8, ptr %ctx, i64 {_THREADS_FIELD}
+  %told = load i64, ptr %at, align 8
+  %several = icmp sgt i64 %told, 1
+  %threads = select i1 %several, i64 %told, i64 1
+  br label %head
+head:
+  %left = phi i64 [ %tasks, %entry ], [ %i, %body ]
+  %more = icmp sgt i64 %left, 0
+  br i1 %more, label %body, label %done
+body:
+  %i = sub i64 %left, 1
+  %mixed = mul i64 %i, 7
+  %who = urem i64 %mixed, %threads
+  call void %task(ptr %ctx, ptr %closure, i64 %i, i64 %who)
+  br label %head
+done:
+  ret i32 0
+}}
+"""
 
 
-_serial_parallel_for = _PARALLEL_FOR(_run_tasks)
+@cache
+def _stand_in() -> Linked:
+    """A stand-in for the pool."""
+    return Linked(compile_object(_STAND_IN, Cpu(host_triple(), host_cpu(), host_features())), ["run_tasks"])
 
 
 class JitKernel:
@@ -221,7 +238,7 @@ class JitKernel:
             pointers.append((store.ctypes.data + 63) // 64 * 64)
         context = (ctypes.c_uint64 * CONTEXT_FIELDS)()
         if threads:
-            context[4] = ctypes.cast(_serial_parallel_for, ctypes.c_void_p).value or 0
+            context[4] = _stand_in().addresses["run_tasks"]
         context[9] = threads
         buffers = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
         sizes = (ctypes.c_int64 * max(1, len(values)))(*values)
