@@ -17,6 +17,7 @@ it short later changes weights that are in use, or ends the process with SIGBUS.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -242,6 +243,8 @@ class _Reader:
             room = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError, MemoryError) as error:
             raise ArchiveError(f"no memory for a copy of {self.where}", why=f"it has {self.size} bytes: {error}", hint="load it with copy=False") from None
+        with contextlib.suppress(AttributeError, OSError):  # a system without huge pages
+            room.madvise(mmap.MADV_HUGEPAGE)
         file.seek(0)
         with memoryview(room) as view:
             at = 0
