@@ -30,7 +30,7 @@ from weft.errors import (
     shown,
 )  # fmt: skip
 from weft.expr.nodes import Expr
-from weft.graph.assumptions import assumptions
+from weft.graph.assumptions import assumptions, limits
 from weft.graph.group import Group, kernel_text
 from weft.graph.nodes import Graph, Node, OptionalType, SequenceType, TensorType, Type
 from weft.hooks import StageReport
@@ -173,6 +173,7 @@ class Compilation:
         """A verified graph through every stage but the last, as one native segment."""
         assumed = assumptions(graph)
         grouped = self.optimize(graph)
+        assumed += limits(grouped)
         with self.kernels_and_weights(grouped) as (uses, weights):
             with self.stage("assemble", graph.name):
                 self.assembly = assemble(grouped, self.memory(grouped, uses), uses, assumptions=assumed)

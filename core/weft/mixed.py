@@ -16,7 +16,7 @@ from weft.compilation import Compilation, value_info, without_collector
 from weft.errors import CodegenError, GraphError, PluginError, ScheduleWarning, UnsupportedError, WeftError
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Const, Expr, free_vars, substitute
-from weft.graph.assumptions import assumptions
+from weft.graph.assumptions import assumptions, limits
 from weft.graph.group import kernel_text
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.region import Region
@@ -527,6 +527,7 @@ class _Plan:
     def _device(self, one: Compilation, body: Graph, device: str, section: str, inputs: Sequence[str], outputs: Sequence[str]) -> DeviceCall:
         assumed = assumptions(body)
         _, grouped = self.compilation.optimized(one.target, body)
+        assumed += limits(grouped)
         places: list[Place] = []
         index: dict[int, int] = {}
         names = dict(zip([id(v) for v in (*grouped.inputs, *grouped.outputs)], [*inputs, *outputs]))

@@ -51,7 +51,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.expr.printer": ("print_expr",),
         "weft.expr.parser": ("parse_expr",),
         "weft.expr.evaluate": ("evaluate",),
-        "weft.expr.ranges": ("Range", "range_of"),
+        "weft.expr.ranges": ("Range", "Ranges", "range_of"),
         "weft.expr.simplify": ("prove", "simplify"),
         "weft.expr.affine": EVERYTHING,
         "weft.tensor.language": EVERYTHING,

@@ -51,15 +51,15 @@ class Outcome:
     text: str = ""
 
 
-def attempt(one: Callable[[], str], seconds: int = SECONDS, memory: int = BYTES) -> Outcome:
-    """What comes of a call, in a child."""
+def attempt(one: Callable[[], str], seconds: int = SECONDS, memory: int = BYTES, room: int = _ROOM) -> Outcome:
+    """What comes of a call, in a child, which has `room` bytes of addresses beyond those there are."""
     ours, theirs = os.pipe()
     sys.stdout.flush()
     before = _pages(1)
     child = os.fork()
     if child == 0:
         os.close(ours)
-        _child(one, theirs, seconds)
+        _child(one, theirs, seconds, room)
     os.close(theirs)
     with os.fdopen(ours, "rb") as pipe:
         said = pipe.read().decode(errors="replace")
@@ -83,13 +83,13 @@ def _pages(field: int) -> int:
         return int(file.read().split()[field]) * resource.getpagesize()
 
 
-def _child(one: Callable[[], str], pipe: int, seconds: int) -> None:
+def _child(one: Callable[[], str], pipe: int, seconds: int, room: int) -> None:
     try:
         faulthandler.disable()  # a test's tool, which would tell of each
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 2)
-        room = _pages(0) + _ROOM
-        resource.setrlimit(resource.RLIMIT_AS, (room, room))
+        most = _pages(0) + room
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(seconds)

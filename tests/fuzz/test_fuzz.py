@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import random
 import signal
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fuzz import fuzz_archive_loads, fuzz_archive_runs, fuzz_archives, fuzz_models, isolated
+from tests.fuzz import fuzz_archive_loads, fuzz_archive_runs, fuzz_archives, fuzz_integers, fuzz_models, isolated
 from tests.fuzz.harness import Target
 from tests.fuzz.random_graphs import makers, random_model
 from tests.fuzz.random_models import check, differs
@@ -18,6 +19,7 @@ from tests.fuzz.random_models import check, differs
 MODELS, MODELS_FULL = 20, 300
 CHANGED, CHANGED_FULL = 60, 2000
 ISOLATED, ISOLATED_FULL = 60, 2000
+OPERATORS, RUNS = 8, 10
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -120,3 +122,26 @@ def test_code_whose_bytes_are_others_is_not_taken(tmp_path: Path) -> None:
     path.write_bytes(data.replace(code, code[:-1] + bytes([code[-1] ^ 1])))
     with pytest.raises(archive.ArchiveError, match="the hash of 'code/main' is not the one in its manifest"):
         Executable.load(path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's account of memory")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_integers_of_a_run_are_computed_with_or_refused(request: pytest.FixtureRequest) -> None:
+    found = fuzz_integers.subjects()
+    assert {"Tile", "Expand", "ConstantOfShape", "Range", "Resize", "Pad", "OneHot", "AffineGrid", "HannWindow", "STFT", "Slice", "CumSum"} <= set(found)
+    names = sorted(set(found) - {"Loop"})  # which takes as long as it is told
+    names = names if request.config.getoption("--full") else sorted(names, key=lambda name: zlib.crc32(name.encode()))[:OPERATORS]
+    findings: list[str] = []
+    words = fuzz_integers.explore([(found[name][0], range(RUNS)) for name in names], "llvm -threads=1", lambda what, text: findings.append(text))
+    assert not findings, findings[0]
+    assert words.total() == len(names) * RUNS and words["refused"] and words["answered as the reference"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's account of memory")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_wrong_answer_to_integers_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    (subject,) = fuzz_integers.subjects("^test_tile$")["Tile"]
+    findings: list[str] = []
+    monkeypatch.setattr(fuzz_integers, "reference", lambda subject, arrays: [np.zeros(3, np.float32)])
+    fuzz_integers.explore([(subject, range(20))], "llvm -threads=1", lambda what, text: findings.append(what))
+    assert findings[0] == "Tile: wrong z: got floatN[N, N, N, N], expected floatN[N]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,6 +102,52 @@ def test_formulas(a: int, b: int) -> None:
         assert code == 100 and context.error_code == 100
         for (formula, meaning), got in zip(part, context.error_args):
             assert got == meaning(a, b), (str(type(formula)), a, b)
+
+
+LEAST, MOST = -(1 << 63), (1 << 63) - 1
+BEYOND: list[tuple[ex.Expr, int, int]] = [
+    (A + B, MOST, 1),
+    (A - B, LEAST, 1),
+    (A * B, 1 << 32, 1 << 31),
+    (ex.maximum(A * B, ex.const(0)), 1 << 62, 1 << 62),
+    (A // B, LEAST, -1),
+    (ex.truncdiv(A, B), LEAST, -1),
+    (ex.minimum(A * B, ex.const(5)), 1 << 62, 2),
+    (ex.select(A < B, A, A + B), MOST, 1),
+    ((A * B < 0).astype("int64"), 1 << 62, 4),
+]
+
+
+@pytest.mark.parametrize(("formula", "a", "b"), BEYOND)
+def test_what_leaves_int64_ends_the_run(formula: ex.Expr, a: int, b: int) -> None:
+    spec = replace(computing([]), items=(BindSymbol("c", formula), Check(ex.const(False), 100)))
+    code, context = run(spec, [a, b])
+    assert (code, context.error_code, context.error_args[0]) == (8, 8, 0)
+    assert run(spec, [3, 4])[0] == 100, "small numbers go on"
+
+
+def test_a_side_that_is_not_chosen_may_leave_int64() -> None:
+    spec = computing([ex.select(A < B, A, A * B), A % B])
+    assert list(run(spec, [1 << 40, 1 << 41])[1].error_args)[:2] == [1 << 40, 1 << 40]
+    assert list(run(computing([A % B]), [LEAST, -1])[1].error_args)[:1] == [0]
+
+
+def test_a_check_fails_where_its_condition_leaves_int64() -> None:
+    spec = replace(computing([]), items=(Check(A * B <= 100, 107, (A * B, A)), Check(ex.const(False), 100)))
+    code, context = run(spec, [1 << 33, 1 << 33])
+    assert (code, list(context.error_args)[:2]) == (107, [MOST, 1 << 33])
+    assert run(spec, [10, 10])[0] == 100
+    assert run(spec, [10, 11])[0] == 107
+
+
+def test_what_checks_make_certain_costs_nothing() -> None:
+    def text(*items: Item) -> str:
+        return emit_segment(replace(computing([]), items=(*items, BindSymbol("c", A * 4096 + B))))
+
+    called = "call {i64, i1} @llvm"
+    assert called in text() and called in text(Check(ex.const(0) <= A, 100))
+    near = [Check(ex.and_(ex.const(0) <= v, v <= 1 << 47), 100) for v in (A, B)]
+    assert called not in text(*near) and called in text(near[0])
 
 
 def test_threads_symbol() -> None:

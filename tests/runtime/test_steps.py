@@ -296,7 +296,7 @@ def test_sizes_that_cannot_be_are_errors(board: Board) -> None:
     with pytest.raises(ExecutionError, match=r"a size that the plan of 'mixed' needs cannot be computed\n  why: (integer )?division"):
         plan(inputs=[TensorInfo("x", "float32", ("n", "4//(n - 3)"))])(x)
     huge = plan(outputs=[TensorInfo("y", "float32", ("n*4000000000000000000", "n*4000000000000000000"))])
-    with pytest.raises(ExecutionError, match="device 'board' has too little memory"):
+    with pytest.raises(ExecutionError, match=r"'y' would be larger than memory can be\n  y: float32"):
         huge(x)
     negative = plan(outputs=[TensorInfo("y", "float32", ("n - 4", 4))])
     with pytest.raises(ExecutionError, match=r"'y' would have a negative size\n  y: float32\[n - 4, 4\]\n  why: its shape is \[-1, 4\]"):

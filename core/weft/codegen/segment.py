@@ -9,8 +9,13 @@
 Order of a run:
 1. rank and dtype of every input are checked, InputDim symbols are bound, then Data symbols that read an Input or a Constant;
 2. every input dimension whose formula is bound is compared (a repeated symbol or a constant is such a formula); the others as soon as they are bound;
-3. the arena gets `arena_bytes` (a formula over the symbols bound so far);
-4. the items, in order. A failing check, kernel or allocation ends the run with its code.
+3. the checks that stand first among the items;
+4. the arena gets `arena_bytes` (a formula over the symbols bound so far);
+5. the other items, in order. A failing check, kernel or allocation ends the run with its code.
+
+Formulas of int64 are exact: where a sum, difference, product or quotient leaves int64, the run ends with ErrorCode.OVERFLOW; a check fails as if its
+condition did not hold. Of a Select only the side that is chosen counts. What a check says about a symbol holds from there on (`narrowed`), so that emitters
+leave out what it makes certain.
 
 An arena that must grow for data symbols does so with `ReserveArena`; what it holds stays. Scratch of a kernel is an Arena buffer after its outputs.
 An output is usable as a buffer after its AllocateOutput.
@@ -18,13 +23,16 @@ An output is usable as a buffer after its AllocateOutput.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.dtypes import DType, int64
-from weft.expr.nodes import Const, Expr
+from weft.expr.nodes import And, Const, Expr, Le, Lt, Var
+from weft.expr.ranges import ANY, Range, range_of_dtype
 
 ZERO = Const(0, int64)
+INT64 = Range(-(1 << 63), (1 << 63) - 1)
 
 
 @dataclass(frozen=True)
@@ -158,3 +166,34 @@ class SegmentSpec:
     def kernels(self) -> tuple[str, ...]:
         """Names of the kernels called, each once, in order of first call."""
         return tuple(dict.fromkeys(i.kernel for i in self.items if isinstance(i, KernelCall)))
+
+
+def range_of_data(dtype: DType) -> Range:
+    """What a Data symbol of this dtype may be."""
+    return INT64 if dtype == int64 else range_of_dtype(dtype)
+
+
+def leading_checks(items: tuple[Item, ...]) -> int:
+    """How many of the items are checks before the first that is none."""
+    return next((k for k, item in enumerate(items) if not isinstance(item, Check)), len(items))
+
+
+def narrowed(ranges: Mapping[str, Range], cond: Expr) -> dict[str, Range]:
+    """What symbols may be where `cond` holds, as far as it compares them with numbers."""
+    result = dict(ranges)
+    parts = [cond]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, And):
+            parts += [part.a, part.b]
+        elif isinstance(part, (Lt, Le)):
+            slack = int(isinstance(part, Lt))
+            if isinstance(part.a, Var) and isinstance(part.b, Const):
+                lo, hi = result.get(part.a.name, ANY)
+                most = int(part.b.value) - slack
+                result[part.a.name] = Range(lo, most if hi is None else min(hi, most))
+            elif isinstance(part.a, Const) and isinstance(part.b, Var):
+                lo, hi = result.get(part.b.name, ANY)
+                least = int(part.a.value) + slack
+                result[part.b.name] = Range(least if lo is None else max(lo, least), hi)
+    return result

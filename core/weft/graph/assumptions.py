@@ -5,18 +5,21 @@ Add of `a` and `b` elements infers `a` and assumes `a == b`: without the check a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from weft import dtypes as dt
 from weft.errors import literal, shown
-from weft.expr.nodes import Expr, eq, free_vars, le, wrap
+from weft.expr.nodes import Expr, Var, all_of, eq, free_vars, le, maximum, mul, wrap
 from weft.expr.ranges import Range
 from weft.expr.simplify import prove, simplify
+from weft.graph.group import Group
 from weft.graph.nodes import Graph, Node, TensorType, Type, Value
 from weft.graph.operator import Operator
-from weft.tensor.language import Dim
+from weft.graph.rewrite import attribute_symbols
+from weft.runtime.abi import ERROR_ARGS, LARGEST
+from weft.tensor.language import Dim, factors
 
 LONGEST = 200
 """Characters of a node's names in a text: archives keep it."""
@@ -35,6 +38,7 @@ class Assumption:
     """The operator that it is of, where that is not the one whose type rule says it."""
 
 
+ONE = wrap(1, dt.int64)
 _heard: ContextVar[list[Assumption] | None] = ContextVar("heard", default=None)
 
 
@@ -69,6 +73,56 @@ def assumptions(graph: Graph) -> list[Assumption]:
     return list(found.values())
 
 
+def limits(graph: Graph) -> list[Assumption]:
+    """What kernels count on whenever they compute an index, of a graph after all passes: each symbol that a type or an operator uses lies in 0 … LARGEST, and
+    so do the bytes of each value. Sizes of 0 count as 1 there, for the sake of what is computed of some of the sizes alone.
+    """
+    symbols: dict[str, Assumption] = {}
+    sizes: dict[tuple[Expr, ...], tuple[int, Assumption]] = {}  # the symbolic factors of a product of dimensions → bytes beside them
+
+    def use(names: Iterable[str], by: str) -> None:
+        for name in names:
+            if name not in symbols:
+                x, source = Var(name, dt.int64), graph.symbols.get(name)
+                what = name if source is None else f"element {source.index} of '{source.value.name}'"
+                symbols[name] = Assumption(_up_to(x, LARGEST), (x,), f"{by}: {literal(shown(what, LONGEST))} is {{0}}, expected 0 … {LARGEST}", "")
+
+    def hold(value: Value, by: str) -> None:
+        if not isinstance(value.type, TensorType):
+            return
+        shape = value.type.shape
+        use([name for d in shape if isinstance(d, Expr) for name in free_vars(d)], by)
+        number, symbolic = factors(shape)
+        key, count = tuple(sorted(symbolic.elements(), key=str)), max(1, number) * value.type.dtype.bytes
+        if not key or sizes.get(key, (0,))[0] >= count:
+            return
+        product: Expr = key[0]
+        if len(key) > 1:
+            product = maximum(product, ONE)
+            for d in key[1:]:
+                product = mul(product, maximum(d, ONE))
+        sides = " × ".join(str(d) if isinstance(d, int) else f"{{{k}}}" for k, d in enumerate(shape[:ERROR_ARGS])) + (" × …" if len(shape) > ERROR_ARGS else "")
+        what = f"{by}: {sides} elements of {value.type.dtype} are more than memory can hold"
+        sizes[key] = count, Assumption(_up_to(product, LARGEST // count), tuple(wrap(d, dt.int64) for d in shape[:ERROR_ARGS]), what, "")
+
+    for value in graph.inputs:
+        hold(value, literal(f"input '{shown(value.name, LONGEST)}'"))
+    for outer in graph.nodes:
+        for node in outer.op.body.nodes if isinstance(outer.op, Group) else (outer,):
+            by = _named(node)
+            if not node.op.states:
+                use(attribute_symbols(node.op), by)
+            for value in node.outputs:
+                hold(value, by)
+    alone = {key[0].name for key in sizes if len(key) == 1 and isinstance(key[0], Var)}  # whose values' bytes say more
+    return [*(a for name, a in symbols.items() if name not in alone), *(a for _, a in sizes.values())]
+
+
+def _up_to(x: Expr, most: int) -> Expr:
+    """0 ≤ x ≤ most."""
+    return all_of([le(wrap(0, dt.int64), x), le(x, wrap(most, dt.int64))])
+
+
 def inferred(op: Operator, inputs: Sequence[Value | None]) -> tuple[tuple[Type, ...], list[Assumption]]:
     """What an operator's type rule gives, and what it takes for granted, certain or not."""
     heard: list[Assumption] = []
@@ -81,8 +135,8 @@ def inferred(op: Operator, inputs: Sequence[Value | None]) -> tuple[tuple[Type, 
 
 def _of_node(node: Node) -> list[Assumption]:
     _, heard = inferred(node.op, node.inputs)
-    names = literal(f" '{shown(', '.join(sorted(node.names)), LONGEST)}'") if node.names else ""
-    name = type(node.op).__name__ + names
+    name = _named(node)
+    names = name.removeprefix(type(node.op).__name__)
     result = [Assumption(a.holds, a.args, f"{a.of + names if a.of else name}: {a.what}", a.hint) for a in heard]
     for value in node.outputs:
         for axis, d in enumerate(value.type.shape if isinstance(value.type, TensorType) else ()):
@@ -90,3 +144,8 @@ def _of_node(node: Node) -> list[Assumption]:
                 what = f"{name}: its output would have size {{0}} on axis {axis}"
                 result.append(Assumption(le(wrap(0, dt.int64), d), (d,), what, f"{literal(d)} must not be negative"))
     return result
+
+
+def _named(node: Node) -> str:
+    """A node in an error's template: its operator, and what the framework called it."""
+    return type(node.op).__name__ + (literal(f" '{shown(', '.join(sorted(node.names)), LONGEST)}'") if node.names else "")

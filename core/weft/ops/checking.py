@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class Require(Elementwise):
     what: str = ""
     args: tuple[Dim, ...] = ()
     of: str = "Require"
+
+    states: ClassVar[bool] = True
 
     @property
     def holds(self) -> Expr:

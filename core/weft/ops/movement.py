@@ -28,7 +28,6 @@ from weft.ops.shapes import (
     equals,
     expect_kind,
     expect_some,
-    factors,
     is_one,
     one_dtype,
     operands,
@@ -39,7 +38,7 @@ from weft.ops.shapes import (
     static,
     unify,
 )
-from weft.tensor.language import Dim, Tensor, as_dim, compute
+from weft.tensor.language import Dim, Tensor, as_dim, compute, factors
 
 ZERO = Const(0, dt.int64)
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import GraphError, literal
-from weft.expr.nodes import Const, Expr, Mul, ceildiv, eq, floordiv, free_vars, le, lt, maximum, minimum, or_, select, wrap
+from weft.expr.nodes import Const, Expr, ceildiv, eq, floordiv, free_vars, le, lt, maximum, minimum, or_, select, wrap
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
 from weft.graph.assumptions import assume, assume_equal
 from weft.graph.nodes import TensorType, Type
-from weft.tensor.language import Dim, as_dim
+from weft.tensor.language import Dim, as_dim, factors
 
 Shape = tuple[Dim, ...]
 
@@ -97,6 +96,19 @@ def expect_some(n: Dim, wanted: Dim, what: str) -> None:
     assume(or_(lt(0, size), le(dim_expr(wanted), 0)), (size,), f"{literal(what)}: expected 1 element or more, got {{0}}", f"{literal(n)} must be at least 1")
 
 
+def expect_positive(n: Dim, what: str) -> None:
+    """Refuses a step or a length below 1; a run does where only that knows.
+
+    Raises:
+        GraphError: it is certainly below 1.
+    """
+    if isinstance(n, int):
+        if n < 1:
+            raise GraphError(f"{what}: expected 1 or more, got {n}")
+        return
+    assume(le(dim_expr(1), n), (n,), f"{literal(what)}: expected 1 or more, got {{0}}", f"{literal(n)} must be at least 1")
+
+
 def unify_shapes(a: Sequence[Dim], b: Sequence[Dim], what: str) -> Shape:
     """Two shapes that must agree, dimension by dimension."""
     if len(a) != len(b):
@@ -152,21 +164,6 @@ def static(dims: Sequence[Dim]) -> tuple[int, ...]:
 
 
 # -- products ---------------------------------------------------------------------------------------------------------
-
-
-def factors(dims: Sequence[Dim]) -> tuple[int, Counter[Expr]]:
-    """A product of dimensions as a number and symbolic factors."""
-    number, symbolic = 1, Counter[Expr]()
-    stack = list(dims)
-    while stack:
-        d = as_dim(stack.pop())
-        if isinstance(d, int):
-            number *= d
-        elif isinstance(d, Mul):
-            stack += [d.a, d.b]
-        else:
-            symbolic[d] += 1
-    return number, symbolic
 
 
 def product(dims: Sequence[Dim]) -> Dim:

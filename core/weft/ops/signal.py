@@ -24,7 +24,7 @@ from weft.ops.contraction import MatMul, reduction_tolerance
 from weft.ops.examples import floats
 from weft.ops.movement import Gather, Iota
 from weft.ops.precision import compute_dtype, rounded
-from weft.ops.shapes import axis_of, dim_expr, dim_floordiv, expect_kind, is_one, operands, product, show, static, unify
+from weft.ops.shapes import axis_of, dim_expr, dim_floordiv, expect_kind, expect_positive, is_one, operands, product, show, static, unify
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 
@@ -297,6 +297,8 @@ class STFT(Operator):
             raise GraphError(f"expected x [b, n, 1 or 2], got {show(x.shape)}")
         if window:
             unify(self.length, window[0].shape[0], "window")
+        expect_positive(self.step, "step")
+        expect_positive(self.length, "length of a frame")
         count = as_dim(dim_floordiv(self.length, 2) + 1) if self.onesided else self.length
         return TensorType(x.dtype, (x.shape[0], self.frames(x.shape[1]), count, 2))
 

@@ -12,6 +12,9 @@ from weft.dtypes import DType, dtype
 
 ABI_VERSION = 2
 ERROR_ARGS = 8
+LARGEST = 1 << 47
+"""No size, position, step or number of bytes of a run is larger: processors address no more memory. Sums of several, and products with small numbers, fit into
+64 bits."""
 
 
 class Context(ctypes.Structure):
@@ -146,4 +149,5 @@ class ErrorCode(IntEnum):
     OUTPUT_ALLOCATION = 5  # output
     KERNEL = 6  # number of the item in the segment, what the kernel returned
     DATA_SIZE = 7  # buffer, index wanted, elements there
+    OVERFLOW = 8  # number of the item in the segment whose formulas leave int64; -1: what is done before the items
     FIRST_CHECK = 100

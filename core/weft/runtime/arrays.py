@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft.runtime.abi import LARGEST
+
 Array: TypeAlias = "np.ndarray[Any, Any]"
 ALIGNMENT = 64
 _void_at = ctypes.c_void_p.from_address
@@ -43,8 +45,15 @@ def array_address(array: Array) -> int:
 
 
 def aligned_empty(shape: tuple[int, ...], of: np.dtype[Any], alignment: int | None = None) -> Array:
-    """A fresh array that starts at a multiple of `alignment`; without it, one of a page or more starts on a cache line, which wide stores want."""
+    """A fresh array that starts at a multiple of `alignment`; without it, one of a page or more starts on a cache line, which wide stores want.
+
+    Raises:
+        MemoryError: there is no such memory.
+        ValueError: a size is negative.
+    """
     count = math.prod(shape) * of.itemsize
+    if count > LARGEST:
+        raise MemoryError(f"{list(shape)} elements of {of} take {count} bytes")
     if alignment is None and count < _ALIGN_FROM:
         return np.empty(shape, of)
     each = alignment or ALIGNMENT

@@ -73,7 +73,10 @@ class Collected:
         if self.parts:
             rows = np.concatenate([*([] if rows is None else [rows]), *(p[None] for p in self.parts)])
         if rows is None:
-            return np.empty((*shape[:axis], 0, *shape[axis:]), dtype)
+            try:
+                return np.empty((*shape[:axis], 0, *shape[axis:]), dtype)
+            except ValueError as error:  # sizes that numpy cannot multiply
+                raise ExecutionError("a loop of no trips collects results of sizes that no memory holds", why=f"{list(shape)}: {error}") from None
         rows = rows[::-1] if backward else rows
         return np.ascontiguousarray(np.moveaxis(rows, 0, axis) if axis else rows)
 

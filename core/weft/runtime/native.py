@@ -184,6 +184,8 @@ class NativeSegment:
             for source, target in copies:
                 target[...] = source
             return [_target(r, copies) for r in results] if copies else list(results)  # type: ignore[arg-type] # none is missing now
+        except MemoryError as error:
+            raise ExecutionError(f"no memory for a call of '{self.name}'", why=str(error) or _shapes(self.inputs, held), hint="run smaller inputs") from None
         except BaseException:  # of a handler of signals, too, at any place
             call.context.error_code = 0
             raise
@@ -278,11 +280,19 @@ class NativeSegment:
             step = self.step
             item = step.items[args[0]] if 0 <= args[0] < len(step.items) else f"item {args[0]}"
             return ExecutionError(f"kernel '{item}' of '{name}' failed", why=f"it returned {args[1]}")
+        if code == ErrorCode.OVERFLOW:
+            item = f"'{self.step.items[args[0]]}'" if 0 <= args[0] < len(self.step.items) else "the start"
+            return ExecutionError(f"a size that {item} of '{name}' needs is beyond 64 bits", why=_shapes(self.inputs, arrays), hint="run smaller inputs")
         template = self.step.checks.get(code)
         if template is not None:
             what, hint = (fill(t, args) for t in template)
             return ExecutionError(what, where=name, hint=hint or None)
         return ExecutionError(f"'{name}' failed with code {code or returned}", why=f"arguments {args}")
+
+
+def _shapes(infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> str:
+    """The sizes that a call was given."""
+    return "its inputs are " + ", ".join(f"{i.name}: {i.dtype}{list(a.shape)}" for i, a in zip(infos, arrays))
 
 
 def _constant(shape: Sequence[int | str]) -> tuple[int, ...] | None:

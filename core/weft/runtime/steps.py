@@ -16,6 +16,7 @@ import numpy as np
 from weft.dtypes import dtype
 from weft.errors import ExecutionError, InputError, WeftError, fill
 from weft.runtime import host
+from weft.runtime.abi import LARGEST
 from weft.runtime.arrays import Array, aligned, aligned_empty
 from weft.runtime.control import Run, Trips, branch, repeat
 from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed, open_device
@@ -69,6 +70,8 @@ class _Shape:
         found = tuple(int(d(env)) for d in self.dims)
         if any(d < 0 for d in found):
             raise ExecutionError(f"'{self.info.name}' would have a negative size", where=str(self.info), why=f"its shape is {list(found)}")
+        if math.prod(found) * self.of.itemsize > LARGEST:
+            raise ExecutionError(f"'{self.info.name}' would be larger than memory can be", where=str(self.info), why=f"its shape is {list(found)}")
         return found
 
     def bytes(self, env: Mapping[str, int]) -> int:
@@ -134,6 +137,8 @@ class Steps:
             self._run(call)
         except (KeyError, ZeroDivisionError, RecursionError) as error:  # devices' own are caught where they happen
             raise self._incomputable(error) from None
+        except MemoryError as error:
+            raise ExecutionError(f"no memory for a call of '{self._manifest.name}'", why=str(error) or None, hint="run smaller inputs") from None
         given = {k: out[o.name] for k, o in enumerate(self._manifest.outputs) if o.name in call.storage} if out else {}
         results = [given[k] if k in given else call.host[o.name] for k, o in enumerate(self._manifest.outputs)]
         if self._handed:  # steps of the host hand on what they are given
@@ -407,7 +412,7 @@ class Steps:
         if step.section not in held.modules:
             with blamed(step.device, f"loading section '{step.section}'"):
                 held.modules[step.section] = held.device.load(self._code[step.section], self._manifest.sections[step.section].entries)
-        arena = int(compiled.arena(env))
+        arena = self._number(compiled.arena, env, step)
         if held.arena is not None and held.arena.size < arena:
             with blamed(step.device, "the wait before its arena grows"):
                 held.device.synchronize()  # kernels of an earlier step may be at work in it
@@ -429,7 +434,7 @@ class Steps:
         if start is None:
             slices = [self._slice(call, held, step, k, compiled) for k in range(len(step.places))]
             launches = [
-                Started(launch.kernel, tuple(slices[b] for b in launch.buffers), tuple(int(d(env)) for d in dims))
+                Started(launch.kernel, tuple(slices[b] for b in launch.buffers), tuple(self._number(d, env, step) for d in dims))
                 for launch, dims in zip(step.launches, compiled.dims)
             ]
             with blamed(step.device, f"preparing the kernels of section '{step.section}'"):
@@ -440,6 +445,13 @@ class Steps:
                 held.ready[key] = start
         with blamed(step.device, f"the kernels of section '{step.section}'"):
             start()
+
+    def _number(self, of: Formula, env: Mapping[str, int], step: DeviceCall) -> int:
+        """A number that a device gets, in 64 bits or fewer."""
+        found = int(of(env))
+        if abs(found) > LARGEST:
+            raise ExecutionError(f"a size that '{self._manifest.name}' needs on '{step.device}' is out of range", why=f"it is {found}, at most {LARGEST}")
+        return found
 
     def _slice(self, call: _Call, held: _Held, step: DeviceCall, number: int, compiled: _Device) -> Slice:
         place = step.places[number]

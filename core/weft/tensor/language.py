@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -79,6 +80,21 @@ def _axes(axis: object) -> tuple[ReduceAxis, ...]:
     if not axes or not all(isinstance(a, ReduceAxis) for a in axes):
         raise TensorError("a reduction has axes", hint="give what weft.reduce_axis returned, or a list of them")
     return axes
+
+
+def factors(dims: Sequence[Dim]) -> tuple[int, Counter[Expr]]:
+    """A product of dimensions as a number and symbolic factors."""
+    number, symbolic = 1, Counter[Expr]()
+    stack = list(dims)
+    while stack:
+        d = as_dim(stack.pop())
+        if isinstance(d, int):
+            number *= d
+        elif isinstance(d, e.Mul):
+            stack += [d.a, d.b]
+        else:
+            symbolic[d] += 1
+    return number, symbolic
 
 
 class Read(Expr):

@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 
 from weft.codegen.base import THREADS
-from weft.codegen.c_family import SizeFormulas, identifier
+from weft.codegen.c_family import OVER, SizeFormulas, identifier
 from weft.codegen.segment import (
+    INT64,
     AllocateOutput,
     BindData,
     BindSymbol,
@@ -24,6 +25,9 @@ from weft.codegen.segment import (
     Output,
     SegmentSpec,
     Stamp,
+    leading_checks,
+    narrowed,
+    range_of_data,
 )  # fmt: skip
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
@@ -98,7 +102,7 @@ static inline int64_t ticks(void) {
 }
 """,
 }
-_NAMES = ("ctx", "in", "out", "context", "tensor", *_FUNCTIONS, "buffers", "dims", "status", "run")
+_NAMES = ("ctx", "in", "out", "context", "tensor", *_FUNCTIONS, "buffers", "dims", "size", "status", "run")
 
 
 def emit_segment(spec: SegmentSpec) -> str:
@@ -118,11 +122,19 @@ class _Emitter:
         self.sources = {s.name: s.source for s in spec.symbols}
         self.allocated: set[int] = set()
         self.pending = [(i, axis, d) for i, t in enumerate(spec.inputs) for axis, d in enumerate(t.dims)]
+        self.number = -1  # of the item at hand
+        self.exact = 0  # lines of which none may have left int64
 
     # -- text
 
     def line(self, text: str) -> None:
         self.lines.append("  " + text)
+
+    def expect_exact(self) -> None:
+        """Ends the run where a formula of the lines since the last time has left int64."""
+        if any(f"&{OVER}" in line for line in self.lines[self.exact :]):
+            self.line(f"if ({OVER}) return fail(ctx, {int(ErrorCode.OVERFLOW)}, 1, (const int64_t[]){{{self.number}}});")
+        self.exact = len(self.lines)
 
     def fail_unless(self, cond: str, code: int, args: Sequence[str]) -> None:
         if len(args) > ERROR_ARGS:
@@ -140,6 +152,7 @@ class _Emitter:
     def bind(self, name: str, text: str, values: Range) -> None:
         """A new symbol."""
         self.line(f"const int64_t {self.sizes.bind(name, values)} = {text};")
+        self.expect_exact()
 
     # -- inputs
 
@@ -150,7 +163,7 @@ class _Emitter:
             self.fail_unless(f"is(in[{i}], {len(t.dims)}, {code}, {bits})", ErrorCode.INPUT_TYPE, (str(i), f"in[{i}]->ndim", kind))
         for symbol in self.spec.symbols:
             if isinstance(symbol.source, InputDim):
-                self.bind(symbol.name, f"in[{symbol.source.input}]->shape[{symbol.source.axis}]", Range(0, 1 << 47))
+                self.bind(symbol.name, f"in[{symbol.source.input}]->shape[{symbol.source.axis}]", INT64)
         self.check_dims()
         later = {i.symbol for i in self.spec.items if isinstance(i, BindData)}
         for symbol in self.spec.symbols:
@@ -175,7 +188,7 @@ class _Emitter:
             count = " * ".join(f"in[{ref.index}]->shape[{axis}]" for axis in range(len(self.spec.inputs[ref.index].dims))) or "1"
             self.fail_unless(f"{count} > {source.index}", ErrorCode.DATA_SIZE, (str(ref.index), str(source.index), count))
         kind = self.sizes.type(source.dtype)
-        self.bind(name, f"(({kind} *)({self.pointer(source.buffer)}))[{source.index}]", Range())
+        self.bind(name, f"(({kind} *)({self.pointer(source.buffer)}))[{source.index}]", range_of_data(source.dtype))
 
     def check_dims(self) -> None:
         """Compares every input dimension whose formula has become known."""
@@ -187,8 +200,9 @@ class _Emitter:
             got = f"in[{index}]->shape[{axis}]"
             if isinstance(expected, ex.Var) and self.sources.get(expected.name) == InputDim(index, axis):
                 continue
-            want = self.formula(expected)
-            self.fail_unless(f"{want} == {got}", ErrorCode.INPUT_SIZE, (str(index), str(axis), want, got))
+            self.line(f"size = {self.formula(expected)};")
+            self.expect_exact()
+            self.fail_unless(f"size == {got}", ErrorCode.INPUT_SIZE, (str(index), str(axis), "size", got))
         self.pending = waiting
 
     # -- buffers
@@ -214,11 +228,26 @@ class _Emitter:
     def reserve(self, size: ex.Expr) -> None:
         need = self.formula(size)
         if need != "0":
-            self.fail_unless(f"reserve(ctx, {need})", ErrorCode.ARENA, (need,))
+            self.line(f"size = {need};")
+            self.expect_exact()
+            self.fail_unless("reserve(ctx, size)", ErrorCode.ARENA, ("size",))
 
     # -- items
 
+    def check(self, item: Check) -> None:
+        cond = self.formula(item.cond)
+        args = [self.formula(a) for a in item.args]
+        for k, arg in enumerate(args):
+            if f"&{OVER}" in arg:  # what the error says of it, not a reason for one
+                self.line(f"bool beyond{self.number}_{k} = false;")
+                self.line(f"const int64_t arg{self.number}_{k} = {arg.replace(f'&{OVER}', f'&beyond{self.number}_{k}')};")
+                args[k] = f"beyond{self.number}_{k} ? INT64_MAX : arg{self.number}_{k}"
+        self.fail_unless(f"({cond}) && !{OVER}" if any(f"&{OVER}" in t for t in (cond, *self.lines[self.exact :])) else cond, item.code, args)
+        self.exact = len(self.lines)
+        self.sizes.suppose(narrowed(self.sizes.ranges, item.cond))
+
     def item(self, item: Item, number: int) -> None:
+        self.number = number
         match item:
             case KernelCall():
                 self.call(item, number)
@@ -229,7 +258,7 @@ class _Emitter:
                 self.bind_data(item.symbol)
                 self.check_dims()
             case Check():
-                self.fail_unless(self.formula(item.cond), item.code, [self.formula(a) for a in item.args])
+                self.check(item)
             case AllocateOutput():
                 self.allocate(item)
             case Stamp():
@@ -242,6 +271,7 @@ class _Emitter:
             self.line(f"buffers[{slot}] = {self.pointer(buffer)};")
         for slot, dim in enumerate(item.dims):
             self.line(f"dims[{slot}] = {self.formula(dim)};")
+        self.expect_exact()
         self.line(f"if ((status = {identifier(item.kernel, C.words)}(ctx, buffers, dims)) != 0) return failed_kernel(ctx, {number}, status);")
 
     def allocate(self, item: AllocateOutput) -> None:
@@ -250,6 +280,7 @@ class _Emitter:
             raise CodegenError(f"segment '{self.spec.name}' has no output {k}")
         for axis, dim in enumerate(item.shape):
             self.line(f"dims[{axis}] = {self.formula(dim)};")
+        self.expect_exact()
         self.line(f"if (out[{k}]->data == NULL) {{")
         self.fail_unless(f"ctx->allocate_output(ctx, {k}, {rank}, dims) == 0", ErrorCode.OUTPUT_ALLOCATION, (str(k),))
         self.line("} else {")
@@ -268,9 +299,13 @@ class _Emitter:
         dims = max([1] + [len(i.dims) for i in calls] + [len(i.shape) for i in spec.items if isinstance(i, AllocateOutput)])
         threads = self.sizes.bind(THREADS.name)
         self.bind_inputs()
-        self.reserve(spec.arena_bytes)
+        first = leading_checks(spec.items)
         for number, item in enumerate(spec.items):
+            if number == first:
+                self.reserve(spec.arena_bytes)
             self.item(item, number)
+        if first == len(spec.items):
+            self.reserve(spec.arena_bytes)
         for index, axis, expected in self.pending:
             raise CodegenError(
                 f"dimension {axis} of input '{spec.inputs[index].name}' is never known", where=str(expected), why="a symbol in it is never bound"
@@ -282,6 +317,8 @@ class _Emitter:
         text += [C.kernel.format(name=identifier(k, C.words)) + ";" for k in spec.kernels()]
         text += ['__attribute__((visibility("default"))) int32_t run(context *ctx, const tensor *const *in, tensor *const *out) {']
         text += [f"  void *buffers[{slots}];", f"  int64_t dims[{dims}] = {{0}};", "  int32_t status = 0;"]
+        text += [f"  int64_t size = 0;\n  bool {OVER} = false;"]
         text += [f"  const int64_t {threads} = ctx->threads > 1 ? ctx->threads : 1;", "  (void)in, (void)out, (void)buffers, (void)dims, (void)status;"]
+        text += [f"  (void)size, (void){OVER};"]
         text += [f"  (void){threads};", *self.lines, "  return 0;", "}"]
         return "\n".join(text) + "\n"

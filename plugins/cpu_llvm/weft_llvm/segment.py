@@ -2,6 +2,9 @@
 
 The function is a straight line of blocks: every value computed dominates what follows, so a formula is emitted once. Anything that fails branches
 to a block at the end that writes code and arguments into the context.
+
+A formula has a value and, where ranges do not exclude that it leaves int64, a flag that says whether it did; an item asks for the flags of its formulas before
+it uses their values.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from collections.abc import Sequence
 
 from weft.codegen.base import THREADS
 from weft.codegen.segment import (
+    INT64,
     AllocateOutput,
     BindData,
     BindSymbol,
@@ -24,10 +28,14 @@ from weft.codegen.segment import (
     SegmentSpec,
     Stamp,
     Tensor,
+    leading_checks,
+    narrowed,
+    range_of_data,
 )
-from weft.dtypes import DType
+from weft.dtypes import DType, int64
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
+from weft.expr.ranges import Range, Ranges
 from weft.runtime.abi import ERROR_ARGS, OFFSETS, TENSOR_OFFSETS, ErrorCode, type_word
 from weft_llvm.pool import COUNTERS
 
@@ -46,6 +54,7 @@ def _quote(name: str) -> str:
 
 
 _SIMPLE = {ex.Add: "add", ex.Sub: "sub", ex.Mul: "mul", ex.BitAnd: "and", ex.BitOr: "or", ex.BitXor: "xor", ex.And: "and", ex.Or: "or"}
+_CHECKED = (ex.Add, ex.Sub, ex.Mul)
 _COMPARE = {ex.Lt: "lt", ex.Le: "le", ex.Eq: "eq", ex.Ne: "ne"}
 
 
@@ -58,6 +67,10 @@ class _Emitter:
         self.count = 0
         self.env: dict[str, str] = {}
         self.memo: dict[ex.Expr, str] = {}
+        self.flags: dict[ex.Expr, str] = {}  # a formula that may leave int64 → the i1 that says whether it did
+        self.asked: set[str] = set()  # flags that are false from here on
+        self.ranges = Ranges({THREADS.name: Range(1, 1 << 20)})
+        self.number = -1  # of the item at hand
         self.sources = {s.name: s.source for s in spec.symbols}
         self.input_tensors: list[str] = []
         self.input_shapes: list[str] = []
@@ -117,10 +130,31 @@ class _Emitter:
     def known(self, e: ex.Expr) -> bool:
         return all(name in self.env or v == THREADS for name, v in ex.free_vars(e).items())
 
+    def suppose(self, name: str, values: Range) -> None:
+        """What a symbol may be, from here on."""
+        self.ranges = Ranges({**self.ranges.ranges, name: values})
+
     def integer(self, e: ex.Expr) -> str:
-        """`e` as an i64 operand."""
+        """`e` as an i64 operand; the run ends where it leaves int64."""
         value = self.formula(e)
+        flag = self.flag(e)
+        if flag is not None:
+            self.fail_unless(self.value(f"xor i1 {flag}, true"), ErrorCode.OVERFLOW, (str(self.number),))
+            self.asked.add(flag)
         return self.resize(value, e.dtype, 64)
+
+    def flag(self, e: ex.Expr) -> str | None:
+        """What says whether `e`, which has been computed, left int64; None if it certainly did not."""
+        found = self.flags.get(e)
+        return None if found in self.asked else found
+
+    def either(self, *flags: str | None) -> str | None:
+        """Whether one of them is true."""
+        result = None
+        for flag in flags:
+            if flag is not None and flag != result:
+                result = flag if result is None else self.value(f"or i1 {result}, {flag}")
+        return result
 
     def resize(self, value: str, dtype: DType, bits: int) -> str:
         width = self.width(dtype)
@@ -162,11 +196,19 @@ class _Emitter:
                 )
             return self.env[e.name] if self.width(e.dtype) == 64 else self.value(f"trunc i64 {self.env[e.name]} to i{e.dtype.bits}")
         if isinstance(e, ex.Not):
-            return self.value(f"xor i1 {self.formula(e.a)}, true")
+            value = self.value(f"xor i1 {self.formula(e.a)}, true")
+            self.inherit(e, e.a)
+            return value
         if isinstance(e, ex.Select):
             cond, kind = self.formula(e.cond), f"i{self.width(e.dtype)}"
-            return self.value(f"select i1 {cond}, {kind} {self.formula(e.a)}, {kind} {self.formula(e.b)}")
+            value = self.value(f"select i1 {cond}, {kind} {self.formula(e.a)}, {kind} {self.formula(e.b)}")
+            a, b = self.flag(e.a), self.flag(e.b)
+            chosen = None if a is None and b is None else self.value(f"select i1 {cond}, i1 {a or 'false'}, i1 {b or 'false'}")
+            self.raise_flag(e, self.flag(e.cond), chosen)
+            return value
         if isinstance(e, ex.Cast):
+            self.formula(e.value)
+            self.inherit(e, e.value)
             if e.dtype.is_bool:
                 return self.value(f"icmp ne i{self.width(e.value.dtype)} {self.formula(e.value)}, 0")
             return self.resize(self.formula(e.value), e.value.dtype, self.width(e.dtype))
@@ -176,10 +218,28 @@ class _Emitter:
             f"a segment cannot compute '{e}'", where=self.spec.name, why=f"{type(e).__name__} has no integer form here", hint="compute it in a kernel"
         )
 
+    def raise_flag(self, e: ex.Expr, *flags: str | None) -> None:
+        flag = self.either(*flags)
+        if flag is not None:
+            self.flags[e] = flag
+
+    def inherit(self, e: ex.Expr, *parts: ex.Expr) -> None:
+        """`e` is as exact as what it is made of."""
+        self.raise_flag(e, *(self.flag(p) for p in parts))
+
+    def fits(self, e: ex.Expr) -> bool:
+        """Whether `e` is certain to be in int64. Ranges take a symbol of which nothing is known for unbounded."""
+        return self.ranges.of(e).within(*INT64)
+
     def emit_binary(self, e: ex.Binary) -> str:
         width = self.width(e.a.dtype)
         a, b, kind = self.formula(e.a), self.formula(e.b), f"i{width}"
         signed = "s" if e.a.dtype.kind == "int" else "u"
+        self.inherit(e, e.a, e.b)
+        if e.dtype == int64 and isinstance(e, _CHECKED) and not self.fits(e):
+            pair = self.value(f"call {{i64, i1}} @llvm.s{_SIMPLE[type(e)]}.with.overflow.i64(i64 {a}, i64 {b})")
+            self.raise_flag(e, self.flag(e), self.value(f"extractvalue {{i64, i1}} {pair}, 1"))
+            return self.value(f"extractvalue {{i64, i1}} {pair}, 0")
         simple = _SIMPLE.get(type(e))
         if simple is not None:
             return self.value(f"{simple} {kind} {a}, {b}")
@@ -213,6 +273,13 @@ class _Emitter:
             # A size of zero may reach a divisor (the inferred dimension of an empty reshape); the processor would trap.
             zero = self.value(f"icmp eq {kind} {b}, 0")
             b = self.value(f"select i1 {zero}, {kind} 1, {kind} {b}")
+        if signed == "s" and (self.flag(e.b) is not None or -1 in self.ranges.of(e.b)):
+            # The least number by -1 is none of the dtype's; the processor would trap.
+            least = self.value(f"icmp eq {kind} {a}, {-(1 << (self.width(e.a.dtype) - 1))}")
+            wraps = self.value(f"and i1 {least}, {self.value(f'icmp eq {kind} {b}, -1')}")
+            b = self.value(f"select i1 {wraps}, {kind} 1, {kind} {b}")
+            if not rest:
+                self.raise_flag(e, self.flag(e), wraps)
         quotient = self.value(f"{signed}div {kind} {a}, {b}")
         remainder = self.value(f"{signed}rem {kind} {a}, {b}")
         if signed == "u" or isinstance(e, (ex.TruncDiv, ex.TruncMod)):
@@ -277,6 +344,7 @@ class _Emitter:
         loaded = self.value(f"load i{bits}, ptr {where}, align {source.dtype.bytes}")
         if source.dtype.is_bool or source.dtype.is_integer:
             self.env[name] = loaded if bits == 64 else self.value(f"{'sext' if source.dtype.kind == 'int' else 'zext'} i{bits} {loaded} to i64")
+            self.suppose(name, range_of_data(source.dtype))
         else:
             raise CodegenError(f"data symbol '{name}' has dtype {source.dtype}", where=self.spec.name, hint="convert it to int64 in a kernel")
 
@@ -370,18 +438,35 @@ class _Emitter:
         self.do(f"store i64 {ticks}, ptr {self.at(self.pointer(item.buffer), 8 * item.index)}, align 8")
         self.counter = counter
 
+    def check(self, item: Check) -> None:
+        cond = self.formula(item.cond)
+        flag = self.flag(item.cond)
+        if flag is not None:
+            cond = self.value(f"and i1 {cond}, {self.value(f'xor i1 {flag}, true')}")
+        self.fail_unless(cond, item.code, [self.argument(a) for a in item.args])
+        if flag is not None:
+            self.asked.add(flag)
+        self.ranges = Ranges(narrowed(self.ranges.ranges, item.cond))
+
+    def argument(self, e: ex.Expr) -> str:
+        """What an error says of `e`: the greatest number of int64 where it leaves that."""
+        value = self.resize(self.formula(e), e.dtype, 64)
+        flag = self.flag(e)
+        return value if flag is None else self.value(f"select i1 {flag}, i64 {INT64.hi}, i64 {value}")
+
     def item(self, item: Item, number: int) -> None:
+        self.number = number
         if isinstance(item, KernelCall):
             self.call_kernel(item, number)
         elif isinstance(item, BindSymbol):
             self.env[item.name] = self.integer(item.value)
+            self.suppose(item.name, self.ranges.of(item.value))
             self.check_dims()
         elif isinstance(item, BindData):
             self.bind_data(item.symbol)
             self.check_dims()
         elif isinstance(item, Check):
-            cond = self.formula(item.cond)
-            self.fail_unless(cond, item.code, [self.integer(a) for a in item.args])
+            self.check(item)
         elif isinstance(item, AllocateOutput):
             self.allocate_output(item)
         elif isinstance(item, Stamp):
@@ -395,6 +480,7 @@ class _Emitter:
         for symbol in self.spec.symbols:
             if isinstance(symbol.source, InputDim):
                 self.env[symbol.name] = self.dim(symbol.source.input, symbol.source.axis)
+                self.suppose(symbol.name, INT64)
         self.pending = [(i, axis, d) for i, t in enumerate(self.spec.inputs) for axis, d in enumerate(t.dims)]
         self.check_dims()
         later = {i.symbol for i in self.spec.items if isinstance(i, BindData)}
@@ -423,9 +509,13 @@ class _Emitter:
         slots = max([1] + [len(i.buffers) for i in spec.items if isinstance(i, KernelCall)])
         dims = max([1] + [len(i.dims) for i in spec.items if isinstance(i, KernelCall)] + [len(i.shape) for i in spec.items if isinstance(i, AllocateOutput)])
         self.bind_inputs()
-        self.reserve(spec.arena_bytes)
+        first = leading_checks(spec.items)
         for number, item in enumerate(spec.items):
+            if number == first:
+                self.reserve(spec.arena_bytes)
             self.item(item, number)
+        if first == len(spec.items):
+            self.reserve(spec.arena_bytes)
         for index, axis, expected in self.pending:
             raise CodegenError(
                 f"dimension {axis} of input '{spec.inputs[index].name}' is never known", where=str(expected), why="a symbol in it is never bound"
@@ -435,6 +525,7 @@ class _Emitter:
         text += [f"declare hidden i32 {_quote(k)}(ptr, ptr, ptr) nounwind" for k in spec.kernels()]
         if self.counter:
             text.append(f"declare i64 @{self.counter}()")
+        text += [f"declare {{i64, i1}} @llvm.s{_SIMPLE[kind]}.with.overflow.i64(i64, i64)" for kind in _CHECKED]
         text.append(f"define i32 {_quote(entry)}(ptr %ctx, ptr %in, ptr %out) nounwind {{")
         text.append("entry:")
         text.append(f"  %buffers = alloca [{slots} x ptr], align 16")

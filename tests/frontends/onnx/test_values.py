@@ -84,6 +84,7 @@ CASES = {
     ),
 }  # fmt: skip
 
+SCALED = [X[None, None], np.float32([]), np.float32([1, 1, 2, 2])]
 SIZES = {
     "reshape": Case("Reshape", [X, i64(2, 6)], 1, i64(5, 2), "Reshape 'the_node': number of elements: expected 12, got 10"),
     "reshape_negative": Case("Reshape", [X, i64(2, 6)], 1, i64(-2, -6), "Reshape 'the_node': its output would have size -2 on axis 0"),
@@ -93,6 +94,40 @@ SIZES = {
     "top_k": Case("TopK", [X, i64(2)], 1, i64(5), "TopK 'the_node': k: expected at most 4, got 5", outputs=2),
     "top_k_negative": Case("TopK", [X, i64(2)], 1, i64(-1), "TopK 'the_node': its output would have size -1 on axis 1", outputs=2),
     "constant_of_shape": Case("ConstantOfShape", [i64(2, 3)], 0, i64(2, -3), "would have size -3 on axis 1"),
+    "constant_of_shape_wraps": Case(
+        "ConstantOfShape", [i64(2, 3)], 0, i64(2**33, 2**33), f"Fill 'the_node': {2**33} × {2**33} elements of float32 are more than memory can hold"
+    ),
+    "constant_of_shape_wraps_to_0": Case("ConstantOfShape", [i64(2, 3)], 0, i64(2**32, 2**32), "elements of float32 are more than memory can hold"),
+    "constant_of_shape_0": Case("ConstantOfShape", [i64(0, 3)], 0, i64(0, 2**62), f"element 1 of 'x0' is {2**62}, expected 0 … {2**47}"),
+    "constant_of_shape_far": Case("ConstantOfShape", [i64(3)], 0, i64(2**62), f"{2**62} elements of float32 are more than memory can hold"),
+    "tile_far": Case("Tile", [X, i64(1, 2)], 1, i64(2**62, 4), "Tile 'the_node'"),
+    "expand_far": Case("Expand", [X[:1, :1], i64(3, 5)], 1, i64(2**40, 2**40), "elements of float32 are more than memory can hold"),
+    "pad_far": Case(
+        "Pad", [X, i64(0, 1, 0, 1)], 1, i64(2**63 - 1, 0, -(2**63) + 3, 0), f"pads {-(2**63) + 3} is out of range, expected -{2**47} … {2**47}"
+    ),
+    "pad_least": Case("Pad", [X, i64(0, 1, 0, 1)], 1, i64(0, -(2**63), 0, 0), f"Pad 'the_node': pads {-(2**63)} is out of range"),
+    "pad_axes": Case("Pad", [X, i64(1, 1), np.float32(0), i64(-1)], 3, i64(2), "Pad 'the_node': axis 2 is out of range, expected -2 … 1"),
+    "range_far": Case("Range", [np.int64(0), np.int64(5), np.int64(2)], 1, np.int64(2**63 - 1), "Iota 'the_node'"),
+    "range_wraps": Case("Range", [np.int64(0), np.int64(5), np.int64(2)], 0, np.int64(-(2**63)), "Iota 'the_node'"),
+    "range_nan": Case("Range", [np.float32(0), np.float32(5), np.float32(2)], 1, np.float32("nan"), "would have size -1 on axis 0"),
+    "one_hot_far": Case("OneHot", [i64(0, 1), np.int64(3), X[0, :2]], 1, np.int64(2**62), "OneHot 'the_node'"),
+    "one_hot_infinite": Case("OneHot", [i64(0, 1), np.float32(3), X[0, :2]], 1, np.float32("inf"), "would have size -1 on axis 1"),
+    "slice_step": Case("Slice", [X, i64(0), i64(3), i64(0), i64(1)], 4, i64(0), "Slice 'the_node': a step is 0"),
+    "slice_axis": Case("Slice", [X, i64(0), i64(3), i64(0), i64(1)], 3, i64(2), "Slice 'the_node': axis 2 is out of range, expected -2 … 1"),
+    "slice_axes": Case("Slice", [X, i64(0, 0), i64(3, 3), i64(0, 1), i64(1, 1)], 3, i64(1, -1), "Slice 'the_node': axes: 1 pair(s) of them are the same"),
+    "reduce_axis": Case("ReduceSum", [X, i64(1)], 1, i64(-3), "ReduceSum 'the_node': axis -3 is out of range, expected -2 … 1"),
+    "reduce_axes": Case("ReduceMax", [X, i64(0, 1)], 1, i64(1, -1), "ReduceMax 'the_node': axes: 1 pair(s) of them are the same"),
+    "cum_sum_axis": Case("CumSum", [X, np.int64(1)], 1, np.int64(7), "CumSum 'the_node': axis 7 is out of range, expected -2 … 1"),
+    "squeeze_axis": Case("Squeeze", [X[:1], i64(0)], 1, i64(1), "Squeeze 'the_node': axis 1 has 4 element(s), only axes of one element are squeezed"),
+    "unsqueeze_axis": Case("Unsqueeze", [X, i64(1)], 1, i64(3), "Unsqueeze 'the_node': axis 3 is out of range, expected -3 … 2"),
+    "resize_scale": Case("Resize", SCALED, 2, np.float32([1, 1, 2, np.inf]), "a scale is not positive and finite in 1 place(s)"),
+    "resize_scale_0": Case("Resize", SCALED, 2, np.float32([1, np.nan, -1, 0]), "a scale is not positive and finite in 3 place(s)"),
+    "resize_far": Case("Resize", SCALED, 2, np.float32([1, 1, 1e30, 1]), "would have size -1 on axis 2"),
+    "stft_step": Case("STFT", [X.reshape(1, 12, 1), np.int64(2), X[0]], 1, np.int64(0), "STFT 'the_node': step: expected 1 or more, got 0"),
+    "window": Case("HannWindow", [np.int64(5)], 0, np.int64(-1), "would have size -1 on axis 0"),
+    "window_far": Case("HannWindow", [np.int64(5)], 0, np.int64(2**62), "elements of float32 are more than memory can hold"),
+    "affine_grid": Case("AffineGrid", [X.reshape(2, 2, 3), i64(2, 1, 2, 2)], 1, i64(3, 1, 2, 2), "the size says 3 picture(s), theta has 2"),
+    "dft_axis": Case("DFT", [X.reshape(3, 4, 1), np.int64(2), np.int64(1)], 2, np.int64(2), "DFT 'the_node': axis 2 is out of range, expected 0 … 1"),
 }
 
 
@@ -142,6 +177,35 @@ def test_a_constant_index_into_a_size_that_only_a_run_knows() -> None:
     np.testing.assert_array_equal(exe(np.tile(X, (2, 1))), np.tile(X, (2, 1))[[0, 3]])
     with pytest.raises(ExecutionError, match="Gather 'the_node': index 3 is out of range, expected -3 … 2"):
         exe(X)
+
+
+BOXES = [np.float32([[[0, 0, 1, 1], [5, 5, 6, 6]]]), np.float32([[[1, 2]]]), i64(1), np.float32([0.5])]
+
+
+@pytest.mark.parametrize(
+    ("op", "good", "which", "value", "same_as"),
+    [
+        ("Slice", [X, i64(0), i64(9), i64(0), i64(2)], 4, 2**63 - 1, 3),  # the first alone
+        ("Slice", [X, i64(2), i64(-9), i64(0), i64(-1)], 4, -(2**63), -3),
+        ("Slice", [X, i64(0), i64(3), i64(0), i64(1)], 2, 2**63 - 1, 3),
+        ("Trilu", [X, np.int64(0)], 1, 2**63 - 1, 5),
+        ("Trilu", [X, np.int64(0)], 1, -(2**63), -5),
+        ("NonMaxSuppression", BOXES, 2, 2**63 - 1, 2),
+        ("NonMaxSuppression", BOXES, 2, -(2**63), 0),
+    ],
+)
+def test_integers_beyond_all_sizes_mean_the_largest_where_that_is_specified(op: str, good: list[Any], which: int, value: int, same_as: int) -> None:
+    exe = weft.compile(Case(op, good, which, None, "").model(), "llvm -threads=1", cache=False)
+    far, near = ([np.full_like(a, v) if k == which else a for k, a in enumerate(good)] for v in (value, same_as))
+    np.testing.assert_array_equal(exe(*far), exe(*near))
+
+
+def test_a_range_between_the_ends_of_int64_is_counted_exactly() -> None:
+    exe = weft.compile(Case("Range", [np.int64(0)] * 3, 0, None, "").model(), "llvm -threads=1", cache=False)
+    low, high = -(2**63), 2**63 - 1
+    np.testing.assert_array_equal(exe(np.int64(low), np.int64(high), np.int64(high)), [low, -1, high - 1])
+    np.testing.assert_array_equal(exe(np.int64(high), np.int64(low), np.int64(low)), [high, -1])
+    assert exe(np.int64(high), np.int64(low), np.int64(1)).shape == (0,)
 
 
 def gathered(indices: str, nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], constants: list[onnx.TensorProto]) -> Graph:

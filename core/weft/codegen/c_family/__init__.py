@@ -3,6 +3,6 @@
 from weft.codegen.c_family.dialect import Boxes, Dialect
 from weft.codegen.c_family.emitter import VERSION, Emitted, Emitter
 from weft.codegen.c_family.language import identifier
-from weft.codegen.c_family.sizes import SizeFormulas
+from weft.codegen.c_family.sizes import OVER, SizeFormulas
 
-__all__ = ["VERSION", "Boxes", "Dialect", "Emitted", "Emitter", "SizeFormulas", "identifier"]
+__all__ = ["OVER", "VERSION", "Boxes", "Dialect", "Emitted", "Emitter", "SizeFormulas", "identifier"]

@@ -1,16 +1,63 @@
-"""Formulas of sizes as text, for those who emit what stands around kernels: bindings of symbols, checks, launches."""
+"""Formulas of sizes as text, for those who emit what stands around kernels: bindings of symbols, checks, launches.
+
+They are exact: where ranges do not exclude that a sum, difference, product or quotient leaves int64, a function computes it and notes so in the variable
+`OVER` of the text around.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from weft.codegen.c_family.dialect import Dialect
-from weft.codegen.c_family.formulas import SUM, Formulas
-from weft.dtypes import DType
+from weft.codegen.c_family.formulas import SUM, Code, Formulas
+from weft.dtypes import DType, int64
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.expr.nodes import Expr
 from weft.expr.ranges import Range
+
+OVER = "over"
+"""A bool of the text around the formulas; what notes an overflow in it is called with its address."""
+_CHECKED = {
+    "+": ("add", "(b > 0 && a > INT64_MAX - b) || (b < 0 && a < INT64_MIN - b)"),
+    "-": ("sub", "(b < 0 && a > INT64_MAX + b) || (b > 0 && a < INT64_MIN + b)"),
+    "*": (
+        "mul",
+        "a != 0 && b != 0 && (a == -1 ? b == INT64_MIN : b == -1 ? a == INT64_MIN : (a > 0) == (b > 0) ? "
+        "(a > 0 ? a > INT64_MAX / b : a < INT64_MAX / b) : (a > 0 ? b < INT64_MIN / a : a < INT64_MIN / b))",
+    ),
+}
+
+
+class _Exact(Formulas):
+    """Formulas whose arithmetic of int64 notes where it leaves int64."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
+        self.checked: dict[str, str] = {}
+
+    def integer(self, symbol: str, a: Code, b: Code, d: DType, plain: bool) -> Code:
+        if plain or d != int64:
+            return super().integer(symbol, a, b, d, plain)
+        name, wrong = _CHECKED[symbol]
+        self.checked[name] = (
+            f"static inline int64_t {name}_exact(int64_t a, int64_t b, bool *over) {{\n"
+            f"  if ({wrong}) {{\n    *over = true;\n    return 0;\n  }}\n  return a {symbol} b;\n}}"
+        )
+        return Code(f"{name}_exact({a.text}, {b.text}, &{OVER})")
+
+    def _emit_division(self, e: ex.Binary, index: bool) -> Code:
+        rest = e.symbol in ("%", "truncmod")
+        if rest or e.dtype != int64 or not (-1 in self.range(e.b) and -(1 << 63) in self.range(e.a)):
+            return super()._emit_division(e, index)
+        self.checked["div"] = (
+            "static inline int64_t divisor_exact(int64_t a, int64_t b, bool *over) {\n"
+            "  if (a == INT64_MIN && b == -1) {\n    *over = true;\n    return 1;\n  }\n  return b;\n}"
+        )
+        a, b = self.value(e.a, index), self.value(e.b, index)
+        return Code(f"{self.definitions.division(e.symbol, int64)}({a.text}, divisor_exact({a.text}, {b.text}, &{OVER}))")
+
+    emit_FloorDiv = emit_TruncDiv = _emit_division
 
 
 class SizeFormulas:
@@ -22,9 +69,9 @@ class SizeFormulas:
     """
 
     def __init__(self, dialect: Dialect, reserved: Iterable[str] = ()) -> None:
-        self._formulas = Formulas(dialect)
+        self._formulas = _Exact(dialect)
         self._bound: set[str] = set()
-        for name in reserved:
+        for name in (OVER, *reserved):
             self._formulas.fresh(name)
 
     def bind(self, name: str, values: Range | None = None) -> str:
@@ -32,6 +79,15 @@ class SizeFormulas:
         self._bound.add(name)
         self._formulas.ranges[name] = values or Range()
         return self._formulas.declare(name)
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """What the symbols may be."""
+        return self._formulas.ranges
+
+    def suppose(self, ranges: Mapping[str, Range]) -> None:
+        """From here on, symbols are within these."""
+        self._formulas.ranges.update(ranges)
 
     def knows(self, e: Expr) -> bool:
         """Whether every symbol of `e` is bound."""
@@ -63,4 +119,4 @@ class SizeFormulas:
 
     def definitions(self) -> list[str]:
         """The functions that the texts so far call."""
-        return self._formulas.definitions.texts()
+        return [*self._formulas.definitions.texts(), *self._formulas.checked.values()]

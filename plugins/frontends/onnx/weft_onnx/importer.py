@@ -30,8 +30,12 @@ from weft.ops import (
     Cast,
     Dequantize,
     Dims,
+    GreaterEqual,
     Less,
+    LessEqual,
+    LogicalAnd,
     Maximum,
+    Minimum,
     Negative,
     OneElement,
     OptionalEmpty,
@@ -43,7 +47,8 @@ from weft.ops import (
 )  # fmt: skip
 from weft.ops.checking import Require
 from weft.ops.composing import Composer
-from weft.ops.shapes import dim_select, equals, same, static
+from weft.ops.shapes import dim_expr, dim_select, equals, product, same, static
+from weft.runtime.abi import LARGEST
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
 from weft_onnx.bodies import Level, Poison, Poisoned, poisoned, shaped
@@ -854,8 +859,12 @@ class Context(Composer):
             raise self.unsupported(f"{what} of unknown length or dtype, known only at run time")
         return tuple(as_dim(x) for x in found.dims())
 
-    def signed(self, k: int, what: str) -> tuple[Dim, ...] | None:
-        """As `dims`, for integers that may be negative: those read at run time come as differences of two sizes, so that a symbol always is a size."""
+    def signed(self, k: int, what: str, clamped: bool = False) -> tuple[Dim, ...] | None:
+        """As `dims`, for integers that may be negative: those read at run time come as differences of two sizes, so that a symbol always is a size.
+
+        Args:
+            clamped: one beyond all sizes means the same as the largest; else a run that has one ends.
+        """
         if not self.given(k) or self.importer.known(self.operands[k]) is not None:
             return self.dims(k, what)
         x = self.value(k)
@@ -863,15 +872,49 @@ class Context(Composer):
             raise self.unsupported(f"{what} as {x.dtype}, known only at run time")
         if x.dtype.kind == "uint":
             return self.dims(k, what)
+        x = self.cast(x, dt.int64)
+        x = self.clamped(x, -LARGEST, LARGEST) if clamped else self.within(x, -LARGEST, LARGEST, what)
+        return self.differences(x, what)
+
+    def differences(self, x: Value, what: str) -> tuple[Dim, ...]:
+        """The elements of an int64 value within ±LARGEST as differences of two sizes."""
         above, below = self(Maximum(), x, 0), self(Maximum(), self(Negative(), x), 0)
         return tuple(as_dim(wrap(a, dt.int64) - b) for a, b in zip(self.sizes(above, what), self.sizes(below, what)))
 
+    def clamped(self, x: Value, low: int, high: int) -> Value:
+        """`x`, what lies beyond `low` … `high` moved to the nearer of them."""
+        return self(Minimum(), self(Maximum(), x, low), high)  # type: ignore[no-any-return]
+
     def runtime_axes(self, k: int, rank: int) -> tuple[Dim, ...] | None:
-        """The axes of operand k, counted from the front where they are known only at run time."""
+        """The axes of operand k, counted from the front where they are known only at run time; then they are checked there, and that no two are the same."""
         if not self.given(k) or self.importer.known(self.operands[k]) is not None:
             return self.dims(k, "axes")
-        x = self.value(k)
-        return self.sizes(self(Where(), self(Less(), x, 0), self.add(x, rank), x), "axes")
+        return self.sizes(self.different(self.axes(self.value(k), rank)), "axes")
+
+    def axes(self, x: Value, rank: int) -> Value:
+        """Axes of `rank` dimensions, counted from the front."""
+        count = product(x.shape)
+        if isinstance(count, int) and count > rank:
+            raise self.error(f"axes: {count} of them, the operand has {rank} dimension(s)")
+        x = self.within(self.cast(x, dt.int64), -rank, rank - 1, "axis")
+        return self(Where(), self(Less(), x, 0), self.add(x, rank), x)  # type: ignore[no-any-return]
+
+    def different(self, x: Value) -> Value:
+        """`x`, axes of which no two may be the same."""
+        found = self.sizes(x, "axes")
+        pairs = [dim_select(equals(a, b), 1, 0) for k, a in enumerate(found) for b in found[:k]]
+        if not pairs:
+            return x
+        twice = as_dim(sum(map(dim_expr, pairs), start=wrap(0, dt.int64)))
+        return self.required(x, Require(twice, None, 0, "axes: {0} pair(s) of them are the same", (twice,), self.op_type))
+
+    def whole(self, x: Value, most: int = LARGEST) -> Value:
+        """Floats as int64, towards zero; -1, which is no size, for what is negative, above `most` or no number."""
+        if x.dtype.is_integer:
+            return self.cast(x, dt.int64)
+        x = self.cast(x, dt.float64)  # which has `most`
+        inside = self(LogicalAnd(), self(GreaterEqual(), x, 0.0), self(LessEqual(), x, float(most)))
+        return self.cast(self(Where(), inside, x, -1.0), dt.int64)
 
     def sizes(self, value: Value, what: str) -> tuple[Dim, ...]:
         """The elements of an integer value, none of them negative, as dimensions."""

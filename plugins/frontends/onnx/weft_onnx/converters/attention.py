@@ -6,6 +6,8 @@ from typing import Any
 
 from weft import ops
 from weft.graph.nodes import Value
+from weft.ops.shapes import dim_expr
+from weft.tensor.language import as_dim
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 
@@ -23,10 +25,17 @@ def attention(c: Context) -> Any:
         c.integer("qk_matmul_output_mode"),
         c.dtype("softmax_precision", c.operand_dtype(0)) if c.has("softmax_precision") else None,
     )
-    return c(op, *(c.optional(k) for k in range(7)))
+    operands = [c.optional(k) for k in range(7)]
+    if operands[6] is not None:
+        keys = c.shape(1)
+        operands[6] = c.within(operands[6], 0, keys[1 if len(keys) == 3 else 2], "length")
+    return c(op, *operands)
 
 
 @onnx_op("RotaryEmbedding")
 def rotary_embedding(c: Context) -> Value:
     op = ops.RotaryEmbedding(c.flag("interleaved"), c.integer("rotary_embedding_dim"), c.integer("num_heads"))
-    return c(op, c.value(0), c.value(1), c.value(2), c.optional(3))  # type: ignore[no-any-return]
+    positions, cosines = c.optional(3), c.value(1)
+    if positions is not None:
+        positions = c.within(positions, 0, as_dim(dim_expr(cosines.shape[0]) - 1), "position")
+    return c(op, c.value(0), cosines, c.value(2), positions)  # type: ignore[no-any-return]

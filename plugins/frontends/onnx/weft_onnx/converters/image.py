@@ -11,6 +11,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft import ops
 from weft.graph.nodes import Value
+from weft.ops.checking import Require
 from weft.ops.shapes import axis_of, dim_expr, product, static
 from weft.tensor.language import Dim, as_dim
 from weft_onnx.converters.network import add_bias
@@ -77,10 +78,18 @@ def _by_scales(c: Context, x: Value, k: int, chosen: tuple[int, ...], roi: Value
         n = len(chosen)
         region = c.cast(roi, dt.float32)
         old = c.mul(old, c.sub(c.slice(region, 0, n, n), c.slice(region, 0, 0, n)))
-    new = c.cast(c(ops.Floor(), c.mul(old, c.cast(value, dt.float32))), dt.int64)
+    value = _positive(c, value, "a scale")
+    new = c.whole(c(ops.Floor(), c.mul(old, c.cast(value, dt.float32))))
     for axis, d in zip(chosen, c.sizes(new, "the scales")):
         shape[axis] = d
     return tuple(shape), None, value
+
+
+def _positive(c: Context, x: Value, what: str) -> Value:
+    """Floats, each of which must be greater than 0 and finite."""
+    good = c(ops.LogicalAnd(), c(ops.Greater(), x, 0.0), c(ops.Less(), x, float("inf")))
+    (bad,) = c.sizes(c(ops.ReduceSum(None, False), c.cast(c(ops.LogicalNot(), good), dt.int64)), what)
+    return c.required(x, Require(bad, None, 0, f"{what} is not positive and finite in {{0}} place(s)", (bad,), c.op_type))
 
 
 def _by_sizes(c: Context, x: Value, chosen: tuple[int, ...]) -> tuple[tuple[Dim, ...], tuple[float, ...] | None, Value | None]:
@@ -98,7 +107,7 @@ def _by_sizes(c: Context, x: Value, chosen: tuple[int, ...]) -> tuple[tuple[Dim,
     old = c.cast(c.vector([x.shape[a] for a in chosen]), dt.float32)
     ratios = c.div(c.cast(c.value(3), dt.float32), old)
     ratio = c((ops.ReduceMin if policy == "not_larger" else ops.ReduceMax)(None, False), ratios)
-    new = c.cast(c(ops.Floor(), c.add(c.mul(old, ratio), 0.5)), dt.int64)
+    new = c.whole(c(ops.Floor(), c.add(c.mul(old, ratio), 0.5)))
     for axis, d in zip(chosen, c.sizes(new, "the sizes")):
         shape[axis] = d
     return tuple(shape), None, c.broadcast(ratio, (len(chosen),))
@@ -131,6 +140,7 @@ def affine_grid(c: Context) -> Value:
     if len(size) not in (4, 5):
         raise c.error(f"the size: expected 4 or 5 numbers, got {len(size)}")
     n, _, *spatial = size
+    theta = c.sized(theta, n, theta.shape[0], "the size says {0} picture(s), theta has {1}")
     rank = len(spatial)
     places: list[Any] = []
     for k, d in enumerate(spatial):
@@ -152,7 +162,7 @@ def affine_grid(c: Context) -> Value:
 def mel_weight_matrix(c: Context) -> Value:
     """Triangles, evenly spaced in mels, over the bins of a spectrum."""
     dtype = c.dtype("output_datatype", dt.float32)
-    bins, length, rate = c.dims(0, "num_mel_bins"), c.dims(1, "dft_length"), c.value(2)
+    bins, length, rate = c.dims(0, "num_mel_bins"), c.dims(1, "dft_length"), c.within(c.value(2), 1, None, "the sample rate")
     assert bins is not None and length is not None
     low, high = (c.cast(c.reshape(c.value(k), ()), dt.float32) for k in (3, 4))
     spectrum = length[0] // 2 + 1

@@ -25,7 +25,7 @@ def binarizer(c: Context) -> Value:
 @onnx_op("ArrayFeatureExtractor", domain=DOMAIN)
 def array_feature_extractor(c: Context) -> Value:
     x, indices = c.value(0), c.value(1)
-    y = c.gather(x, c.reshape(indices, (-1,)), len(x.shape) - 1)
+    y = c.gather(x, c.indices(c.reshape(indices, (-1,)), x.shape[-1]), len(x.shape) - 1)
     return c.reshape(y, (1, *y.shape)) if len(y.shape) == 1 else y
 
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft import ops
-from weft.expr.nodes import Expr
+from weft.expr.nodes import Expr, any_of, lt
 from weft.graph.nodes import Value
 from weft.ops.checking import Require
 from weft.ops.movement import slice_range
 from weft.ops.shapes import axis_of, dim_expr, dim_select, equals, product, quotient, simplified, static
+from weft.runtime.abi import LARGEST
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
 from weft_onnx.contents import LIMIT, Content
@@ -102,9 +103,13 @@ def _runtime_axes(c: Context, operand: int) -> bool:
 def squeeze(c: Context) -> Value:
     x = c.value(0)
     if _runtime_axes(c, 1):
-        declared = c.declared_shape()
+        axes = c.runtime_axes(1, len(x.shape))
+        assert axes is not None
+        for axis in axes:
+            size = _at(axis, x.shape)
+            x = c.required(x, Require(size, 1, 1, "axis {0} has {1} element(s), only axes of one element are squeezed", (axis, size), c.op_type))
         # The axes to go have one element each: summing over them is reshaping.
-        return c.reshape(x, declared if declared is not None else ops.ReduceSum(c.runtime_axes(1, len(x.shape)), False).out_shape(x.shape))
+        return c.reshape(x, ops.ReduceSum(axes, False).out_shape(x.shape))
     if _axes(c, 12, 1, len(x.shape)) is None and any(isinstance(d, Expr) for d in x.shape):
         if not c.scope.prefix and c.node.output[0] in {o.name for o in c.importer.proto.graph.output}:
             return c.builder.add(ops.Squeezed(), x)  # type: ignore[no-any-return]
@@ -116,6 +121,14 @@ def squeeze(c: Context) -> Value:
                 x = c.required(x, Require(more, 1, None, what, (axis,), "Squeeze"))
         return c.reshape(x, tuple(d for d in x.shape if d != 1))
     return c.reshape(x, _squeezed(c, x.shape))
+
+
+def _at(axis: Dim, shape: Sequence[Dim]) -> Dim:
+    """The size of an axis that is a formula; 1 if there is none such."""
+    result: Dim = 1
+    for k, d in enumerate(shape):
+        result = dim_select(equals(axis, k), d, result)
+    return result
 
 
 def _squeezed(c: Context, dims: Sequence[Dim]) -> tuple[Dim, ...]:
@@ -132,10 +145,18 @@ def _squeezed(c: Context, dims: Sequence[Dim]) -> tuple[Dim, ...]:
 def unsqueeze(c: Context) -> Value:
     x = c.value(0)
     if _runtime_axes(c, 1):
-        declared = c.declared_shape()
-        if declared is None:
-            raise c.unsupported("axes known only at run time")
-        return c.reshape(x, declared)
+        (count,) = c.shape(1) or (1,)
+        if not isinstance(count, int):
+            raise c.unsupported("axes of unknown number")
+        rank = len(x.shape) + count
+        axes = c.runtime_axes(1, rank)
+        assert axes is not None
+        shape: list[Dim] = []
+        for k in range(rank):
+            before = as_dim(sum((dim_expr(dim_select(lt(dim_expr(a), k), 1, 0)) for a in axes), start=dim_expr(0)))
+            new = any_of([equals(a, k) for a in axes])
+            shape.append(dim_select(new, 1, _at(as_dim(k - dim_expr(before)), x.shape)))
+        return c.reshape(x, tuple(shape))
     return c.reshape(x, _unsqueezed(c, x.shape))
 
 
@@ -214,16 +235,19 @@ def _runtime_slice(c: Context, x: Value) -> Value:
         raise c.unsupported("bounds of unknown number")
     if count > rank:
         raise c.error(f"{count} bounds for {rank} axes")
-    steps = c.cast(c.value(4), dt.int64) if c.given(4) else c.builder.constant(np.ones(count, np.int64))
+    steps = c.builder.constant(np.ones(count, np.int64))
+    if c.given(4):
+        # Steps beyond all sizes take the first element alone.
+        steps = c.clamped(c.nonzero(c.cast(c.value(4), dt.int64), "a step"), -LARGEST, LARGEST)
     axes = c.known(3)
     if c.given(3) and axes is None:
         # Spread over all axes: those not named are taken whole.
-        where = c.cast(c.value(3), dt.int64)
+        where = c.different(c.axes(c.value(3), rank))
 
         def put(default: int, v: Value) -> Value:
             return c(ops.ScatterElements(0), c.builder.constant(np.full(rank, default, np.int64)), where, v)  # type: ignore[no-any-return]
 
-        starts, ends, steps = put(0, starts), put(2**31, ends), put(1, steps)
+        starts, ends, steps = put(0, starts), put(LARGEST, ends), put(1, steps)
         chosen: tuple[int, ...] = tuple(range(rank))
     else:
         chosen = tuple(range(count)) if axes is None else tuple(axis_of(a, rank) for a in axes.dims())
@@ -245,8 +269,7 @@ def _runtime_slice(c: Context, x: Value) -> Value:
     if steps.constant is not None:
         all_steps = [int(v) for v in steps.constant]
     else:
-        up, back = (c.sizes(c(ops.Maximum(), v, 0), "steps") for v in (steps, c(ops.Negative(), steps)))
-        all_steps = [as_dim(dim_expr(a) - b) for a, b in zip(up, back)]
+        all_steps = c.differences(steps, "steps")
     result: list[tuple[Dim, Dim, Dim]] = [(0, d, 1) for d in x.shape]
     for axis, start, amount, step in zip(chosen, firsts, sizes, all_steps):
         result[axis] = (start, amount, step)
@@ -329,12 +352,12 @@ def _spread_pads(c: Context, rank: int) -> tuple[Dim, ...]:
     """Pads of axes known only at run time, over all axes."""
     axes, pads = c.cast(c.value(3), dt.int64), c.cast(c.value(1), dt.int64)
     (count,) = axes.shape
-    axes = c(ops.Where(), c(ops.Less(), axes, 0), c.add(axes, rank), axes)
+    axes = c.different(c.axes(axes, rank))
+    pads = c.within(pads, -LARGEST, LARGEST, "pads")
     zeros = c.builder.constant(np.zeros(rank, np.int64))
     parts = [c(ops.ScatterElements(0), zeros, axes, c.slice(pads, 0, first, count)) for first in (0, count)]
     whole = c.concat(parts, 0)
-    above, below = c(ops.Maximum(), whole, 0), c(ops.Maximum(), c(ops.Negative(), whole), 0)
-    return tuple(as_dim(dim_expr(a) - b) for a, b in zip(c.sizes(above, "pads"), c.sizes(below, "pads")))
+    return c.differences(whole, "pads")
 
 
 # -- by index ---------------------------------------------------------------------------------------------------------
@@ -391,7 +414,7 @@ def one_hot(c: Context) -> Value:
     depth = c.importer.demanded(c.operands[1])
     if depth is None:
         # A float depth is read as an integer.
-        depths = c.sizes(c.cast(c.value(1), dt.int64), "the depth")
+        depths = c.sizes(c.whole(c.value(1)), "the depth")
     else:
         depths = depth.dims()
     if len(depths) != 1:
@@ -401,7 +424,7 @@ def one_hot(c: Context) -> Value:
 
 @onnx_op("Trilu")
 def trilu(c: Context) -> Value:
-    k = c.signed(1, "k")
+    k = c.signed(1, "k", clamped=True)
     return c(ops.Trilu(c.flag("upper", True), k[0] if k else 0), c.value(0))  # type: ignore[no-any-return]
 
 
@@ -488,14 +511,18 @@ def range_(c: Context) -> Value:
     elif dtype.is_integer:
         by = c.nonzero(by, "the step")
         first, last, step = (c.reshape(c.cast(v, dt.int64), ()) for v in (c.value(0), c.value(1), by))
-        span = c(ops.Where(), c(ops.Less(), step, 0), c.sub(first, last), c.sub(last, first))
-        stride = c(ops.Maximum(), c(ops.Absolute(), step), 1)
-        (count,) = c.sizes(c.div(c(ops.Maximum(), c.sub(c.add(span, stride), 1), 0), stride), "the length")
+        down = c(ops.Less(), step, 0)
+        low, high = c(ops.Where(), down, last, first), c(ops.Where(), down, first, last)
+        # The difference of two int64 is a uint64; sums and negations wrap around to it.
+        span = c.sub(c.cast(high, dt.uint64), c.cast(low, dt.uint64))
+        stride = c.cast(c(ops.Where(), down, c(ops.Negative(), step), step), dt.uint64)
+        places = c.add(c.div(c.sub(span, 1), c(ops.Maximum(), stride, 1)), 1)
+        (count,) = c.sizes(c.cast(c(ops.Where(), c(ops.Less(), low, high), c(ops.Minimum(), places, 2 * LARGEST), 0), dt.int64), "the length")
     else:
         # The length is computed in floats, as numpy does.
         by = c.nonzero(by, "the step")
-        ratio = c.div(c.sub(c.value(1), c.value(0)), by)
-        (count,) = c.sizes(c(ops.Maximum(), c.cast(c(ops.Ceil(), ratio), dt.int64), 0), "the length")
+        ratio = c(ops.Ceil(), c.div(c.sub(c.value(1), c.value(0)), by))
+        (count,) = c.sizes(c.whole(c(ops.Where(), c(ops.LessEqual(), ratio, 0.0), 0.0, ratio)), "the length")
     return c.add(c.mul(c(ops.Iota(dtype, (count,))), c.reshape(by, ())), c.reshape(c.value(0), ()))
 
 

@@ -10,6 +10,7 @@ from weft import dtypes as dt
 from weft import ops
 from weft.graph.nodes import Value
 from weft.ops.shapes import axis_of, dim_expr, product
+from weft.runtime.abi import LARGEST
 from weft.tensor.language import as_dim
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
@@ -57,7 +58,10 @@ def compress(c: Context) -> Value:
 @onnx_op("NonMaxSuppression")
 def non_max_suppression(c: Context) -> Value:
     boxes, scores = c.value(0), c.value(1)
-    limit = c.dims(2, "the number of boxes")
+    limit = None
+    if c.given(2):
+        known = c.known(2)
+        limit = known.dims() if known is not None else c.sizes(c.clamped(c.cast(c.value(2), dt.int64), 0, LARGEST), "the number of boxes")
     threshold = c.optional(3)
     if threshold is None:
         threshold = c.builder.constant(np.zeros((), np.float32))

@@ -32,4 +32,7 @@ def recurrent(c: Context) -> Any:
         c.integer("layout", 0),
         **options,
     )
-    return c(op, *(c.optional(k) for k in range(8 if c.op_type == "LSTM" else 6)))
+    operands = [c.optional(k) for k in range(8 if c.op_type == "LSTM" else 6)]
+    if operands[4] is not None:
+        operands[4] = c.within(operands[4], 0, c.shape(0)[1 if c.integer("layout", 0) else 0], "length")
+    return c(op, *operands)

@@ -29,7 +29,9 @@ def dft(c: Context) -> Value:
 
 def _along_runtime_axis(c: Context, x: Value, size: Dim | None) -> Value:
     """x seen as [before, n, after, parts], whose extents are selected by the axis."""
-    (axis_value,) = c.runtime_axes(2, len(x.shape)) or ()
+    # Not the last, whose elements are the parts of a number.
+    rank = len(x.shape)
+    (axis_value,) = c.sizes(c.within(c.axes(c.value(2), rank), 0, rank - 2, "axis"), "the axis")
     axis = wrap(axis_value, dt.int64)
     inner = x.shape[:-1]
     here = [eq(axis, d) for d in range(len(x.shape) - 1)]
