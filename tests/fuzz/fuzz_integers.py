@@ -21,6 +21,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -156,7 +157,7 @@ def reference(subject: Subject, arrays: Sequence[Array]) -> list[Any] | None:
     names = [i.name for i in subject.model.graph.input]
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        return ReferenceEvaluator(subject.model).run(None, dict(zip(names, (a.copy() for a in arrays))))  # type: ignore[return-value]
+        return ReferenceEvaluator(subject.model).run(None, dict(zip(names, (a.copy() for a in arrays))))  # type: ignore[return-value,no-any-return]
 
 
 def _differs_at_all(got: Any, want: Any, tolerance: tuple[float, float]) -> str | None:
@@ -211,7 +212,7 @@ def explore(
             if until():
                 break
             arrays = changed(subject, number)
-            outcome = attempt(lambda arrays=arrays: run(subject, executable, arrays), room=BYTES)  # type: ignore[misc]
+            outcome = attempt(partial(run, subject, executable, arrays), room=BYTES)
             if outcome.finding == "hang" and subject.loops:
                 words["a long loop"] += 1
                 break  # others would take as long
