@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from weft import dtypes as dt
 from weft.cli.limits import Limits, sizes
 from weft.cli.profile import Call, Profile
 from weft.cli.roofline import roofline
+from weft.cli.roofline_page import plot
 from weft.cli.trace import as_trace
 from weft.codegen.profile import PROFILE, profiled
 from weft.codegen.segment import AllocateOutput, BindSymbol, KernelCall, Output, SegmentSpec, Stamp, Tensor
@@ -208,3 +213,38 @@ def test_what_roofline_does_not_take(weft: Weft, recipe: Path, archive: Path) ->
     assert (result.code, result.err) == (1, message)
     result = weft("bench", recipe, "--roofline", "-t", "llvm", "-t", "llvm -opt=1")
     assert (result.code, result.err) == (1, "InputError: --roofline, --profile and --trace take one --target, got 2\n")
+
+
+MEASURED = st.floats(1e-3, 1e4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(MEASURED, st.floats(1e6, 1e13), st.floats(0.001, 1.0)), min_size=1, max_size=8),
+    st.floats(1e9, 1e14), st.lists(st.floats(1e9, 1e13), min_size=1, max_size=5),
+)  # fmt: skip
+def test_nothing_in_the_plot_covers_a_label(dots: list[tuple[float, float, float]], peak: float, rates: list[float]) -> None:
+    kernels = [
+        {
+            "kernel": "k", "rule": "r", "calls": 1, "seconds": 1.0, "nodes": ["n"], "won": 0.0, "intensity": i, "flops": f, "share_of_model": s,
+            "share_of_limit": s,
+        }
+        for i, f, s in dots
+    ]
+    bandwidths = [(32768 * 8**k, rate) for k, rate in enumerate(sorted(rates, reverse=True))]
+    drawn = plot({"kernels": kernels, "limits": {"flops": peak, "bandwidths": bandwidths}})
+    boxes = []
+    for attributes, text in re.findall(r"<text ([^>]*)>([^<]*)</text>", drawn):
+        if "rotate" in attributes:
+            continue
+        at = dict(re.findall(r'([\w-]+)="([^"]*)"', attributes))
+        width, x, y = 7.0 * len(text), float(at["x"]), float(at["y"])
+        left = x - {"end": width, "middle": width / 2}.get(at.get("text-anchor", ""), 0.0)
+        boxes.append((left, y - 11, left + width, y + 3, text))
+    for k, a in enumerate(boxes):
+        for b in boxes[:k]:
+            assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1], (a, b)
+    for cx, cy, r in re.findall(r'<circle cx="([\d.-]+)" cy="([\d.-]+)" r="([\d.]+)"', drawn):
+        for left, top, right, bottom, text in boxes:
+            x, y = min(max(float(cx), left), right), min(max(float(cy), top), bottom)
+            assert math.hypot(float(cx) - x, float(cy) - y) >= float(r) - 1, text

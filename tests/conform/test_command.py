@@ -26,14 +26,16 @@ def test_a_good_target(install: Callable[..., str], capsys: pytest.CaptureFixtur
     assert conform("-t", TARGET, "--quick", "--level", "1,3", "-k", "Relu or machine", "--json", str(files[0]), "--html", str(files[1])) == 0
     captured = capsys.readouterr()
     assert "level 1 manifest     passed" in captured.out
-    assert f"{name} 1.2, target '{TARGET}' conforms" in captured.out
+    missing = "levels 2, 4, 5, 6, 7, 8, 9; what -k 'Relu or machine' leaves out not asked"
+    assert f"{name} 1.2, target '{TARGET}' passes what was asked: {missing}, so this does not say whether it conforms" in captured.out
     assert "level 3 operators:" in captured.err
     data = json.loads(files[0].read_text())
+    assert data["unasked"] == ["levels 2, 4, 5, 6, 7, 8, 9", "what -k 'Relu or machine' leaves out"]
     assert data["passed"] and data["distribution"] == f"{name} 1.2"
     assert data["claims"]["Relu"]["float32"] == {"computed": 1, "declined": 0}
     assert [level["level"] for level in data["levels"]] == [1, 3]
     page = files[1].read_text()
-    assert page.startswith("<!doctype html>") and "conforms" in page and "src=" not in page and "href=" not in page
+    assert page.startswith("<!doctype html>") and "passes what was asked" in page and "src=" not in page and "href=" not in page
 
 
 def test_a_broken_target(install: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -132,3 +132,16 @@ def test_nothing_was_checked() -> None:
     shown = Page(page(Report("t")))
     assert shown.texts["b"] == ["was not checked"]
     assert [row[3] for row in shown.tables["levels"][1:]] == ["nothing to check"] * len(LEVELS)
+
+
+@pytest.mark.parametrize(
+    ("levels", "keyword", "verdict"),
+    [
+        (tuple(LEVELS), "", "conforms"),
+        (tuple(LEVELS), "Relu", "passes what was asked: what -k 'Relu' leaves out not asked, so this does not say whether it conforms"),
+        (tuple(LEVELS)[:-1], "", "passes what was asked: level 9 not asked, so this does not say whether it conforms"),
+    ],
+)
+def test_only_who_was_asked_everything_conforms(levels: tuple[int, ...], keyword: str, verdict: str) -> None:
+    report = Report("board", levels=levels, keyword=keyword, results=[Result(1, "check", "", "passed", "")])
+    assert report.verdict == verdict and f" {verdict} (" in report.summary()

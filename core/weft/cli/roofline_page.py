@@ -11,8 +11,8 @@ from weft.cli.roofline import colour
 from weft.cli.terminal import seconds as shown
 from weft.cli.terminal import size
 
-WIDTH, HEIGHT = 960, 560
-LEFT, RIGHT, TOP, BOTTOM = 76, 24, 24, 56
+WIDTH, HEIGHT = 1180, 560
+LEFT, RIGHT, TOP, BOTTOM = 90, 260, 24, 64
 COLOURS = {"green": "#1a7f37", "yellow": "#b07d00", "red": "#c0362c"}
 STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1240px; padding: 0 1em; color: #1f2328; background: #fff }
@@ -22,7 +22,7 @@ th { text-align: left; border-bottom: 2px solid #8b949e; padding: 4px 10px 4px 0
 td { border-bottom: 1px solid #d8dee4; padding: 3px 10px 3px 0; vertical-align: top }
 td.n, th.n { text-align: right; white-space: nowrap } td.k { font-family: ui-monospace, monospace; font-size: 12px; max-width: 22em; overflow-wrap: anywhere }
 td.names { font-size: 12px; color: #57606a; max-width: 34em; overflow-wrap: anywhere }
-svg text { font: 12px system-ui, sans-serif; fill: #57606a } svg .label { fill: #1f2328 } svg .halo { stroke: #ffffff; stroke-width: 4px }
+svg text { font: 12px system-ui, sans-serif; fill: #57606a } svg .label { fill: #1f2328 }
 """
 
 
@@ -71,38 +71,46 @@ def plot(report: Mapping[str, Any]) -> str:
     out.append(f'<text class="label" x="18" y="{middle:.1f}" text-anchor="middle" transform="rotate(-90 18 {middle:.1f})">GFLOP/s</text>')
     ridge = min(peak / rate for _, rate in bandwidths)
     out.append(f'<line x1="{x(ridge):.1f}" y1="{y(peak):.1f}" x2="{WIDTH - RIGHT}" y2="{y(peak):.1f}" stroke="#1f2328" stroke-width="1.6"/>')
-    out.append(f'<text class="label" x="{WIDTH - RIGHT - 4}" y="{y(peak) - 6:.1f}" text-anchor="end">{peak / 1e9:.1f} GFLOP/s</text>')
-    for number, (held, rate) in enumerate(bandwidths):
+    for number, (_, rate) in enumerate(bandwidths):
         start = max(10.0**low_x, 10.0**low_y / rate)
         out.append(
-            f'<line x1="{x(start):.1f}" y1="{y(start * rate):.1f}" x2="{x(peak / rate):.1f}" y2="{y(peak):.1f}" stroke="#1f2328"'
-            f' stroke-width="{1.6 if number == len(bandwidths) - 1 else 0.8}" stroke-dasharray="{"none" if number == len(bandwidths) - 1 else "5 3"}"/>'
+            f'<line x1="{x(start):.1f}" y1="{y(start * rate):.1f}" x2="{x(peak / rate):.1f}" y2="{y(peak):.1f}" {_stroke(number, len(bandwidths))}/>'
         )
-        # Each line is named at a height of its own, or the names would cover each other.
-        height = 10.0 ** (low_y + (high_y - low_y) * (0.06 + 0.06 * number))
-        place = min(max(height / rate, start), peak / rate)
-        for halo in ('class="halo" ', ""):
-            out.append(f'<text {halo}x="{x(place) + 6:.1f}" y="{y(place * rate) + 4:.1f}">{rate / 1e9:.0f} GB/s, {escape(size(held))}</text>')
     for k in sorted(dots, key=lambda k: -k["share_of_model"]):
         fill = COLOURS[colour(k["share_of_limit"] or 0.0)]
-        radius = 3 + 34 * math.sqrt(k["share_of_model"] / math.pi)
+        radius = 3 + 34 * math.sqrt(min(1.0, k["share_of_model"]) / math.pi)
         said = f"{k['kernel']} ({k['rule']})\n{k['calls']} call(s), {shown(k['seconds'])}, {k['share_of_model']:.1%} of the model\n"
         said += f"{k['flops'] / 1e9:.1f} GFLOP/s, {k['share_of_limit'] or 0:.0%} of the limit, {shown(k['won'] or 0.0)} to win\n{', '.join(k['nodes'])[:300]}"
         out.append(
             f'<circle cx="{x(k["intensity"]):.1f}" cy="{y(k["flops"]):.1f}" r="{radius:.1f}" fill="{fill}" fill-opacity="0.55" stroke="{fill}">'
             f"<title>{escape(said)}</title></circle>"
         )
-    names = (("green", "80 % of the limit or more"), ("yellow", "50 % or more"), ("red", "less"))
-    for number, (name, text) in enumerate(names):
-        at = HEIGHT - BOTTOM - 16 - 18 * (len(names) - 1 - number)
-        out.append(f'<circle cx="{WIDTH - RIGHT - 200}" cy="{at - 4}" r="5" fill="{COLOURS[name]}" fill-opacity="0.55" stroke="{COLOURS[name]}"/>')
-        out.append(f'<text x="{WIDTH - RIGHT - 188}" y="{at}">{text}</text>')
+    # What the lines and colours mean stands beside the plot: inside it dots and lines, which may be anywhere, would cover it.
+    left, at = WIDTH - RIGHT + 36, TOP + 6
+    limits = [(f"{peak / 1e9:.1f} GFLOP/s", 'stroke="#1f2328" stroke-width="1.6"')]
+    limits += [(f"{rate / 1e9:.0f} GB/s, {size(held)}", _stroke(k, len(bandwidths))) for k, (held, rate) in enumerate(bandwidths)]
+    for text, stroke in limits:
+        out.append(f'<line x1="{left}" y1="{at - 4}" x2="{left + 34}" y2="{at - 4}" {stroke}/>')
+        out.append(f'<text x="{left + 42}" y="{at}">{escape(text)}</text>')
+        at += 20
+    at += 10
+    for name, text in (("green", "80 % of the limit or more"), ("yellow", "50 % or more"), ("red", "less")):
+        out.append(f'<circle cx="{left + 17}" cy="{at - 4}" r="5" fill="{COLOURS[name]}" fill-opacity="0.55" stroke="{COLOURS[name]}"/>')
+        out.append(f'<text x="{left + 42}" y="{at}">{text}</text>')
+        at += 20
     return "\n".join([*out, "</svg>"])
+
+
+def _stroke(number: int, count: int) -> str:
+    """How the line of a memory is drawn, the last one, the furthest, as the main limit."""
+    dashes = ("2 3", "6 3", "10 3 2 3", "14 4", "10 3 2 3 2 3")
+    last = number == count - 1
+    return f'stroke="#1f2328" stroke-width="{1.6 if last else 0.9}" stroke-dasharray="{"none" if last else dashes[number % len(dashes)]}"'
 
 
 def _span(values: list[float]) -> tuple[float, float]:
     """The logarithms of the least and the largest value, with room around them."""
-    return math.log10(min(values)) - 0.15, math.log10(max(values)) + 0.15
+    return math.log10(min(values)) - 0.25, math.log10(max(values)) + 0.25
 
 
 def _power(decade: int) -> str:

@@ -26,7 +26,7 @@ def image_decoder(given: Any, *, pixels: str) -> Array:
     try:
         from PIL import Image
     except ImportError:
-        raise ExecutionError("pictures are decoded by Pillow, which is not installed", hint="pip install 'weft[images]'") from None
+        raise ExecutionError("pictures are decoded by Pillow, which is not installed", hint="pip install pillow") from None
     data = np.asarray(given)
     if data.dtype != np.uint8 or data.ndim != 1:
         raise ExecutionError(f"ImageDecoder takes uint8[n], got {data.dtype}{list(data.shape)}")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from weft.errors import shown
 from weft.testing.conform.usage import IntrinsicUse, RuleUse, Usage
 
 LEVELS: Mapping[int, tuple[str, str]] = {
@@ -93,6 +94,7 @@ class Report:
     weft: str = ""
     levels: Sequence[int] = tuple(LEVELS)
     quick: bool = False
+    keyword: str = ""
     results: list[Result] = field(default_factory=list)
     claims: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     shares: list[Share] = field(default_factory=list)
@@ -122,8 +124,17 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """In words. Only who was asked everything conforms."""
+        if self.passed and self.unasked:
+            return f"passes what was asked: {'; '.join(self.unasked)} not asked, so this does not say whether it conforms"
         return "conforms" if self.passed else f"does not conform: {len(self.failed)} check(s) failed" if self.failed else "was not checked"
+
+    @property
+    def unasked(self) -> list[str]:
+        """What a whole run would have checked and this one did not."""
+        missing = [str(n) for n in LEVELS if n not in self.levels]
+        found = [f"level{'s' * (len(missing) > 1)} {', '.join(missing)}"] if missing else []
+        return [*found, f"what -k '{shown(self.keyword, 100)}' leaves out"] if self.keyword else found
 
     def claimed(self) -> dict[str, list[str]]:
         """Operator → dtypes of which at least one sample was computed."""
@@ -217,6 +228,8 @@ class Report:
             "distribution": self.owner,
             "weft": self.weft,
             "quick": self.quick,
+            "keyword": self.keyword,
+            "unasked": self.unasked,
             "passed": self.passed,
             "seconds": round(self.seconds, 3),
             "levels": [

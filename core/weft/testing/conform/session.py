@@ -48,7 +48,7 @@ def run(
     try:
         import pytest
     except ImportError:
-        raise PluginError("the conformance kit runs on pytest, which is not installed", hint="pip install 'weft[conform]'") from None
+        raise PluginError("the conformance kit runs on pytest, which is not installed", hint="pip install pytest") from None
     from weft.testing.conform.kit import Kit
     from weft.testing.conform.recorder import Recorder
 
@@ -59,7 +59,7 @@ def run(
         require_baseline(baseline, target)
     if budget < 1:
         raise InputError(f"a case has a budget of {budget} multiply-adds", hint="give 1 or more")
-    report = Report(target, weft=host().api_version, levels=tuple(sorted(set(levels))), quick=quick)
+    report = Report(target, weft=host().api_version, levels=tuple(sorted(set(levels))), quick=quick, keyword=keyword)
     began = time.perf_counter()
     try:
         kit = Kit.open(target, quick, bool(keyword), budget)
