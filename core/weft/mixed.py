@@ -24,6 +24,7 @@ from weft.graph.rewrite import copy_graph
 from weft.loop.work import count_work
 from weft.lower.lower import lower_group
 from weft.lower.offers import alone, offer_by_rules
+from weft.machine import GLOBAL_ALIGN
 from weft.ops import HostIdentity, Identity, If, Loop
 from weft.ops.attention import ScaledDotProductAttention
 from weft.ops.control import bodies
@@ -564,7 +565,8 @@ class _Plan:
         conditions = tuple(Condition(str(_text(a.holds)), a.what, a.hint, tuple(_text(x) for x in a.args)) for a in assumed)
         read = {p.name for p in places if p.where == "value"}
         wanted = tuple(n for n in inputs if n in read)  # not those that only tell sizes: the plan knows sizes
-        arena, align = _text(memory.arena_bytes), one.target.machine.alignment()
+        arena, declared = _text(memory.arena_bytes), one.target.machine.alignment()
+        align = declared if declared > GLOBAL_ALIGN else 1
         return DeviceCall(device, section, wanted, tuple(outputs), tuple(places), tuple(launches), conditions, arena, align)
 
     def build(self, graph: Graph) -> Executable:

@@ -244,3 +244,23 @@ def test_a_manifest_that_lies_about_alignment(align: object) -> None:
     step["align"] = align
     with pytest.raises(ArchiveError, match=r"steps.*align"):
         Manifest.from_json(json.dumps(data).encode(), "here")
+
+
+def test_a_device_that_asks_for_nothing_shares_arrays_wherever_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No copy is made for a library that takes any address."""
+    monkeypatch.setattr(devices, "_open", {})
+    monkeypatch.setattr(Wide, "align", 64)
+    monkeypatch.setattr(Beside, "align", HostDevice.align)
+    monkeypatch.setattr(Products, "apply", lambda self, schedule: None)
+    seen: list[int] = []
+    monkeypatch.setattr(Beside, "share", lambda self, data: seen.append(array_address(data)) or HostDevice.share(self, data))
+    plugin = Plugin()
+    plugin.opened = Beside
+    host().register(plugin, "wide")
+    try:
+        exe = weft.compile(network(), target="wide", cache=False)
+        x = np.zeros(4 * SIZE * SIZE + 4, np.uint8)[4:].view(np.float32).reshape(SIZE, SIZE)
+        np.testing.assert_array_equal(exe.run({"x": x})["y"], np.maximum(x @ ONE + BIAS, 0) @ TWO)
+    finally:
+        host().unregister("wide")
+    assert array_address(x) in seen

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from weft.errors import ExecutionError, WeftError, nearest, raised_in
-from weft.runtime.arrays import Array, aligned_empty
+from weft.runtime.arrays import ALIGNMENT, Array, aligned_empty
 
 
 @dataclass
@@ -175,6 +175,7 @@ class HostDevice(Device):
     """
 
     shares_memory = True
+    align = 1  # callers' arrays are shared wherever they begin
 
     def __init__(self, name: str, capacity: int = 1 << 30) -> None:
         super().__init__(name)
@@ -189,7 +190,7 @@ class HostDevice(Device):
         return self._capacity - self._used
 
     def allocate(self, size: int) -> Memory:
-        memory = Memory(size, aligned_empty((size,), np.dtype(np.uint8), self.align))
+        memory = Memory(size, aligned_empty((size,), np.dtype(np.uint8), max(ALIGNMENT, self.align)))
         self._used += size
         weakref.finalize(memory, self._give_back, size)
         return memory

@@ -130,7 +130,8 @@ class Condition:
 class DeviceCall:
     """Kernels launched one after another on a device. Its inputs are in the device's memory already, its outputs stay there.
 
-    `align`: bytes of which all buffers begin at multiples, by what the kernels take for granted: a power of two.
+    `align`: bytes of which all buffers begin at multiples, by what the machine declares and the kernels take for granted: a power of two, 1 if it declares
+    nothing.
     """
 
     kind: ClassVar[str] = "device"
@@ -142,7 +143,7 @@ class DeviceCall:
     launches: tuple[Launch, ...] = ()
     conditions: tuple[Condition, ...] = ()
     arena: int | str = 0
-    align: int = 64
+    align: int = 1
 
     def __str__(self) -> str:
         lines = [f"{self.device} {self.section}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})"]
@@ -683,7 +684,7 @@ class _Reader:
             launches=tuple(self._launch(v, f"{field}.launches[{i}]", len(places)) for i, v in enumerate(launches)),
             conditions=tuple(self._condition(v, f"{field}.conditions[{i}]") for i, v in enumerate(conditions)),
             arena=self.formula(data.get("arena"), field + ".arena"),
-            align=self.power(data.get("align", 64), field + ".align"),
+            align=self.power(data.get("align", 1), field + ".align"),
         )
 
     def _host(self, data: dict[str, Any], field: str) -> Step:

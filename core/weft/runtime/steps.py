@@ -17,7 +17,7 @@ from weft.dtypes import dtype
 from weft.errors import ExecutionError, InputError, WeftError, fill
 from weft.runtime import host
 from weft.runtime.abi import LARGEST
-from weft.runtime.arrays import Array, aligned, aligned_empty
+from weft.runtime.arrays import ALIGNMENT, Array, aligned, aligned_empty
 from weft.runtime.control import Run, Trips, branch, repeat
 from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed, open_device
 from weft.runtime.dlpack import as_array, on_another_device
@@ -333,11 +333,11 @@ class Steps:
         with blamed(held.device.name, what):
             return Slice(held.device.share(there), 0, there.nbytes)
 
-    def _fresh(self, call: _Call, name: str, alignment: int | None = None) -> Array:
+    def _fresh(self, call: _Call, name: str, alignment: int = 1) -> Array:
         """An array of the host for a value."""
         shape = self._shapes[name]
         try:
-            return aligned_empty(shape.size(call.symbols), shape.of, alignment)
+            return aligned_empty(shape.size(call.symbols), shape.of, alignment if alignment > ALIGNMENT else None)
         except (MemoryError, ValueError, OverflowError) as error:
             raise ExecutionError(f"no memory for '{name}' of '{self._manifest.name}'", where=str(shape.info), why=str(error)) from None
 
