@@ -10,9 +10,10 @@ ALONE = "(float32 and (MatMul or Relu or Softmax or Transpose or GRU)) or (Add a
 """Products, elementwise groups, rows, copies, loops around launches."""
 
 
-@pytest.mark.parametrize(
-    ("levels", "keyword"), [((1, 2, 8), ""), ((3, 4), ALONE), ((5, 6), "dense or odd or mlp"), ((7,), "seeds or results"), ((9,), "Relu and float32")]
-)
+CHECKS = [((1, 2, 8), ""), ((3, 4), ALONE), ((5, 6), "dense or odd or mlp"), ((7,), "seeds or results"), ((9,), "Relu and float32"), ((10,), "whole")]
+
+
+@pytest.mark.parametrize(("levels", "keyword"), CHECKS)
 def test_quick(levels: tuple[int, ...], keyword: str) -> None:
     report = run("opencl", levels=levels, quick=True, keyword=keyword)
     assert report.passed, report.summary()

@@ -22,8 +22,8 @@ def conform(
     keyword: Annotated[str, typer.Option("-k", help="Only checks whose names match: words joined by and, or, not.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="One sample of every operator and dtype, always the same.")] = False,
     budget: Annotated[
-        int, typer.Option("--budget", metavar="N", help="Multiply-adds of a case that is made for the target's intrinsics and memories; by default 2^20.")
-    ] = 1 << 20,
+        int | None, typer.Option("--budget", metavar="N", help="Multiply-adds of a case made for the target's intrinsics and memories; by default 2^20.")
+    ] = None,
     baseline: Annotated[
         Path | None, typer.Option("--baseline", help="An earlier --json: what passed then and is declined or skipped now is a failure.")
     ] = None,

@@ -27,7 +27,7 @@ def run(
     on_result: OnResult | None = None,
     baseline: Mapping[str, Any] | None = None,
     traceback: bool = False,
-    budget: int = BUDGET,
+    budget: int | None = None,
 ) -> Report:
     """Checks a target.
 
@@ -39,7 +39,7 @@ def run(
         on_result: called after each check with it, its number and how many there are.
         baseline: an earlier report's `as_data`: what passed then and is declined or skipped now is a failure.
         traceback: messages of failures end with where the error was raised.
-        budget: multiply-adds of a case that is made for the target's intrinsics and memories, 1 or more; one tile may have more.
+        budget: multiply-adds of a case that is made for the target's intrinsics and memories, 1 or more; one tile may have more. None: `made.BUDGET`.
 
     Raises:
         PluginError: pytest is not installed.
@@ -57,6 +57,7 @@ def run(
         raise InputError(f"there is no level {unknown[0]}", hint="levels: " + ", ".join(f"{n} {name}" for n, (name, _) in LEVELS.items()))
     if baseline is not None:
         require_baseline(baseline, target)
+    budget = BUDGET if budget is None else budget
     if budget < 1:
         raise InputError(f"a case has a budget of {budget} multiply-adds", hint="give 1 or more")
     report = Report(target, weft=host().api_version, levels=tuple(sorted(set(levels))), quick=quick, keyword=keyword)
