@@ -11,10 +11,12 @@ import weft
 from weft import dtypes as dt
 from weft.errors import ExecutionError, GraphError
 from weft.expr.nodes import Var
-from weft.graph.assumptions import assumptions
+from weft.graph.assumptions import assumptions, limits
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.verify import verify
-from weft.ops import Add, Argmax, Conv, GridSample, MatMul, Pad, Reshape, Resize, Slice, TopK
+from weft.ops import Add, Argmax, Conv, Fill, GridSample, MatMul, Pad, Reshape, Resize, Slice, TopK
+from weft.ops.checking import Require
+from weft.runtime.arrays import aligned_empty
 
 
 def dim(name: str) -> Var:
@@ -72,6 +74,59 @@ def test_what_is_certain_is_not_checked() -> None:
 def test_a_size_that_is_certainly_negative_is_no_type() -> None:
     with pytest.raises(GraphError, match="has size -1 on axis 2\n"):
         verify(graph_of(Conv(), (1, 4, 1, 9), (4, 4, 3, 3)))
+
+
+def filled(b: GraphBuilder, count: int) -> tuple[Any, ...]:
+    """Sizes that an input's data say."""
+    shape = b.input("shape", tensor_type("int64", (count,)))
+    return tuple(b.symbol(shape, k) for k in range(count))
+
+
+def test_symbols_of_kernels_and_bytes_of_values_are_bounded() -> None:
+    b = GraphBuilder("g")
+    rows, columns, start, seen = filled(b, 4)
+    x = b.input("x", tensor_type("float32", (dim("n"), 3)))
+    x = b.add(Require(seen, None, 5, "{0} is too much", (seen,)), x)
+    with b.named("part"):
+        b.output(b.add(Slice((start, 0), (rows, 3)), x), "y")
+    b.output(b.add(Fill(dt.float32, (rows, columns, 8), 1.0)), "z")
+    told = [a.what for a in limits(b.build())]
+    assert [t for t in told if "element 2 of 'shape' is {0}, expected 0 … 140737488355328" in t], "a position"
+    assert [t for t in told if "{0} × {1} × 8 elements of float32 are more than memory can hold" in t], "a product of sizes"
+    assert [t for t in told if t == "input 'x': {0} × 3 elements of float32 are more than memory can hold"], "a size of an input"
+    assert not [t for t in told if "element 3" in t], "what is there for a condition alone may be anything"
+
+
+@pytest.mark.parametrize("target", ["llvm -threads=1", "c"])
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((2**33, 2**33), f"{2**33} × {2**33} elements of float32 are more than memory can hold"),
+        ((2**32, 2**32), "elements of float32 are more than memory can hold"),  # 0 in 64 bits
+        ((0, 2**62), f"element 1 of 'shape' is {2**62}, expected 0 …"),
+        ((2**63 - 1, 2**63 - 1), f"element 0 of 'shape' is {2**63 - 1}, expected 0 …"),
+        ((-(2**63), 1), f"would have size {-(2**63)} on axis 0"),
+        ((2**41, 32), "elements of float32 are more than memory can hold"),
+    ],
+)
+def test_sizes_whose_product_wraps_are_refused_before_memory_is_asked_for(target: str, sizes: tuple[int, ...], message: str) -> None:
+    b = GraphBuilder("g")
+    b.output(b.add(Fill(dt.float32, filled(b, 2), 1.0)), "y")
+    exe = weft.compile(b.build(), target, cache=False)
+    with pytest.raises(ExecutionError) as caught:
+        exe(np.array(sizes, np.int64))
+    assert message in str(caught.value)
+    np.testing.assert_array_equal(exe(np.array([2, 3])), np.ones((2, 3), np.float32))
+
+
+def test_memory_that_there_is_not_is_an_error() -> None:
+    b = GraphBuilder("g")
+    b.output(b.add(Fill(dt.float32, filled(b, 1), 1.0)), "y")
+    exe = weft.compile(b.build(), "llvm -threads=1", cache=False)
+    with pytest.raises(ExecutionError, match=r"no memory for output 'y' of 'g'"):
+        exe(np.array([2**45 - 1]))
+    with pytest.raises(MemoryError, match=r"\[2, 9223372036854775807\] elements of float32 take"):
+        aligned_empty((2, 2**63 - 1), np.dtype(np.float32))
 
 
 @pytest.mark.parametrize("n", [0, "n"])

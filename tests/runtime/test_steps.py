@@ -282,6 +282,9 @@ def test_a_formula_in_an_archive_is_checked(board: Board, tmp_path: Path) -> Non
         plan(steps=[*manifest.steps[:2], bad, manifest.steps[3]])
 
 
+LAUNCHES = plan().manifest.steps[2].launches
+
+
 def sized(board: Board, **changes: Any) -> Executable:
     manifest = plan().manifest
     return plan(steps=[*manifest.steps[:2], replace(manifest.steps[2], **changes), manifest.steps[3]])
@@ -298,6 +301,9 @@ def test_sizes_that_cannot_be_are_errors(board: Board) -> None:
     huge = plan(outputs=[TensorInfo("y", "float32", ("n*4000000000000000000", "n*4000000000000000000"))])
     with pytest.raises(ExecutionError, match=r"'y' would be larger than memory can be\n  y: float32"):
         huge(x)
+    for change in ({"arena": "n*100000000000000000000"}, {"launches": tuple(replace(s, dims=("n*100000000000000000000",)) for s in LAUNCHES)}):
+        with pytest.raises(ExecutionError, match=r"a size that 'mixed' needs on 'board' is out of range\n  why: it is 300000000000000000000, at most"):
+            sized(board, **change)(x)
     negative = plan(outputs=[TensorInfo("y", "float32", ("n - 4", 4))])
     with pytest.raises(ExecutionError, match=r"'y' would have a negative size\n  y: float32\[n - 4, 4\]\n  why: its shape is \[-1, 4\]"):
         negative(x)

@@ -78,8 +78,8 @@ def _by_scales(c: Context, x: Value, k: int, chosen: tuple[int, ...], roi: Value
         n = len(chosen)
         region = c.cast(roi, dt.float32)
         old = c.mul(old, c.sub(c.slice(region, 0, n, n), c.slice(region, 0, 0, n)))
-    value = _positive(c, value, "a scale")
-    new = c.whole(c(ops.Floor(), c.mul(old, c.cast(value, dt.float32))))
+    value = _positive(c, c.cast(value, dt.float32), "a scale")
+    new = c.whole(c(ops.Floor(), c.mul(old, value)))
     for axis, d in zip(chosen, c.sizes(new, "the scales")):
         shape[axis] = d
     return tuple(shape), None, value
