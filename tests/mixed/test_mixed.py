@@ -14,6 +14,7 @@ import pytest
 from tests.mixed import board as plugin
 
 import weft
+from weft.cli.inspect import stages
 from weft.errors import CodegenError, GraphError, ScheduleError, ScheduleWarning, UnsupportedError
 from weft.expr.nodes import Expr, Var
 from weft.graph.evaluate import evaluate
@@ -21,7 +22,11 @@ from weft.graph.layout import Layout, Permute, Split
 from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.hooks import hookimpl
+from weft.loop.interpret import interpret
 from weft.loop.nodes import Program, int_const
+from weft.loop.parser import parse_program
+from weft.loop.pipeline import LoopPass, lower_program
+from weft.loop.queues import Queue
 from weft.lower.offers import offer_by_rules
 from weft.mixed import MixedCompilation
 from weft.ops.activation import Relu
@@ -36,10 +41,12 @@ from weft.passes.place import Offers, Refuse, Take
 from weft.pipeline import resolve_target, resolve_targets
 from weft.plugins import host
 from weft.runtime.plan import Copy, DeviceCall, Native
+from weft.scheduling.intrinsic import Call, Intrinsic, Operand, meanings
 from weft.scheduling.rule import Decline, Offer
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.tree import blocks_in
 from weft.target import Target
+from weft.tensor import language as tl
 
 pytestmark = pytest.mark.usefixtures("board")
 
@@ -450,3 +457,33 @@ def test_an_operator_that_exists_in_blocks_only(ops: str, there: bool, monkeypat
     a = np.arange(96, dtype=np.float32).reshape(8, 12) % 11
     np.testing.assert_array_equal(exe.run({"x": a})["y"], -(a @ w))
     assert bool(plugin.launched) == there
+
+
+def test_a_target_whose_instructions_have_queues_awaits_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin adds nothing for it: the stage is there, behind remove_barriers and before those of plugins."""
+    a = tl.placeholder((4,), name="A")
+    meaning = tl.compute((4,), lambda i: a[i], name="B")
+    load = Intrinsic("load", meaning, (Operand("A"), Operand("B")), Call("load"), queue=Queue("dma"))
+
+    @hookimpl
+    def intrinsics(target: Target) -> list[Intrinsic]:
+        return [load] if target.kind == "board" else []
+
+    @hookimpl
+    def loop_passes(target: Target) -> list[LoopPass]:
+        return [LoopPass("own", lambda program: program, after="await_queues")] if target.kind == "board" else []
+
+    assert "await_queues" not in stages(resolve_target("board"))
+    monkeypatch.setattr(plugin, "intrinsics", intrinsics, raising=False)
+    monkeypatch.setattr(plugin, "loop_passes", loop_passes, raising=False)
+    host().unregister("board")
+    host().register(sys.modules[plugin.__name__], "board")
+    target = resolve_target("board")
+    names = stages(target)
+    at = names.index("remove_barriers")
+    assert names[at + 1 : at + 4] == ["await_queues", "own", "flatten_buffers"]
+    program = parse_program("program p(x: float32[4]) -> (y: float32[4]) { @load(x[0], y[0]) }")
+    lowered = lower_program(program, frozenset(), extra=target.loop_passes())
+    assert "@begin_load(x[0], y[0])" in str(lowered) and "@await_dma(0)" in str(lowered)
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(interpret(lowered, [x], intrinsics=meanings([load]))["y"], x)

@@ -88,13 +88,28 @@ def lower_program(
 
 
 def ordered(extra: Sequence[LoopPass]) -> tuple[Stage, ...]:
-    """The stages with the passes of plugins in their places."""
+    """The stages with the passes of plugins in their places, which may follow each other.
+
+    Raises:
+        LoopError: a pass follows a stage that does not exist.
+    """
     order = list(STAGES)
-    for p in reversed(extra):
-        names = ["", *(s.name for s in order)]
-        if p.after not in names:
-            close = nearest(p.after, names)
-            hint = f"did you mean '{close}'?" if close else "the stages are " + ", ".join(names[1:])
-            raise LoopError(f"the loop pass '{p.name}' runs after '{p.after}', which does not exist", hint=hint)
-        order.insert(names.index(p.after), Stage(p.name, "", lambda program, functions, run=p.function: run(program)))  # type: ignore[misc]
+    tails: dict[str, int] = {}
+    pending = list(extra)
+    while pending:
+        left = []
+        for p in pending:
+            names = ["", *(s.name for s in order)]
+            if p.after not in names:
+                left.append(p)
+                continue
+            at = names.index(p.after) + tails.get(p.after, 0)
+            tails[p.after] = tails.get(p.after, 0) + 1
+            order.insert(at, Stage(p.name, "", lambda program, functions, run=p.function: run(program)))  # type: ignore[misc]
+        if len(left) == len(pending):
+            names = [s.name for s in order]
+            close = nearest(left[0].after, names)
+            hint = f"did you mean '{close}'?" if close else "the stages are " + ", ".join(names)
+            raise LoopError(f"the loop pass '{left[0].name}' runs after '{left[0].after}', which does not exist", hint=hint)
+        pending = left
     return tuple(order)
