@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from weft import forks as _forks  # noqa: F401 - forks wait for imports from now on
+
 if TYPE_CHECKING:
     __version__: str
     from weft.adaptive import compile_adaptive as compile_adaptive

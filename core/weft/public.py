@@ -41,6 +41,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "weft": _FACE,
         "weft.errors": EVERYTHING,
+        "weft.forks": ("hold",),
         "weft.dtypes": EVERYTHING,
         "weft.machine": EVERYTHING,
         "weft.target": EVERYTHING,

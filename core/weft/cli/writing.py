@@ -23,10 +23,13 @@ def files_of(model: str, frontend: str | None = None) -> list[Path]:
     """The files that a command reads of its MODEL: it, and what it refers to."""
     from weft.cli.opening import is_archive
     from weft.errors import FrontendError
+
+    if is_archive(model):
+        return [Path(model)]
     from weft.pipeline import model_files
 
     try:
-        return [Path(model)] if is_archive(model) else list(model_files(model, frontend))
+        return list(model_files(model, frontend))
     except FrontendError:  # reading it says what is wrong with it
         return [Path(model)]
 

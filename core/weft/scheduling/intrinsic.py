@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -27,6 +26,7 @@ from weft import dtypes as dt
 from weft.errors import LoopError, ScheduleError, WeftError, nearest
 from weft.expr.nodes import Const, Eq, Expr, ExprLike, FloorMod, Ramp, Var, add, const, free_vars, mul, substitute, transform, wrap
 from weft.expr.simplify import simplify
+from weft.forks import cached_property
 from weft.loop.interpret import Address, sentinel
 from weft.loop.nodes import Block, BlockIter, Buffer, Evaluate, For, IntrinsicCall, Load, Program, Stmt, Store
 from weft.loop.queues import Await, Begin, Queue, begin, clashes

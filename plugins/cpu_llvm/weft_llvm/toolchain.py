@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from weft.errors import CodegenError
+from weft.forks import hold
 
 _count = itertools.count()
 
@@ -31,14 +31,9 @@ class Cpu:
     opt: int = 3
 
 
-def _share_with_forks() -> None:
-    """A forked child finds llvmlite's lock free: what another thread of the parent holds would stay held for ever."""
-    lock = getattr(llvm.ffi.lib, "_lock", None)
-    if lock is not None and hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=lock.__enter__, after_in_parent=lock.__exit__, after_in_child=lock.__exit__)
-
-
-_share_with_forks()
+_lock = getattr(llvm.ffi.lib, "_lock", None)  # which every call of llvmlite takes
+if _lock is not None:
+    hold(_lock)
 
 
 @cache

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -25,6 +24,7 @@ from weft import dtypes as dt
 from weft.compilation import Compilation, Kernel
 from weft.dtypes import DType
 from weft.errors import CodegenError, LoweringError, ScheduleError, UnsupportedError, WeftError
+from weft.forks import cached_property
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, TensorType
 from weft.graph.operator import Operator, Sample

@@ -1,0 +1,182 @@
+"""Compilation in processes as they come: forked while the parent compiles, without standard streams or their descriptors, on a full disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(script: str, *words: str, cache: Path, seconds: float = 300) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "WEFT_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    return subprocess.run(
+        [sys.executable, "-c", script, *words], env=env, capture_output=True, text=True, timeout=seconds, check=False
+    )
+
+
+FORKING = """
+import faulthandler, os, sys, threading, time, warnings
+warnings.simplefilter("ignore")  # Python's about forks of processes with threads
+import weft
+import numpy as np
+
+def compile():
+    from weft.testing.models import mlp
+    return weft.compile(mlp(), "llvm -threads=1", cache=False)
+
+done = threading.Event()
+def work():
+    while not done.is_set():
+        compile()
+
+threading.Thread(target=work, daemon=True).start()
+children = []
+for _ in range(4):  # the first while the parent imports, others while it compiles
+    time.sleep(0.3)
+    children.append(os.fork())
+    if not children[-1]:
+        faulthandler.dump_traceback_later(200, exit=True)
+        compile()(np.ones((2, 64), np.float32))
+        os._exit(0)
+codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+done.set()
+os._exit(codes != [0] * 4)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_forked_children_compile_while_their_parent_does(tmp_path: Path) -> None:
+    done = run(FORKING, cache=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+IMPORTING = """
+import os, sys, threading, time, warnings
+warnings.simplefilter("ignore")
+import weft
+sys.path.insert(0, sys.argv[1])
+threading.Thread(target=lambda: __import__("slow")).start()
+while "slow" not in sys.modules:
+    time.sleep(0.01)
+pid = os.fork()
+if not pid:
+    import signal
+    signal.alarm(60)
+    import slow
+    os._exit(0 if slow.done else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_waits_for_imports_of_other_threads(tmp_path: Path) -> None:
+    """Python's lock of a module would stay locked in the child, and the module half made."""
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(1)\ndone = True\n")
+    done = run(IMPORTING, str(tmp_path), cache=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+HOLDING = """
+import os, sys, threading, time, warnings
+warnings.simplefilter("ignore")
+from weft.forks import hold
+lock = threading.RLock()
+hold(lock)
+held, go = threading.Event(), threading.Event()
+def work():
+    with lock:
+        held.set()
+        go.wait(1)
+threading.Thread(target=work).start()
+held.wait()
+pid = os.fork()
+taken = []
+thread = threading.Thread(target=lambda: taken.append(lock.acquire(timeout=20)))  # by another thread: this one could take a lock of its own
+thread.start()
+thread.join()
+if not pid:
+    os._exit(taken != [True])
+sys.exit(taken != [True] or os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_lock_that_is_held_at_forks_is_free_in_the_child_and_the_parent(tmp_path: Path) -> None:
+    done = run(HOLDING, cache=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+CLOSED = """
+import os, sys
+from pathlib import Path
+for name in sys.argv[1]:
+    os.close(int(name))
+if sys.argv[2] == "None":
+    sys.stdin = sys.stdout = sys.stderr = None
+folder = Path(sys.argv[3])
+try:
+    import numpy as np
+    import weft
+    from weft.testing.models import mlp
+    executable = weft.compile(mlp(), "llvm -threads=1", cache=False)
+    executable.save(folder / "saved.weft")
+    x = np.ones((2, 64), np.float32)
+    assert (executable(x) == weft.Executable.load(folder / "saved.weft")(x)).all()
+    weft.compile(mlp(), "llvm -threads=1 -mtriple=x86_64-linux-gnu -mcpu=x86-64-v2", cache=False)
+    try:
+        weft.compile(mlp(), "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-65")
+    except weft.WeftError as error:
+        (folder / "result").write_text(str(error))
+except BaseException:
+    import traceback
+    (folder / "result").write_text(traceback.format_exc())
+"""
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "streams"),
+    [("", "None"), ("2", "None"), ("012", "None"), *(pytest.param(d, "kept", marks=pytest.mark.full) for d in ("0", "1", "2", "01", "02", "12", "012"))],
+)
+def test_compilation_without_standard_streams(descriptors: str, streams: str, tmp_path: Path) -> None:
+    run(CLOSED, descriptors, streams, str(tmp_path), cache=tmp_path)
+    assert (tmp_path / "result").read_text() == ("'x86-65' is no processor of x86_64\n  -mcpu=x86-65\n  hint: did you mean 'x86-64'?")
+
+
+FULL = """
+import errno, os, sys, warnings
+import numpy as np
+import weft
+from weft.testing.models import mlp
+from pathlib import Path
+weft.compile(mlp(), "llvm -threads=1", cache=False)
+real = os.open
+
+def full(path, flags, *more, **options):
+    if flags & os.O_CREAT and str(path).startswith(os.environ["WEFT_CACHE_DIR"]):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    return real(path, flags, *more, **options)
+
+os.open = full
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    for seed in range(2):
+        executable = weft.compile(sys.argv[1], "llvm -threads=1")
+executable(np.ones(2, np.float32))
+print([str(w.message).splitlines()[0] for w in told if issubclass(w.category, weft.errors.CacheWarning)])
+"""
+
+
+def test_a_full_cache_disk_fails_no_compilation(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", sides[:1], sides[1:])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), tmp_path / "m.onnx")
+    done = run(FULL, str(tmp_path / "m.onnx"), cache=tmp_path / "cache")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip() == str([f"what is compiled is not kept in the cache: No space left on device, in '{tmp_path / 'cache' / 'weft-v1'}'"])
