@@ -55,22 +55,19 @@ def attempt(one: Callable[[], str], seconds: int = SECONDS, memory: int = BYTES,
     """What comes of a call, in a child, which has `room` bytes of addresses beyond those there are."""
     ours, theirs = os.pipe()
     sys.stdout.flush()
-    before = _pages(1)
     child = os.fork()
     if child == 0:
         os.close(ours)
-        _child(one, theirs, seconds, room)
+        _child(one, theirs, seconds, memory, room)
     os.close(theirs)
     with os.fdopen(ours, "rb") as pipe:
         said = pipe.read().decode(errors="replace")
-    _, status, used = os.wait4(child, 0)
+    _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGALRM:
             return Outcome("finding", "hang", f"it took more than {seconds} seconds")
         return Outcome("finding", signal.Signals(number).name, "it ended the process")
-    if used.ru_maxrss * 1024 - before > memory:
-        return Outcome("finding", "memory", f"it took {(used.ru_maxrss * 1024 - before) >> 20} MiB")
     name, _, text = said.partition("\n")
     if os.WEXITSTATUS(status) or not name:
         return Outcome("finding", "exit", f"it ended with status {os.WEXITSTATUS(status)}")
@@ -83,8 +80,9 @@ def _pages(field: int) -> int:
         return int(file.read().split()[field]) * resource.getpagesize()
 
 
-def _child(one: Callable[[], str], pipe: int, seconds: int, room: int) -> None:
+def _child(one: Callable[[], str], pipe: int, seconds: int, memory: int, room: int) -> None:
     try:
+        before = _pages(1)
         faulthandler.disable()  # a test's tool, which would tell of each
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 2)
@@ -94,6 +92,9 @@ def _child(one: Callable[[], str], pipe: int, seconds: int, room: int) -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(seconds)
         said = one()
+        took = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+        if took > memory:
+            said = f"memory\nit took {took >> 20} MiB"
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is a finding
         frames = [f for f in traceback.extract_tb(error.__traceback__) if "weft" in f.filename or "tests" in f.filename]
         place = f"-{Path(frames[-1].filename).stem}-{frames[-1].lineno}" if frames else ""
