@@ -288,7 +288,7 @@ def schedule_tile(s: Schedule, name: str, product: Product, machine: Machine) ->
     for copy, order in copies.items():
         share(s, copy, order, tile.threads, lanes)
     for x, axis_name in zip(reversed(outer), ("blockIdx.x", "blockIdx.y", "blockIdx.z")):
-        s.bind(x, axis_name)  # type: ignore[arg-type]
+        s.bind(x, axis_name)
     for x in steps:
         if s.loop(x).kind == "parallel":
             s.serial(x)

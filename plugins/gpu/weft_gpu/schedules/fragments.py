@@ -365,7 +365,7 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
     width = access.target(s.block(copy)).buffer.dtype.bytes
     share(s, copy, [results[x] for x in across], threads, max(1, machine.vector_bits // 8 // width))
     for x, kind in zip(reversed(outer), ("blockIdx.x", "blockIdx.y", "blockIdx.z")):
-        s.bind(x, kind)  # type: ignore[arg-type]
+        s.bind(x, kind)
 
 
 def pieces(s: Schedule, loop: str, sizes: Mapping[str, int], kit: Kit, kind: str) -> dict[str | Role, str]:

@@ -37,7 +37,7 @@ def flatten(s: Schedule, loops: tuple[str, ...]) -> str | None:
 def bind_threads(s: Schedule, row: str | None, column: str | None) -> None:
     for x, axis in ((row, "threadIdx.y"), (column, "threadIdx.x")):
         if x:
-            s.bind(x, axis)  # type: ignore[arg-type]
+            s.bind(x, axis)
 
 
 def kept(s: Schedule, name: str, formula: Expr, loops: list[str]) -> list[str]:
