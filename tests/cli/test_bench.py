@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from weft.cli.bench import Contestant, common_threads, largest_difference, take_turns, with_threads
 from weft.errors import InputError
+from weft.hooks import EngineKind
 from weft.runtime.threads import available_threads
 
 Weft = Callable[..., Any]
@@ -94,3 +96,34 @@ def test_a_targets_own_threads_are_everybodys() -> None:
     assert common_threads(None, ["llvm"]) == available_threads() == common_threads(None, [])
     with pytest.raises(InputError, match="--threads 2 is for every engine, and the target 'llvm -threads=3' says 3"):
         common_threads(2, ["llvm -threads=3"])
+
+
+def test_a_start_from_the_cache_is_told_from_a_cold_one(weft: Weft, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer opens the model anew each time: only a cold start compares with that."""
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    words = ("bench", recipe, "--rounds", 1, "--threads", 1, "--against", "numpy", "--json", tmp_path / "b.json")
+    for prepared, line in (("compiled", False), ("from the cache", True)):
+        result = weft(*words)
+        assert result.code == 0, result.err
+        engines = json.loads((tmp_path / "b.json").read_text())["engines"]
+        assert [e["prepared"] for e in engines] == [prepared, "opened"]
+        assert f", {prepared}" in result.out and ", opened" in result.out
+        assert ("from the cache: a cold start, which compares with a peer's, takes longer; WEFT_CACHE_BYTES=0 shows it" in result.out) == line
+
+
+def test_without_peers_it_says_what_to_install(weft: Weft, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> list[EngineKind]:
+        return [EngineKind(name, lambda: None, lambda path, threads: lambda inputs: []) for name in ("onnxruntime", "openvino")]
+
+    monkeypatch.setattr("weft.plugins.engine_kinds", absent)
+    words = ("bench", recipe, "--rounds", 1, "--threads", 1)
+    line = "no peer is installed to compare with: pip install onnxruntime or openvino\n"
+    assert weft(*words).out.endswith(line)
+    assert line not in weft(*words, "--against", "none").out
+
+
+def test_what_is_written_is_said(weft: Weft, recipe: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "t.json"
+    result = weft("bench", recipe, "--trace", trace, "--rounds", 1, "--threads", 1)
+    assert result.code == 0, result.err
+    assert re.fullmatch(rf"{trace}: one run of \d+ kernel calls; open it at https://ui.perfetto.dev or chrome://tracing\n", result.out)
