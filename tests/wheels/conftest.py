@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 OURS = sorted(p.parent for part in ("core", "plugins", "examples") for p in (ROOT / part).rglob("pyproject.toml"))
 FOLDERS = [*OURS, *sorted(p.parent for p in (ROOT / "tests" / "guide").glob("*/pyproject.toml"))]
 """Ours, which are published, and those of the guide's readers."""
-EXTRAS = {"conform"}
+EXTRAS = {"conform", "text"}
 """Of members, that the environment has."""
 
 
