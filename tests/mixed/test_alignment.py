@@ -189,7 +189,7 @@ def test_everything_that_a_launch_gets_begins_where_it_should(offset: int, tmp_p
 def test_a_device_that_gives_less_than_kernels_take_for_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     exe = weft.compile(network(), target="wide", cache=False)
     for kind in (Chip, Beside):
-        monkeypatch.setattr(kind, "align", 64)
+        monkeypatch.setattr(kind, "align", 64)  # of the allocator's, too
     with pytest.raises(ExecutionError, match="take memory aligned to 4096 bytes, device 'wide' gives 64") as caught:
         exe.run({"x": np.zeros((SIZE, SIZE), np.float32)})
     assert "the device's class says what it gives: align" in str(caught.value) and found == []
@@ -264,3 +264,25 @@ def test_a_device_that_asks_for_nothing_shares_arrays_wherever_they_begin(monkey
     finally:
         host().unregister("wide")
     assert array_address(x) in seen
+
+
+@pytest.mark.parametrize("align", [1, 64, 256])
+def test_results_are_written_where_they_are_read(align: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a device that shares the host's memory asks for: an output is never a copy."""
+    monkeypatch.setattr(devices, "_open", {})
+    monkeypatch.setattr(Wide, "align", 64)
+    monkeypatch.setattr(Beside, "align", align)
+    monkeypatch.setattr(Products, "apply", lambda self, schedule: None)
+    plugin = Plugin()
+    plugin.opened = Beside
+    host().register(plugin, "wide")
+    try:
+        exe = weft.compile(network(), target="wide", cache=False)
+        kept = []
+        for k in range(8):
+            x = np.full((SIZE, SIZE), float(k), np.float32)
+            kept.append(exe.run({"x": x})["y"])
+            np.testing.assert_array_equal(kept[-1], np.maximum(x @ ONE + BIAS, 0) @ TWO)
+            assert array_address(kept[-1]) % align == 0
+    finally:
+        host().unregister("wide")

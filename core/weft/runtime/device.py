@@ -68,9 +68,9 @@ class Device(ABC):
     shares_memory: ClassVar[bool] = False
     """Whether it works on the host's memory: values then come and go by `share`, and neither `write` nor `read` copies them."""
 
-    align: ClassVar[int] = 64
-    """Bytes, a power of two: `allocate` gives memory whose address is a multiple of it. Of the host's arrays that it gets (`share`), those whose address is not
-    are copied first. A target whose machine declares `Scope("global", align=…)` needs as much of its device, or a run is an error."""
+    align: ClassVar[int] = 1
+    """Bytes, a power of two: `allocate` promises memory whose address is a multiple of it. Of the host's arrays that it gets (`share`), those whose address is
+    not are copied first. A target whose machine declares `Scope("global", align=…)` needs as much of its device, or a run is an error."""
 
     simulated: ClassVar[bool] = False
     """Whether a program on the host plays it: the time of a launch is the program's, not the chip's, and `weft conform` allows more of it."""
@@ -175,7 +175,6 @@ class HostDevice(Device):
     """
 
     shares_memory = True
-    align = 1  # callers' arrays are shared wherever they begin
 
     def __init__(self, name: str, capacity: int = 1 << 30) -> None:
         super().__init__(name)

@@ -17,7 +17,7 @@ from weft.dtypes import dtype
 from weft.errors import ExecutionError, InputError, WeftError, fill
 from weft.runtime import host
 from weft.runtime.abi import LARGEST
-from weft.runtime.arrays import ALIGNMENT, Array, aligned, aligned_empty
+from weft.runtime.arrays import Array, aligned, aligned_empty
 from weft.runtime.control import Run, Trips, branch, repeat
 from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed, open_device
 from weft.runtime.dlpack import as_array, on_another_device
@@ -325,19 +325,23 @@ class Steps:
             memory = held.values[name] = _reserve(held.device, size)
         return Slice(memory, 0, size)
 
-    def _shared(self, held: _Held, array: Array, owners: list[object], what: str) -> Slice:
-        """An array of the host as memory of a device that takes it as it is; one that does not begin where the device wants it is copied, for `owners`."""
+    def _shared(self, held: _Held, array: Array, what: str) -> Slice:
+        """An array of the host as memory of a device that takes it as it is."""
+        with blamed(held.device.name, what):
+            return Slice(held.device.share(array), 0, array.nbytes)
+
+    def _read_there(self, held: _Held, array: Array, owners: list[object], what: str) -> Slice:
+        """As `_shared`, of an array that is only read: one that does not begin where the device wants it is copied, for `owners`."""
         there = aligned(array, held.device.align)
         if there is not array:
             owners.append(there)
-        with blamed(held.device.name, what):
-            return Slice(held.device.share(there), 0, there.nbytes)
+        return self._shared(held, there, what)
 
     def _fresh(self, call: _Call, name: str, alignment: int = 1) -> Array:
         """An array of the host for a value."""
         shape = self._shapes[name]
         try:
-            return aligned_empty(shape.size(call.symbols), shape.of, alignment if alignment > ALIGNMENT else None)
+            return aligned_empty(shape.size(call.symbols), shape.of, alignment if alignment > 1 else None)
         except (MemoryError, ValueError, OverflowError) as error:
             raise ExecutionError(f"no memory for '{name}' of '{self._manifest.name}'", where=str(shape.info), why=str(error)) from None
 
@@ -383,7 +387,7 @@ class Steps:
                 return
             array = self._on_host(call, held, step.value)
             if held[step.target].device.shares_memory:
-                call.there[step.target, step.value] = self._shared(held[step.target], array, call.owners, f"sharing '{step.value}'")
+                call.there[step.target, step.value] = self._read_there(held[step.target], array, call.owners, f"sharing '{step.value}'")
                 return
             room = self._memory(held[step.target], step.value, array.nbytes)
             with blamed(step.target, f"the copy of '{step.value}'"):
@@ -423,7 +427,7 @@ class Steps:
         for name in step.outputs:
             if held.device.shares_memory:
                 call.host[name] = self._fresh(call, name, held.device.align)
-                call.there[step.device, name] = self._shared(held, call.host[name], call.owners, f"sharing '{name}'")
+                call.there[step.device, name] = self._shared(held, call.host[name], f"sharing '{name}'")
             elif name in call.storage and call.storage[name][0] == step.device:
                 call.there[step.device, name] = self._place(call, name, call.storage[name][1])
             else:
@@ -461,7 +465,7 @@ class Steps:
             if place.name not in held.constants:
                 array = self._constants[place.name]
                 if held.device.shares_memory:
-                    held.constants[place.name] = self._shared(held, array, held.copies, f"sharing constant '{place.name}'")
+                    held.constants[place.name] = self._read_there(held, array, held.copies, f"sharing constant '{place.name}'")
                     return held.constants[place.name]
                 room = Slice(_reserve(held.device, array.nbytes), 0, array.nbytes)
                 with blamed(step.device, f"the copy of constant '{place.name}'"):
