@@ -90,6 +90,28 @@ def test_chains_that_are_cut_give_what_their_definition_says() -> None:
     np.testing.assert_array_equal(first("function_twice", 9, f(4)), np.maximum(f(4), 0) * 512)
 
 
+def test_wide_models_give_what_their_definition_says() -> None:
+    pieces = [f(k % 3, 3) for k in range(200)]
+    inputs = [helper.make_tensor_value_info(f"x{k}", TensorProto.FLOAT, [f"n{k}", 3]) for k in range(200)]
+    node = helper.make_node("Concat", [i.name for i in inputs], ["y"], axis=0)
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 3])])
+    exe = weft.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10).SerializeToString(), cache=False)
+    np.testing.assert_array_equal(exe(*pieces), np.concatenate(pieces))
+    x = f(2, 3)
+    parts = [(np.add, np.multiply, np.subtract)[k % 3](x, np.float32(k)) for k in range(100)]
+    np.testing.assert_array_equal(first("concat_computed", 100, x), np.concatenate(parts, 1))
+    y = f(2, 4 * 300)
+    np.testing.assert_array_equal(first("split_concat", 300, y), np.concatenate(np.split(y, 300, 1)[::-1], 1))
+
+
+def test_kernels_that_differ_in_a_constant_only_are_one() -> None:
+    scheduled: list[str] = []
+    exe = weft.compile(model_of("outputs", 40).SerializeToString(), cache=False, on_stage=lambda r: scheduled.extend([r.subject] * (r.stage == "schedule")))
+    assert len(scheduled) <= 2  # x + 0 is a copy
+    for k, y in enumerate(exe(f(5))):
+        np.testing.assert_array_equal(y, f(5) + k)
+
+
 @pytest.mark.parametrize(("taken", "kind"), [(t, k) for t in (True, False) for k in ("nested_if", "nested_if_failing")])
 def test_nested_branches_give_what_the_inner_one_does(taken: bool, kind: str) -> None:
     x, i = f(4), np.array([3, 2, 1, 0])

@@ -49,7 +49,7 @@ class TensorType:
         return all(isinstance(d, int) for d in self.shape)
 
     def with_layout(self, layout: Layout | None) -> TensorType:
-        return replace(self, layout=layout)
+        return self if layout is self.layout else replace(self, layout=layout)
 
     def __str__(self) -> str:
         text = f"{self.dtype}[{', '.join(str(d) for d in self.shape)}]"

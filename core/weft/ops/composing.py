@@ -23,6 +23,9 @@ from weft.tensor.language import Dim, as_dim
 
 Number = int | float | bool
 
+WIDEST, PART = 64, 16
+"""Operands of one Concat at most, and of one part of a wider one: each is a case in its kernel's code."""
+
 
 class Composer:
     """Adds nodes to a builder. A number next to a value becomes a constant of its dtype."""
@@ -67,6 +70,9 @@ class Composer:
         return x if x.shape == tuple(shape) else self(BroadcastTo(tuple(shape)), x)
 
     def concat(self, xs: Sequence[Value], axis: int) -> Value:
+        """One after another along an axis; of more than `WIDEST`, first parts of `PART`, whose kernels are alike and short."""
+        while len(xs) > WIDEST:
+            xs = [self.concat(xs[k : k + PART], axis) for k in range(0, len(xs), PART)]
         return xs[0] if len(xs) == 1 else self(Concat(axis), *xs)
 
     def slice(self, x: Value, axis: int, start: Dim, size: Dim, step: Dim = 1) -> Value:

@@ -35,6 +35,7 @@ from weft.ops.shapes import (
     quotient,
     same,
     show,
+    simplified,
     static,
     unify,
 )
@@ -261,6 +262,8 @@ class Concat(Movement):
                 raise GraphError(f"operand {k}: expected {len(shape)} dimension(s), got {show(t.shape)}")
             for d in range(len(shape)):
                 shape[d] = as_dim(shape[d] + t.shape[d]) if d == axis else unify(shape[d], t.shape[d], f"operand {k}, dimension {d}")
+            if k % 16 == 0:
+                shape[axis] = simplified(shape[axis])  # n + n + … as a product
         return TensorType(dtype, tuple(shape))
 
     def reference(self, *arrays: Array | None) -> Array:
@@ -271,7 +274,7 @@ class Concat(Movement):
         axis = axis_of(self.axis, xs[0].rank)
         starts: list[Dim] = [0]
         for x in xs:
-            starts.append(as_dim(starts[-1] + x.shape[axis]))
+            starts.append(as_dim(starts[-1] + x.shape[axis]) if len(starts) % 16 else simplified(as_dim(starts[-1] + x.shape[axis])))
         shape = (*xs[0].shape[:axis], starts[-1], *xs[0].shape[axis + 1 :])
 
         def choose(lo: int, hi: int, index: Sequence[Expr]) -> Expr:

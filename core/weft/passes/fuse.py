@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from weft.expr.nodes import Expr, Var, size_of, walk
 from weft.graph.group import Group
@@ -38,6 +39,8 @@ MOST_FUNCTIONS = 8
 # (an index that is looked up stands there four times). Beyond, compiling takes longer than a kernel saves.
 LONGEST_FORMULA = 1500
 LONGEST_INDEX = 64
+# Groups that differ in constants of one element only, from which on they are one kernel that reads them: otherwise the constants stand in the code.
+ALIKE = 32
 # Composites that read their first operand row by row: cheap formulas on it may be computed as it is read.
 ROW_WISE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RMSNorm"})
 # Reductions that read their operand twice and compare: it is a value in memory, or the two readings might be rounded differently.
@@ -327,6 +330,7 @@ class _Fusion:
     def build(self) -> Graph:
         new = Graph(self.graph.name, list(self.graph.inputs), list(self.graph.outputs), [], dict(self.graph.symbols), list(self.graph.output_names))
         made: set[int] = set()
+        alike = self.alike()
         roots: dict[int, Value] = {}
         fixed = {id(v) for v in self.graph.inputs}
         taken = {id(v) for v in self.graph.outputs}
@@ -338,7 +342,7 @@ class _Fusion:
                 made.add(g)
                 members = self.members[g]
                 view = len(members) == 1 and self.is_view(members[0]) and self._may_view(node, roots, fixed, taken)
-                new.nodes.append(self._group(members, view))
+                new.nodes.append(self._group(members, view, g in alike))
         sort_nodes(new)
         return new
 
@@ -361,7 +365,29 @@ class _Fusion:
         roots[id(node.output)] = root
         return True
 
-    def _group(self, members: list[int], view: bool) -> Node:
+    def alike(self) -> set[int]:
+        """The groups that read their constants of one element: of arithmetic alone, and of `ALIKE` or more that differ in nothing else."""
+        found: dict[tuple[Any, ...], dict[tuple[bytes, ...], list[int]]] = {}
+        for g, members in enumerate(self.members):
+            if any(self.nodes[k].op.kind not in ("elementwise", "injective") for k in members):
+                continue
+            numbers: dict[int, int] = {}
+            constants: list[bytes] = []
+            form: list[Any] = []
+            for k in members:
+                node = self.nodes[k]
+                for v in node.inputs:
+                    if v is not None and v.constant is not None and v.constant.size == 1 and id(v) not in numbers:
+                        constants.append(v.constant.tobytes())
+                wired = tuple(None if v is None else (numbers.setdefault(id(v), len(numbers)), v.constant is None or v.constant.size > 1) for v in node.inputs)
+                form.append((node.op, wired, tuple(v and v.type for v in node.inputs), tuple(o.type for o in node.outputs)))
+                numbers.update((id(o), len(numbers) + n) for n, o in enumerate(node.outputs))
+            if constants:
+                found.setdefault(tuple(form), {}).setdefault(tuple(constants), []).append(g)
+        return {g for kinds in found.values() if len(kinds) >= ALIKE for groups in kinds.values() for g in groups}
+
+    def _group(self, members: list[int], view: bool, reads: bool) -> Node:
+        """`reads`: its constants are all inputs."""
         inside = set(members)
         nodes = [self.nodes[k] for k in members]
         outs = self.live_outs(inside)
@@ -374,7 +400,7 @@ class _Fusion:
             inputs: list[Value | None] = []
             for v in node.inputs:
                 if v is not None and id(v) not in inner:
-                    small = v.constant is not None and v.constant.size == 1 and not view
+                    small = v.constant is not None and v.constant.size == 1 and not view and not reads
                     inner[id(v)] = Value(v.name, v.type, constant=v.constant if small else None)
                     if not small:
                         body.inputs.append(inner[id(v)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,15 @@ if TYPE_CHECKING:
     from weft.codegen.segment import SegmentSpec
 
 
+LARGE = 1000
+"""Inputs, kernels, symbols and outputs of a segment beyond which its entry is compiled without optimisation: LLVM's passes take more than linear time on
+one long function, which only calls kernels."""
+
+
 def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], cpu: Cpu, features: tuple[str, ...]) -> dict[str, NativeCode]:
     """The section "main", with the entry "run"."""
+    if len(spec.inputs) + len(spec.items) + len(spec.outputs) > LARGE:
+        cpu = replace(cpu, opt=0)
     objects = {"segment": _compiled(emit_segment(spec, architecture=architecture(cpu.triple)), cpu, "segment")}
     objects.update({name: code.object for name, code in kernels.items()})
     image = link(objects)

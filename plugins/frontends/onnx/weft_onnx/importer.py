@@ -631,7 +631,7 @@ class Context(Composer):
         if isinstance(op, Elementwise) and len(inputs) > 1:
             inputs = tuple(self.aligned(inputs))
         result = super().__call__(op, *inputs)
-        return self.importer.folded(result) if isinstance(result, Value) else result
+        return self.importer.refined(result)
 
     def aligned(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Operands of an elementwise operator, so that they certainly broadcast: where it shows only at run time whether a dimension is 1 or

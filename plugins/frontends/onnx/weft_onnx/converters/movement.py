@@ -10,7 +10,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft import ops
-from weft.expr.nodes import Expr, any_of, lt
+from weft.expr.nodes import Expr, any_of, lt, size_of
 from weft.graph.nodes import Value
 from weft.ops.checking import Require
 from weft.ops.movement import slice_range
@@ -199,8 +199,7 @@ def tile(c: Context) -> Value:
 
 @onnx_op("Concat")
 def concat(c: Context) -> Value:
-    values = c.values()
-    return values[0] if len(values) == 1 else c(ops.Concat(c.integer("axis")), *values)
+    return c.concat(c.values(), c.integer("axis"))
 
 
 @onnx_op("Slice")
@@ -289,6 +288,12 @@ def _slices(c: Context) -> tuple[Any, Any, Any, Any]:
     return starts, ends, c.dims(3, "axes"), c.dims(4, "steps") or (1,) * len(starts)
 
 
+PIECES = 256
+"""Pieces of one Split that are slices, whose places stand in the code of a kernel each. Those of more are looked up, by one kernel for all of a size."""
+LONG_START = 32
+"""Parts of the sum of the sizes before a piece, from which on it is simplified: n + n + … becomes a product."""
+
+
 @onnx_op("Split")
 def split(c: Context) -> list[Value]:
     x = c.value(0)
@@ -296,9 +301,14 @@ def split(c: Context) -> list[Value]:
     sizes = _parts(c, x.shape[axis])
     x = c.sized(x, as_dim(sum(map(dim_expr, sizes), start=dim_expr(0))), x.shape[axis], f"the parts add up to {{0}}, axis {axis} has size {{1}}")
     results, start = [], as_dim(0)
+    if len(sizes) > PIECES and ct.known(*sizes):
+        ends = np.cumsum(static(sizes))
+        return [c.gather(x, c.builder.constant(np.arange(end - n, end)), axis) for n, end in zip(static(sizes), ends)]
     for n in sizes:
         results.append(c.slice(x, axis, start, n))
         start = as_dim(start + n)
+        if isinstance(start, Expr) and size_of(start) > LONG_START:
+            start = simplified(start)
     return results
 
 
