@@ -40,7 +40,7 @@ for _ in range(4):  # the first while the parent imports, others while it compil
     time.sleep(0.3)
     children.append(os.fork())
     if not children[-1]:
-        faulthandler.dump_traceback_later(200, exit=True)
+        faulthandler.dump_traceback_later(60, exit=True)
         compile()(np.ones((2, 64), np.float32))
         os._exit(0)
 codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]

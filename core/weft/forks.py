@@ -70,8 +70,7 @@ def _importing() -> set[int]:
     """The threads that hold a module's lock; Python tells it nowhere but in its own table."""
     table = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
     locks = [reference() for reference in list(table.values())]
-    # A lock that is there and has no owner yet is about to get one.
-    return {getattr(lock, "owner", None) or 0 for lock in locks if lock is not None}
+    return {owner for lock in locks if (owner := getattr(lock, "owner", None)) is not None}  # one without an owner is free in the child as well
 
 
 if hasattr(os, "register_at_fork"):
