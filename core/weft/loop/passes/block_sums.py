@@ -270,8 +270,9 @@ def _blocked(top: For, sums: Sequence[_Sum], block: int, names: Names) -> Stmt:
         mine = [t for s, t in zip(sums, totals) if any(f.var.name == stmt.var.name for f in s.chain)]
         body = substitute_stmt(stmt.body, {stmt.var.name: outer * step + inner})
         loop = For(inner, minimum(step, stmt.extent - outer * step), body, stmt.kind, tuple(a for a in stmt.annotations if a[0] != "unswitch"))
-        flush = If(lt(int64(0), outer), seq(*(t.flush(names) for t in mine)))
-        return For(outer, floordiv(stmt.extent + step - 1, step), seq(flush, loop), stmt.kind, stmt.annotations)
+        # Behind a block, not before the next one: LLVM would take the first iteration out, and have the whole of the loop twice.
+        flush = If(lt((outer + 1) * step, stmt.extent), seq(*(t.flush(names) for t in mine)))
+        return For(outer, floordiv(stmt.extent + step - 1, step), seq(loop, flush), stmt.kind, stmt.annotations)
 
     inside = visit(top)
     bound = {s.var.name for s in walk_stmts(top) if isinstance(s, (For, Let))}
