@@ -35,15 +35,15 @@ def work():
         compile()
 
 threading.Thread(target=work, daemon=True).start()
-children = []
+codes = []
 for _ in range(4):  # the first while the parent imports, others while it compiles
     time.sleep(0.3)
-    children.append(os.fork())
-    if not children[-1]:
+    pid = os.fork()
+    if not pid:
         faulthandler.dump_traceback_later(60, exit=True)
         compile()(np.ones((2, 64), np.float32))
         os._exit(0)
-codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 done.set()
 os._exit(codes != [0] * 4)
 """
