@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ def test_an_unknown_frontend(weft: Weft, recipe: Path) -> None:
 
 def test_options_of_a_frontend(weft: Weft, tmp_path: Path) -> None:
     (tmp_path / "n.cfg").write_text("[net]\nchannels=1\nheight=4\nwidth=4\n[maxpool]\nsize=2\nstride=2\n")
-    (tmp_path / "w").write_bytes(bytes(16))
+    (tmp_path / "w").write_bytes(struct.pack("<4i", 0, 1, 0, 0))  # version 0.1, no picture seen
     words = ("run", tmp_path / "n.cfg", "--target", "llvm -threads=1", "--frontend")
     assert "float32[1, 1, 4, 3]" in weft(*words, f"darknet -weights={tmp_path / 'w'} -width=6 -height=8").out
     assert "float32[1, 1, 2, 3]" in weft(*words, f"-weights={tmp_path / 'w'} -width=6").out
