@@ -1,7 +1,8 @@
-"""The list of what plugins may import: it is true, it does not change in silence, and our own plugins keep to it."""
+"""The list of what plugins may import: it is true, docs/api.txt has all of it, changes since the last version are noted, our own plugins keep to it."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib
 import re
@@ -36,18 +37,45 @@ def test_the_face_of_weft_is_public() -> None:
     assert sorted(weft.__all__) == list(public.public_names("weft"))
 
 
+def test_api_txt_is_what_weft_public_prints(request: pytest.FixtureRequest) -> None:
+    text = "\n".join(public.api_lines()) + "\n"
+    if request.config.getoption("--update-golden"):
+        API.write_text(text)
+    lines = difflib.unified_diff(API.read_text().splitlines(), text.splitlines(), "docs/api.txt", "weft.public", lineterm="", n=0)
+    told = "\n".join(lines)
+    assert not told, f"docs/api.txt is not what weft.public says: python -m weft.public > docs/api.txt\n{told}"
+
+
+def released() -> tuple[str, str]:
+    """The last version and the digest of its list, as docs/api-changes.md has them."""
+    found: list[tuple[str, str]] = re.findall(r"^## ([\d.]+) \(list (\w+)\)$", NOTES.read_text(), re.M)
+    return found[0]
+
+
+def list_of(version: str) -> Path:
+    return ROOT / "docs" / f"api-{version}.txt"
+
+
 def test_nothing_changes_without_a_note() -> None:
-    then, now = public.parse_api(API.read_text()), public.api_entries()
+    then, now = public.parse_api(list_of(released()[0]).read_text()), public.api_entries()
     to_come = NOTES.read_text().split("## To come")[1].split("\n## ")[0]
     silent = [name for name in then if now.get(name) != then[name] and f"`{name}`" not in to_come]
     told = [f"{name}\n  was: {then[name]}\n  is:  {now.get(name, 'gone')}" for name in silent]
     assert not told, "public names have changed: note each in docs/api-changes.md, under 'To come', or leave it as it was\n" + "\n".join(told)
 
 
-def test_the_list_itself_does_not_change_without_a_version() -> None:
-    digest = hashlib.sha256(API.read_bytes()).hexdigest()[:12]
-    (newest,) = re.findall(r"^## [\d.]+ \(api\.txt (\w+)\)$", NOTES.read_text(), re.M)[:1]
-    assert newest == digest, "docs/api.txt is that of the last version: give the new version a heading in docs/api-changes.md"
+def test_notes_are_about_names_that_are_public_or_were() -> None:
+    known = {*public.parse_api(list_of(released()[0]).read_text()), *public.api_entries(), *public.PUBLIC}
+    to_come = NOTES.read_text().split("## To come")[1].split("\n## ")[0]
+    unknown = [name for name in re.findall(r"`(weft(?:\.\w+)+)`", to_come) if name not in known]
+    assert unknown == []
+
+
+def test_the_list_of_a_version_stays_as_it_was() -> None:
+    version, digest = released()
+    assert hashlib.sha256(list_of(version).read_bytes()).hexdigest()[:12] == digest, f"docs/api-{version}.txt is what version {version} had: restore it"
+    others = sorted(p.name for p in (ROOT / "docs").glob("api-*.txt"))
+    assert others == [f"api-{version}.txt"], "docs has the list of the last version, and no other's"
 
 
 def test_the_text_holds_every_entry() -> None:

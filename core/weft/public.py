@@ -2,8 +2,8 @@
 
 Hooks are in it by `weft.hooks.Specifications`, which no plugin has to import.
 
-`python -m weft.public` prints every name with its signature: docs/api.txt is this text as of the last version, and docs/api-changes.md says what has
-changed since. Sources are read, not imported.
+`python -m weft.public` prints every name with its signature: docs/api.txt is this text, and docs/api-changes.md says what has changed since the last
+version. Sources are read, not imported.
 """
 
 from __future__ import annotations
