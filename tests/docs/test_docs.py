@@ -206,6 +206,17 @@ def test_texts_of_avx2_hold_on_wider_machines_too(path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda p: p.stem)
 def test_links_lead_somewhere(path: Path) -> None:
     text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", path.read_text(), flags=re.M | re.S)
-    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+    for link, _, heading in (found.partition("#") for found in re.findall(r"\]\(([^)\s]+)\)", text)):
         if not link.startswith(("http:", "https:")):
-            assert (path.parent / link).exists(), f"{path.name} links to {link}"
+            page = path.parent / link if link else path
+            assert page.exists(), f"{path.name} links to {link}"
+            assert not heading or heading in headings(page), f"{path.name} links to {link}#{heading}, which is no heading"
+
+
+def headings(page: Path) -> set[str]:
+    return {slug(title) for title in re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M)}
+
+
+def slug(title: str) -> str:
+    """A heading as links name it: lower case, hyphens for spaces, no other punctuation."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")

@@ -35,6 +35,17 @@ def test_every_hook_has_a_row() -> None:
     assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(HOOKS)
 
 
+def test_every_hook_has_an_example() -> None:
+    code = "".join(m[3] for m in FENCE.finditer(GUIDE.read_text()) if m[1] == "python")
+    assert set(re.findall(r"^@hookimpl\ndef (\w+)", code, re.M)) == {*HOOKS}
+
+
+def test_it_sends_nobody_into_the_sources_of_the_core() -> None:
+    text = re.sub(r"^```.*?^```$", "", GUIDE.read_text(), flags=re.M | re.S)
+    places = re.findall(r"\bweft/[\w/]+\.py|\bcore/weft\b|[^`\n]*\bsources? of `?weft[^`\n]*", text)
+    assert places == [], "what a reader needs of the core stands in the guide, or in what api.txt and help() say"
+
+
 def test_its_blocks_import_public_names_only(tmp_path: Path) -> None:
     blocks = [m for m in FENCE.finditer(GUIDE.read_text()) if m[1] == "python" and not m[2].startswith("in ")]
     assert len(blocks) > 20
