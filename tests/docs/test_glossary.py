@@ -18,7 +18,8 @@ def section(page: str, heading: str) -> str:
     parts = re.split(r"^(#+) (.*)$", text, flags=re.M)[1:]
     sections = list(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
     first = next(k for k, (_, title, _) in enumerate(sections) if slug(title) == heading)
-    level, found = sections[first][0], []
+    level = sections[first][0]
+    found: list[str] = []
     for marks, title, body in sections[first:]:
         if found and len(marks) <= len(level):
             break

@@ -46,6 +46,12 @@ def test_it_sends_nobody_into_the_sources_of_the_core() -> None:
     assert places == [], "what a reader needs of the core stands in the guide, or in what api.txt and help() say"
 
 
+def test_names_in_its_text_are_public() -> None:
+    text = re.sub(r"^```.*?^```$", "", GUIDE.read_text(), flags=re.M | re.S)
+    known = {*public.api_entries(), *public.PUBLIC, "weft.public"}
+    assert [name for name in re.findall(r"\bweft(?:\.\w+)+", text) if name not in known] == []
+
+
 def test_its_blocks_import_public_names_only(tmp_path: Path) -> None:
     blocks = [m for m in FENCE.finditer(GUIDE.read_text()) if m[1] == "python" and not m[2].startswith("in ")]
     assert len(blocks) > 20
