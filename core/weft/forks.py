@@ -7,6 +7,11 @@ Weft imports much when it is first used; locks of libraries are named with `hold
 from __future__ import annotations
 
 import _imp
+
+# These hold locks of their own while a process forks. What is registered last is called first: a fork waits before it takes their locks, which the threads
+# that it waits for may need.
+import concurrent.futures.thread  # noqa: F401
+import logging  # noqa: F401
 import os
 import sys
 import threading
