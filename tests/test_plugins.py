@@ -686,9 +686,24 @@ def test_what_a_program_needs_of_a_memory_at_once() -> None:
     def said(**scopes: int | None) -> str | None:
         return overflow(program, Machine("m", 128, 8, scopes={n: Scope(n, size, 32) for n, size in scopes.items()}))
 
-    # 256 for a; beside it 128 for b, or 160 for d and an unknown c, which only a run could count.
-    assert said(chip=415) == "wants 416 bytes of scope 'chip', there are 415"
-    assert said(chip=416) is said(chip=None) is said(other=1) is said(register=1) is None
+    # 256 for a; beside it 128 for b, or 192 for d and an unknown c, which only a run could count.
+    assert said(chip=447) == "wants 448 bytes of scope 'chip', there are 447"
+    assert said(chip=448) is said(chip=None) is said(other=1) is said(register=1) is None
+
+
+def test_room_between_buffers_is_counted_by_what_memory_and_buffers_are_aligned_to() -> None:
+    from weft.loop.parser import parse_program
+    from weft.machine import Machine, Scope
+    from weft.scheduling.scopes import overflow
+
+    def said(asked: str, align: int) -> str | None:
+        both = f"allocate a: int8[4] in chip {asked} {{ allocate b: int8[4] in chip {asked} {{ y[0] = x[0] }} }}"
+        text = f"program p(x: float32[4]) -> (y: float32[4]) {{ {both} }}"
+        return overflow(parse_program(text), Machine("m", 128, 8, scopes={"chip": Scope("chip", 1, align)}))
+
+    assert said("align 16", 16) == "wants 32 bytes of scope 'chip', there are 1"
+    assert said("align 16", 128) == "wants 256 bytes of scope 'chip', there are 1"
+    assert said("", 16) == "wants 128 bytes of scope 'chip', there are 1"  # buffers that say nothing ask for 64
 
 
 class Greedy(Rule):

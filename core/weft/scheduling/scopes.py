@@ -57,7 +57,8 @@ def misaligned(program: Program, machine: Machine) -> str | None:
 def overflow(program: Program, machine: Machine) -> str | None:
     """Every memory that a Program needs more of, at one time, than the machine has, as the end of a sentence; None if there is none.
 
-    A memory that each unit of a level has of its own is counted for one unit, any other for all units of the loops around. Registers are not counted: a code
+    Sizes are rounded up to what buffers begin at multiples of: what their memory is aligned to (`Scope.align`) and what they ask for (`Buffer.align`). A
+    memory that each unit of a level has of its own is counted for one unit, any other for all units of the loops around. Registers are not counted: a code
     generator spills them. Nor are buffers whose size only a run knows, nor what groups of threads share, which `exceeds_grid` counts.
     """
     limits = {
@@ -172,6 +173,6 @@ def _peak(s: Stmt, limits: Mapping[str, Scope]) -> dict[str, int]:
         size = s.buffer.dtype.bytes
         for d in s.buffer.shape:
             size *= int_const(simplify(d)) or 0
-        align = limits[s.buffer.scope].align
+        align = max(limits[s.buffer.scope].align, s.buffer.align)  # where a code generator places it
         found[s.buffer.scope] = found.get(s.buffer.scope, 0) + -(-size // align) * align
     return found
