@@ -165,7 +165,7 @@ weft.compile(resnet18(size=64, width=16), {TARGET!r}, cache=False).save({str(pat
     assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-2000:]}"
     manifest = Executable.inspect(path)
     assert manifest.machine == "aarch64"
-    assert manifest.features == ("neon",)  # of the host's features, none
+    assert manifest.features == ("fp-armv8", "neon")  # of the host's features, none
     assert manifest.target == str(resolved().target)
     if os.uname().machine != "aarch64":
         from weft.errors import ArchiveError

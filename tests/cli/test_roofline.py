@@ -247,4 +247,4 @@ def test_nothing_in_the_plot_covers_a_label(dots: list[tuple[float, float, float
     for cx, cy, r in re.findall(r'<circle cx="([\d.-]+)" cy="([\d.-]+)" r="([\d.]+)"', drawn):
         for left, top, right, bottom, text in boxes:
             x, y = min(max(float(cx), left), right), min(max(float(cy), top), bottom)
-            assert math.hypot(float(cx) - x, float(cy) - y) >= float(r) - 1, text
+            assert math.hypot(float(cx) - x, float(cy) - y) >= float(r) - 1.2, text  # coordinates and radii have one decimal

@@ -36,6 +36,7 @@ def test_inspect_shows_why_what_was_taken_went_to_the_host(weft: Weft, recipe: P
         raise ScheduleError("the tile does not fit")
 
     monkeypatch.setattr(board.Anything, "apply", apply)
+    monkeypatch.setenv("WEFT_CACHE_BYTES", "0")  # another test may have left the kernel
     with pytest.warns(ScheduleWarning, match="are left to other targets"):
         result = weft("inspect", recipe, "-t", "board -ops=MatMul, llvm")
     assert result.code == 0, result.err

@@ -67,18 +67,21 @@ def interrupted(run: Callable[[], Any], check: Callable[[Any], bool], raised: li
     for _ in range(20):
         assert check(run())
     one = max((time.perf_counter() - began) / 20, 20e-6)
-    end, runs, caught = time.perf_counter() + seconds, 0, []
+    # How far ahead alarms are set follows what runs take meanwhile, so that about as many are interrupted as end, however busy the machine is.
+    reach, end, runs, caught = 1.5 * one, time.perf_counter() + seconds, 0, []
     while time.perf_counter() < end:
         try:
-            signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 1.5 * one))
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, reach))
             result = run()
             signal.setitimer(signal.ITIMER_REAL, 0)
             right = check(result)  # an alarm of the last moment comes here
         except Alarm as alarm:
             caught.append(alarm)
+            reach *= 1.05
         else:
             assert right
             runs += 1
+            reach = max(reach / 1.05, 2e-6)
     assert caught == raised, "every exception reaches the caller, as it was raised"
     assert check(run())
     return runs, len(caught)
