@@ -25,7 +25,7 @@ from weft.ops.reduction import ReduceSum
 from weft.passes.capabilities import Capabilities
 from weft.passes.fuse import fuse
 from weft.passes.pipeline import run_passes
-from weft.passes.plan_memory import MemoryPlan, bytes_at, most_live, pack, plan_memory
+from weft.passes.plan_memory import MemoryPlan, _pack_in_order, bytes_at, most_live, pack, plan_memory
 from weft.tensor.language import as_dim
 
 N = Var("n")
@@ -106,6 +106,17 @@ def test_packing(raw: list[tuple[int, int, int]]) -> None:
         for m in range(k):
             if start <= blocks[m][2] and blocks[m][1] <= end:
                 assert offsets[k] + size <= offsets[m] or offsets[m] + blocks[m][0] <= offsets[k]
+
+
+def test_packing_takes_the_smallest_gap_that_fits() -> None:
+    """Four blocks side by side; two end, and the ones that come find gaps of 8 and 4."""
+    blocks = [(8, 0, 1), (16, 0, 9), (4, 0, 1), (16, 0, 9), (4, 2, 9), (6, 2, 9), (2, 2, 9)]
+    assert _pack_in_order(blocks, range(7)) == ([0, 8, 24, 28, 24, 0, 6], 44)
+
+
+def test_packing_of_blocks_beyond_64_bits_is_exact() -> None:
+    size = (1 << 62) + 1
+    assert pack([(size, 0, 1), (size, 0, 1), (size, 0, 1), (size, 2, 2)]) == ([0, size, 2 * size, 0], 3 * size)
 
 
 @settings(max_examples=40, deadline=None)

@@ -860,6 +860,8 @@ def has(expr: Expr, kinds: type[Expr] | tuple[type[Expr], ...]) -> bool:
 
 def free_vars(expr: Expr) -> dict[str, Var]:
     """The variables of `expr` by name, in order of first occurrence."""
+    if isinstance(expr, Var):
+        return {expr.name: expr}
     found: dict[str, Var] = {}
     stack, seen = [expr], dict[int, Expr]()
     while stack:

@@ -107,7 +107,10 @@ class Value:
     __slots__ = ("_data", "_stored", "name", "producer", "type")
 
     def __init__(self, name: str, type: Type, producer: Node | None = None, constant: np.ndarray[Any, Any] | None = None) -> None:
-        self.name, self.type, self.producer, self.constant = name, type, producer, constant
+        self._data: np.ndarray[Any, Any] | None
+        self._stored: np.ndarray[Any, Any] | None
+        self.name, self.type, self.producer = name, type, producer
+        self._data, self._stored = constant, None
 
     @property
     def constant(self) -> np.ndarray[Any, Any] | None:
@@ -120,8 +123,7 @@ class Value:
 
     @constant.setter
     def constant(self, data: np.ndarray[Any, Any] | None) -> None:
-        self._stored: np.ndarray[Any, Any] | None = None
-        self._data = data
+        self._data, self._stored = data, None
 
     def keep_stored(self, stored: np.ndarray[Any, Any]) -> None:
         """Lets go of the data of a constant, whose stored form this is: from now on the data is unpacked from it whenever it is asked for."""
@@ -199,7 +201,7 @@ class Graph:
         """The constants used by nodes or outputs, in order of first use."""
         seen: dict[int, Value] = {}
         for value in itertools.chain(*(n.inputs for n in self.nodes), self.outputs):
-            if value is not None and value.constant is not None:
+            if value is not None and (value._data is not None or value._stored is not None):
                 seen.setdefault(id(value), value)
         return list(seen.values())
 
@@ -250,6 +252,10 @@ class GraphBuilder:
     def unique(self, base: str) -> str:
         """A value name not yet taken, made of `base`."""
         return self._taken.take(base)
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Takes names as they are, so that `unique` gives others."""
+        self._taken.reserve(names)
 
     def rename(self, value: Value, name: str) -> None:
         """Gives a value another name, if it is free; the old one may be taken again then."""
@@ -310,6 +316,9 @@ class _Taken:
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
+
+    def reserve(self, names: Iterable[str]) -> None:
+        self._names.update(names)
 
     def take(self, stem: str) -> str:
         name = stem

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -117,12 +118,17 @@ class Operator(ABC):
         return None
 
     def attributes(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: getattr(self, name) for name in _attribute_names(type(self))}
 
     def __str__(self) -> str:
         from weft.graph.printer import print_operator
 
         return print_operator(self)
+
+
+@cache
+def _attribute_names(operator: type[Operator]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(operator))
 
 
 class Elementwise(Operator):

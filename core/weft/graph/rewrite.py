@@ -11,6 +11,8 @@ is copied), or what stands for the node's outputs. Framework names of everything
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
@@ -39,13 +41,12 @@ class Rewriter:
         self._seen: list[Node] = []
         self._built: list[Node] = []
         self._absorbed: dict[int, tuple[Node, list[Node], list[Node]]] = {}
-        self._old_uses: dict[int, int] = {key: len(users) for key, users in graph.users().items()}
-        for value in (*graph.outputs, *(s.value for s in graph.symbols.values())):
-            self._old_uses[id(value)] = self._old_uses.get(id(value), 0) + 1
-        for value in graph.values():
-            self.builder.unique(value.name)
-        for name in graph.symbols:
-            self.builder.unique(name)
+        used = [v for n in graph.nodes for v in n.inputs if v is not None]
+        used += graph.outputs
+        used += [s.value for s in graph.symbols.values()]
+        self._old_uses: Counter[int] = Counter(map(id, used))
+        self.builder.reserve(v.name for v in itertools.chain(graph.inputs, used, *(n.outputs for n in graph.nodes)))
+        self.builder.reserve(graph.symbols)
 
     # -- what a rule may use
     def add(self, op: Operator, *inputs: Value | None, name: str | None = None, type: Type | None = None) -> Any:
@@ -93,7 +94,7 @@ class Rewriter:
     # -- the walk
     def _set(self, old: Value, new: Value) -> None:
         self._values[id(old)] = new
-        self._uses[id(new)] = self._uses.get(id(new), 0) + self._old_uses.get(id(old), 0)
+        self._uses[id(new)] = self._uses.get(id(new), 0) + self._old_uses[id(old)]
 
     def run(self, rule: Rule, on_subgraph: Callable[[Graph], Graph] | None = None) -> Graph:
         """The rewritten graph; the same values (new objects) where no rule acted."""
@@ -103,7 +104,7 @@ class Rewriter:
             new.inputs.append(copy)
             self._set(value, copy)
         for node in self.old.nodes:
-            inputs = tuple(None if v is None else self.map(v) for v in node.inputs)
+            inputs = tuple([None if v is None else self.map(v) for v in node.inputs])
             self._seen, self._built = [], []
             self.builder._names = node.names
             result = rule(self, node, inputs)
@@ -126,10 +127,10 @@ class Rewriter:
         included, unless an input's logical type changed or `infer` asks for it."""
         op = op or node.op
         types: list[Type] = [o.type for o in node.outputs]
-        if infer or any(a is not None and b is not None and _logical(a.type) != _logical(b.type) for a, b in zip(inputs, node.inputs)):
+        if infer or any(a is not None and b is not None and not _alike(a.type, b.type) for a, b in zip(inputs, node.inputs)):
             inferred = op.infer_checked(inputs)
             types = [n.with_layout(o.layout) if isinstance(n, TensorType) and isinstance(o, TensorType) else n for n, o in zip(inferred, types)]
-        outputs = tuple(Value(o.name, t) for o, t in zip(node.outputs, types))
+        outputs = tuple([Value(o.name, t) for o, t in zip(node.outputs, types)])
         copied = Node(op, inputs, outputs, node.names)
         self.builder.graph.nodes.append(copied)
         self._built.append(copied)
@@ -182,13 +183,27 @@ class _RuleBuilder(GraphBuilder):
         return self._rewriter.add(op, *inputs, name=name)
 
 
-def rewrite(graph: Graph, *rules: Rule, on_subgraph: Callable[[Graph], Graph] | None = None, rounds: int = 10) -> Graph:
-    """`graph` under the rules, the first that acts on a node winning; again until none acts, at most `rounds` times."""
+def rewrite(
+    graph: Graph, *rules: Rule, on_subgraph: Callable[[Graph], Graph] | None = None, rounds: int = 10, on: tuple[type[Operator], ...] = ()
+) -> Graph:
+    """`graph` under the rules, the first that acts on a node winning; again until none acts, at most `rounds` times.
+
+    Args:
+        on: the operators on whose nodes the rules act; none: on any. A graph without such a node is returned as it is, nodes that no output needs included.
+    """
+
+    def concerns(node: Node) -> bool:
+        return not on or isinstance(node.op, on)
+
     for _ in range(rounds):
+        if on_subgraph is None and not any(map(concerns, graph.nodes)):
+            break
         acted = False
 
         def first(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
             nonlocal acted
+            if not concerns(node):
+                return None
             for rule in rules:
                 mark = len(r.builder.graph.nodes)
                 result = rule(r, node, inputs)
@@ -212,8 +227,13 @@ def copy_graph(graph: Graph) -> Graph:
     return Rewriter(graph).run(lambda r, node, inputs: None)
 
 
-def _logical(type: Type) -> Type:
-    return type.with_layout(None) if isinstance(type, TensorType) else type
+def _alike(a: Type, b: Type) -> bool:
+    """Whether two types are one but for the layout."""
+    if a is b:
+        return True
+    if isinstance(a, TensorType) and isinstance(b, TensorType):
+        return a.dtype == b.dtype and a.shape == b.shape
+    return a == b
 
 
 # -- symbols ----------------------------------------------------------------------------------------------------------
@@ -339,12 +359,22 @@ def map_subgraphs(op: O, function: Callable[[Graph], Graph]) -> O:
     return replace(op, **changed) if changed else op
 
 
-def drop_dead(graph: Graph) -> None:
-    """Removes, in place, nodes that no output needs and symbols that nothing live mentions."""
-    by_id = {id(n): n for n in graph.nodes}
+def live_parts(graph: Graph) -> tuple[list[Node], dict[str, SymbolSource]]:
+    """The nodes that an output needs and the symbols that something live mentions, in the order of the graph."""
+    inside = {id(n) for n in graph.nodes}
     live: set[int] = set()
-    symbols: set[str] = set()
     stack: list[Node] = []
+    symbols: set[str] = set()
+    looked_at: set[int] = set()  # types, which values share
+
+    def need(value: Value) -> None:
+        producer = value.producer
+        if producer is not None and id(producer) in inside and id(producer) not in live:
+            live.add(id(producer))
+            stack.append(producer)
+        if graph.symbols and id(value.type) not in looked_at:
+            looked_at.add(id(value.type))
+            need_symbols(type_symbols(value.type))
 
     def need_symbols(names: Iterable[str]) -> None:
         for name in names:
@@ -352,23 +382,23 @@ def drop_dead(graph: Graph) -> None:
                 symbols.add(name)
                 need(graph.symbols[name].value)
 
-    def need(value: Value | None) -> None:
-        if value is None:
-            return
-        if value.producer is not None and id(value.producer) in by_id and id(value.producer) not in live:
-            live.add(id(value.producer))
-            stack.append(value.producer)
-        need_symbols(type_symbols(value.type))
-
     for value in (*graph.inputs, *graph.outputs):
         need(value)
     while stack:
         node = stack.pop()
-        for v in (*node.inputs, *node.outputs):
-            need(v)
-        need_symbols(attribute_symbols(node.op))
-    graph.nodes = [n for n in graph.nodes if id(n) in live]
-    graph.symbols = {n: s for n, s in graph.symbols.items() if n in symbols}
+        for v in node.inputs:
+            if v is not None:
+                need(v)
+        if graph.symbols:
+            for v in node.outputs:
+                need(v)
+            need_symbols(attribute_symbols(node.op))
+    return [n for n in graph.nodes if id(n) in live], {n: s for n, s in graph.symbols.items() if n in symbols}
+
+
+def drop_dead(graph: Graph) -> None:
+    """Removes, in place, nodes that no output needs and symbols that nothing live mentions."""
+    graph.nodes, graph.symbols = live_parts(graph)
 
 
 def sort_nodes(graph: Graph) -> None:

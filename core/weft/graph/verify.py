@@ -78,10 +78,11 @@ def _names(graph: Graph) -> None:
             if value.producer is not node or value.constant is not None:
                 why = "it is a constant" if value.constant is not None else f"its producer is {value.producer!r}"
                 raise GraphError(f"output '{value.name}' does not belong to its node", where=_where(node), why=why)
+    inputs = {id(v) for v in graph.inputs}
     for value in (*graph.inputs, *all_constants(graph), *(o for n in graph.nodes for o in n.outputs)):
         if value.name in seen and seen[value.name] is not value:
             raise GraphError(f"two values are named '{value.name}'", where=f"{seen[value.name]!r}\n{value!r}")
-        if value in graph.inputs and value.producer is not None:
+        if id(value) in inputs and value.producer is not None:
             raise GraphError(f"input '{value.name}' is produced by a node", where=_where(value.producer))
         seen[value.name] = value
 
@@ -93,8 +94,14 @@ def _order(graph: Graph, outside: set[str]) -> set[str]:
     bound = outside | {name for name in bound_symbols(graph) if name not in graph.symbols}
     everything = outside | set(bound_symbols(graph))
 
-    def bind() -> None:
-        bound.update(name for name, s in graph.symbols.items() if id(s.value) in defined)
+    waiting: dict[int, list[str]] = {}  # value → the symbols that it gives
+    for name, source in graph.symbols.items():
+        waiting.setdefault(id(source.value), []).append(name)
+
+    def define(values: Iterable[int]) -> None:
+        for key in values:
+            defined.add(key)
+            bound.update(waiting.get(key, ()))
 
     def check(names: Iterable[str], place: str, where: Callable[[], str]) -> None:
         for name in names:
@@ -109,7 +116,7 @@ def _order(graph: Graph, outside: set[str]) -> set[str]:
             raise GraphError(f"symbol '{name}' is bound to '{source.value.name}', which is not in the graph '{graph.name}'")
         if not isinstance(source.value.type, TensorType) or not source.value.dtype.is_integer:
             raise GraphError(f"symbol '{name}' is bound to a value that is no integer tensor", where=repr(source.value))
-    bind()
+    define(list(defined))
     for value in graph.inputs:
         check(type_symbols(value.type), f"input '{value.name}'", partial(repr, value))
     for node in graph.nodes:
@@ -123,8 +130,7 @@ def _order(graph: Graph, outside: set[str]) -> set[str]:
             hint = "sub-graphs capture nothing: pass it as an input"
             raise GraphError(f"'{value.name}' is used but not defined in the graph '{graph.name}'", where=_where(node), hint=hint)
         check(attribute_symbols(node.op), f"node '{node.output.name}'", partial(_where, node))
-        defined.update(id(o) for o in node.outputs)
-        bind()
+        define(id(o) for o in node.outputs)
         for o in node.outputs:
             check(type_symbols(o.type), f"value '{o.name}'", partial(_where, node))
     for value in graph.outputs:
@@ -144,7 +150,7 @@ def _constant(value: Value) -> None:
 
 def _node(node: Node) -> None:
     exact = isinstance(node.op, (Group, Relayout))
-    operands = node.inputs if exact else tuple(None if v is None else Value(v.name, _row_major(v.type), v.producer, v.constant) for v in node.inputs)
+    operands = node.inputs if exact else tuple(_row_major(v) for v in node.inputs)
     try:
         types = node.op.infer_checked(operands)
         for value in node.outputs:
@@ -162,5 +168,7 @@ def _node(node: Node) -> None:
                 raise GraphError(f"'{value.name}' has size {d} on axis {axis}", where=_where(node), hint="the operands are too small")
 
 
-def _row_major(type: Type) -> Type:
-    return type.with_layout(None) if isinstance(type, TensorType) else type
+def _row_major(value: Value | None) -> Value | None:
+    if value is None or not isinstance(value.type, TensorType) or value.type.layout is None:
+        return value
+    return Value(value.name, value.type.with_layout(None), value.producer, value.constant)

@@ -36,7 +36,7 @@ def choose_algorithms(graph: Graph, capabilities: Capabilities) -> Graph:
             transformed[key] = r.constant(transform_weights(w.constant, m), w.name)
         return r.add(WinogradConv(m, node.op.pads, block, skip), x, transformed[key])  # type: ignore[no-any-return]
 
-    return rewrite(graph, rule, rounds=1)
+    return rewrite(graph, rule, rounds=1, on=(Conv,))
 
 
 def may_be_winograd(node: Node, block: int) -> bool:

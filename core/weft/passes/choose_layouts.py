@@ -27,7 +27,9 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None) -> Gr
     capabilities = capabilities or Capabilities()
     graph = strip_layouts(graph)
     rules = capabilities.layouts if capabilities.layouts is not None else default_offers(capabilities)
-    labels = _Choice(graph, rules).run() if rules else {}
+    labels = _Choice(graph, rules).run()
+    if not labels:
+        return graph
 
     converted: dict[tuple[int, Layout | None], Value] = {}
     repacked = _one_layout(graph, labels)
@@ -99,6 +101,9 @@ def strip_layouts(graph: Graph) -> Graph:
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
         return inputs[0] if isinstance(node.op, Relayout) else None
 
+    laid_out = any(isinstance(v.type, TensorType) and v.type.layout is not None for v in graph.values())
+    if not laid_out and not any(isinstance(n.op, Relayout) for n in graph.nodes):
+        return graph
     new = rewrite(graph, rule, rounds=1)
     for value in new.values():
         if isinstance(value.type, TensorType) and value.type.layout is not None:
@@ -207,7 +212,11 @@ class _Choice:
             found = self._own_offers(node)
             if found:
                 self.offers[id(node)] = found if any(o.only for o in found) else [*found, _row_major(node)]
-                self.labels[id(node)] = found[0]
+        if not self.offers:
+            return {}
+        for node in self.graph.nodes:
+            if id(node) in self.offers:
+                self.labels[id(node)] = self.offers[id(node)][0]
             elif reads_any(node):
                 self.labels[id(node)] = LayoutOffer((ANY, *(None,) * (len(node.inputs) - 1)), (None,))
             elif follower_offer(node, None) is not None:
@@ -215,9 +224,6 @@ class _Choice:
                 known = [self.stored(v) for v in sorted((v for v in node.inputs if v is not None and _same_rank(v, node)), key=elements, reverse=True)]
                 start = next((layout for layout in known if layout is not None), None)
                 self.labels[id(node)] = follower_offer(node, start) or follower_offer(node, None)  # type: ignore[assignment]
-        anchors = [n for n in self.graph.nodes if id(n) in self.offers]
-        if not anchors:
-            return self.labels
         flexible = [n for n in self.graph.nodes if id(n) in self.labels]
         for _ in range(ROUNDS):
             changed = False

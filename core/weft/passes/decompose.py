@@ -21,8 +21,8 @@ def decompose(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
         name = type(node.op).__name__
-        found = decomposition(node)
-        if node.op.kind != "composite" or name in claims or found is None:
+        found = decomposition(node) if node.op.kind == "composite" and name not in claims else None
+        if found is None:
             return None
         result = found.function(node.op, r.builder_for_rule(), *inputs)
         results = result if isinstance(result, tuple) else (result,)

@@ -14,12 +14,11 @@ from weft.passes.fold_scale import along_channels, anchor_of, channel_axis, per_
 def fold_batch_norm(graph: Graph) -> Graph:
     """Afterwards no batch normalisation with constant parameters follows a convolution or product with constant weights (and its bias)
     that nothing else uses. Before decomposition, so that narrow floats are rounded once. Others decompose into a factor and a term."""
-    return rewrite(graph, _fold)
+    return rewrite(graph, _fold, on=(BatchNorm,))
 
 
 def _fold(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-    if not isinstance(node.op, BatchNorm):
-        return None
+    assert isinstance(node.op, BatchNorm)
     x, parameters = inputs[0], [None if v is None else v.constant for v in inputs[1:]]
     if x is None or any(p is None for p in parameters):
         return None

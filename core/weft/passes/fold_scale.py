@@ -18,7 +18,9 @@ Array = np.ndarray[Any, Any]
 def fold_scale(graph: Graph) -> Graph:
     """Afterwards no constant factor per channel stands right before or after a convolution or product with constant weights that
     nothing else uses, and at most one constant term after it. Results change by rounding only."""
-    return rewrite(graph, _scale_after, _terms_after, _scale_before)
+    if not any(isinstance(n.op, (Conv, MatMul)) for n in graph.nodes):
+        return graph
+    return rewrite(graph, _scale_after, _terms_after, _scale_before, on=(Multiply, Divide, Add, Subtract, Conv, MatMul))
 
 
 def anchor_of(r: Rewriter, value: Value | None) -> Node | None:

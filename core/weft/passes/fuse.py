@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from weft.expr.nodes import Expr, Var, size_of, walk
@@ -61,31 +62,36 @@ class _Fusion:
         self.index = {id(n): k for k, n in enumerate(self.nodes)}
         self.users: list[list[int]] = [[] for _ in self.nodes]
         self.uses: list[list[int]] = [[] for _ in self.nodes]
+        self.positions: dict[tuple[int, int], list[int]] = {}  # of the operands of a user that a producer makes
         # A kernel's sizes are arguments: what computes a size and what has it cannot be one kernel.
-        self.apart: set[tuple[int, int]] = set()
+        self.apart: dict[int, set[int]] = {}
         for k, node in enumerate(self.nodes):
-            for v in node.inputs:
-                self._edge(v, k)
+            for position, v in enumerate(node.inputs):
+                self._edge(v, k, position)
             for name in {*attribute_symbols(node.op), *(n for o in node.outputs for n in type_symbols(o.type))}:
                 if name in graph.symbols:
                     source = graph.symbols[name].value
                     self._edge(source, k)
                     if source.producer is not None and id(source.producer) in self.index:
-                        self.apart.add((self.index[id(source.producer)], k))
-        self.readings: dict[int, Reading] = {}
+                        self.apart.setdefault(k, set()).add(self.index[id(source.producer)])
+        self.readings: list[Reading | None] = [None] * len(self.nodes)
+        self.elementwise: dict[tuple[object, ...], Reading] = {}
         self.kept = {id(v) for v in graph.outputs} | {id(s.value) for s in graph.symbols.values()}
         self.group: list[int | None] = [None] * len(self.nodes)
         self.members: list[list[int]] = []
         # The last member of any group that has one at or before k and one after.
         self.reach = list(range(len(self.nodes)))
 
-    def _edge(self, value: Value | None, user: int) -> None:
+    def _edge(self, value: Value | None, user: int, *position: int) -> None:
+        """`position`: of the operand; none for a size."""
         if value is None or value.producer is None or id(value.producer) not in self.index:
             return
         p = self.index[id(value.producer)]
-        if user not in self.users[p]:
+        if not self.users[p] or self.users[p][-1] != user:  # edges come user by user
             self.users[p].append(user)
             self.uses[user].append(p)
+            self.positions[p, user] = []
+        self.positions[p, user] += position
 
     # -- facts
     def fusable(self, k: int) -> bool:
@@ -107,33 +113,38 @@ class _Fusion:
 
     def within(self, members: set[int]) -> bool:
         """Whether a group of `members` is not too long."""
-        functions = sum(self.nodes[k].op.kind == "elementwise" and type(self.nodes[k].op).__name__ not in CHEAP for k in members)
-        return len(members) <= self.capabilities.max_group and functions <= MOST_FUNCTIONS and self.length(members) <= LONGEST_FORMULA
+        return self.formula(members) is not None
 
-    def length(self, members: set[int]) -> int:
-        """Parts of the formula of a group, its elementwise and injective operators in place of what reads them; an estimate, before it is simplified."""
-        total = 0
-        places: dict[int, int] = {}  # how often a node's element stands in the formula
-        indices: dict[int, int] = {}  # parts of the longest index at which it does
-        for k in sorted(members, reverse=True):
-            reading = self.reading(k)
-            times, index = places.get(k, 1), indices.get(k, 1)
-            total += times * (reading.size + reading.indices * index)
-            if index > LONGEST_INDEX:
-                total = LONGEST_FORMULA + 1
-            if total > LONGEST_FORMULA:
-                break
-            for p in self.uses[k]:
-                if p in members:
-                    reads, repeats = reading.of(self.nodes[k], self.nodes[p])
-                    places[p] = places.get(p, 0) + times * reads
-                    indices[p] = max(indices.get(p, 1), repeats * index)
-        return total
+    def formula(self, members: Iterable[int]) -> GroupFormula | None:
+        """The formula of a group of `members`; None if it is too long."""
+        found = GroupFormula()
+        return found if all(self.lengthen(found, k) for k in sorted(members, reverse=True)) else None
+
+    def lengthen(self, formula: GroupFormula, k: int) -> bool:
+        """Adds a node that comes before the members that read it; if the formula is too long with it, it stays as it was, and False."""
+        node, reading = self.nodes[k], self.reading(k)
+        read = [(*self.reading(u).of(self.positions[k, u]), *formula.places[u]) for u in self.users[k] if u in formula.places]
+        times = sum(reads * t for reads, _, t, _ in read) if read else 1
+        index = max((repeats * i for _, repeats, _, i in read), default=1)
+        length = formula.length + times * (reading.size + reading.indices * index)
+        functions = formula.functions + (node.op.kind == "elementwise" and type(node.op).__name__ not in CHEAP)
+        if len(formula.places) >= self.capabilities.max_group or functions > MOST_FUNCTIONS or length > LONGEST_FORMULA or index > LONGEST_INDEX:
+            return False
+        formula.length, formula.functions, formula.places[k] = length, functions, (times, index)
+        return True
 
     def reading(self, k: int) -> Reading:
-        found = self.readings.get(k)
+        found = self.readings[k]
         if found is None:
-            found = self.readings[k] = reading_of(self.nodes[k])
+            node = self.nodes[k]
+            # An elementwise formula depends on dtypes alone.
+            alike = (node.op, *(v and v.dtype for v in node.inputs)) if isinstance(node.op, Elementwise) else None
+            found = self.elementwise.get(alike) if alike else None
+            if found is None:
+                found = reading_of(node)
+                if alike:
+                    self.elementwise[alike] = found
+            self.readings[k] = found
         return found
 
     def live_outs(self, members: set[int]) -> list[Value]:
@@ -147,7 +158,7 @@ class _Fusion:
 
     def sound(self, members: set[int]) -> bool:
         """Whether no path leaves the set and comes back, groups already made taken as one node, and no size is computed inside."""
-        if any(p in members and u in members for p, u in self.apart):
+        if self.apart and any(not members.isdisjoint(self.apart.get(k, ())) for k in members):
             return False
         # Beyond the set's last node a path can only come back through a made group that reaches back over it.
         horizon = max(members)
@@ -287,18 +298,24 @@ class _Fusion:
     def with_producers(self, members: set[int], only_cheap: bool = False, into: int | None = None, most: int = 64) -> set[int]:
         """`members` and the elementwise and injective nodes before them that nothing else uses, as far as computing them in place costs little."""
         members = set(members)
+        formula: GroupFormula | None = None
         added = 0
         repeated: dict[int, bool] = {}
-        todo = sorted({p for m in ([into] if into is not None else members) for p in self.uses[m]}, reverse=True)
-        while todo and added < most:
-            k = todo.pop(0)
-            if k in members or not self._may_precede(k, members, only_cheap, repeated):
+        todo = [-p for m in ([into] if into is not None else members) for p in self.uses[m]]  # a heap: the last one first
+        heapify(todo)
+        while todo and added < most and len(members) < self.capabilities.max_group:
+            k = -heappop(todo)
+            if k in members or id(self.nodes[k].outputs[0]) in self.kept or not self._may_precede(k, members, only_cheap, repeated):
                 continue
-            trial = members | {k}
-            if not self.within(trial) or len(self.live_outs(trial)) > len(self.live_outs(members)) or not self.sound(trial):
+            formula = formula or self.formula(members)
+            if formula is None:
+                break
+            if not self.sound(members | {k}) or not self.lengthen(formula, k):
                 continue
-            members, added = trial, added + 1
-            todo = sorted({*todo, *self.uses[k]}, reverse=True)
+            members.add(k)
+            added += 1
+            for p in self.uses[k]:
+                heappush(todo, -p)
         return members
 
     def _may_precede(self, k: int, members: set[int], only_cheap: bool, repeated: dict[int, bool]) -> bool:
@@ -414,6 +431,21 @@ class _Fusion:
         return Node(Group(body, view), outer, outs, names)
 
 
+@dataclass
+class GroupFormula:
+    """The formula that a group's operators become, the elementwise and injective ones in place of what reads them; an estimate, before it is simplified.
+
+    Args:
+        length: its parts.
+        functions: elementwise operators that are not cheap.
+        places: member → how often its element stands in the formula, and the parts of the longest index at which it does.
+    """
+
+    length: int = 0
+    functions: int = 0
+    places: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Reading:
     """How an operator's formula reads its operands: its parts, those of them that are indices of its result; by operand how often it is read,
@@ -423,9 +455,9 @@ class Reading:
     indices: int = 0
     operands: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
-    def of(self, node: Node, producer: Node) -> tuple[int, int]:
-        """The same of what a producer computes."""
-        found = [self.operands.get(k, (1, 1)) for k, v in enumerate(node.inputs) if v is not None and v.producer is producer]
+    def of(self, positions: Sequence[int]) -> tuple[int, int]:
+        """The same of some of the operands."""
+        found = [self.operands.get(k, (1, 1)) for k in positions]
         return sum(reads for reads, _ in found), max((repeats for _, repeats in found), default=1)
 
 

@@ -34,7 +34,7 @@ def fuse_attention(graph: Graph, capabilities: Capabilities | None = None) -> Gr
     """
     if ScaledDotProductAttention.__name__ not in (capabilities or Capabilities()).claims:
         return graph
-    return rewrite(graph, _attention)
+    return rewrite(graph, _attention, on=(MatMul,))
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ class Scores:
 
 
 def _attention(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-    if not isinstance(node.op, MatMul) or node.op.dtype is not None:
+    assert isinstance(node.op, MatMul)
+    if node.op.dtype is not None:
         return None
     weights, v = inputs
     if weights is None or v is None or not weights.dtype.is_float or weights.dtype.bits < 32 or len(weights.shape) < 3:

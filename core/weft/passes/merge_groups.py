@@ -38,7 +38,7 @@ def merge_groups(graph: Graph, capabilities: Capabilities | None = None) -> Grap
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
         return _merge(r, node, inputs, lanes, id(node.outputs[0]) in ends)
 
-    return rewrite(graph, rule, rounds=1)
+    return rewrite(graph, rule, rounds=1, on=(Conv,))
 
 
 def choose_groups(
@@ -69,7 +69,8 @@ def choose_groups(
 
 
 def _merge(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], lanes: int, out_rows: bool) -> Replacement:
-    if not isinstance(node.op, Conv) or node.op.groups == 1:
+    assert isinstance(node.op, Conv)
+    if node.op.groups == 1:
         return None
     x, weights = inputs[:2]
     if x is None or weights is None or weights.constant is None or not weights.dtype.is_float:

@@ -56,8 +56,7 @@ def narrow_products(graph: Graph, capabilities: Capabilities) -> Graph:
         return graph
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        if not isinstance(node.op, (Conv, MatMul)):
-            return None
+        assert isinstance(node.op, (Conv, MatMul))
         if not _suits(node.op, inputs, capabilities):
             return _exact_in_floats(r, node.op, inputs) if node.output.dtype == dt.int32 else None
         x, w = inputs[:2]
@@ -69,7 +68,7 @@ def narrow_products(graph: Graph, capabilities: Capabilities) -> Graph:
             return _floats(r, node.op, x, w.constant, w.name, capabilities.dots, capabilities.precision, lanes)
         return None
 
-    return rewrite(graph, rule, rounds=1)
+    return rewrite(graph, rule, rounds=1, on=(Conv, MatMul))
 
 
 def _suits(op: Conv | MatMul, inputs: Sequence[Value | None], capabilities: Capabilities) -> bool:

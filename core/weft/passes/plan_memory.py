@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TypeAlias
 
+import numpy as np
+
 from weft import dtypes as dt
 from weft.codegen.base import THREADS
 from weft.expr.nodes import Expr, Mul, free_vars, le, maximum, select, wrap
@@ -322,19 +324,27 @@ def pack(blocks: Sequence[Block]) -> tuple[list[int], int]:
 def _pack_in_order(blocks: Sequence[Block], order: Sequence[int]) -> tuple[list[int], int]:
     """Each block into the smallest gap that holds it."""
     offsets = [0] * len(blocks)
-    placed: list[int] = []
     total = 0
-    for k in order:
+    # Begin, end, first and last step of the blocks placed so far, by where they begin; numbers of any length where 64 bits may be too few.
+    exact = sum(size for size, _, _ in blocks) < 1 << 62
+    placed = np.zeros((4, len(blocks)), np.int64 if exact else object)
+    for count, k in enumerate(order):
         size, start, end = blocks[k]
-        busy = sorted((offsets[p], offsets[p] + blocks[p][0]) for p in placed if blocks[p][1] <= end and start <= blocks[p][2])
-        at, best, gap_best = 0, None, None
-        for lo, hi in busy:
-            if lo - at >= size and (gap_best is None or lo - at < gap_best):
-                best, gap_best = at, lo - at
-            at = max(at, hi)
-        offsets[k] = at if best is None else best
-        placed.append(k)
-        total = max(total, offsets[k] + size)
+        begins, ends, firsts, lasts = placed[:, :count]
+        busy = np.flatnonzero((firsts <= end) & (lasts >= start))
+        at = 0
+        if len(busy):
+            tops = np.maximum.accumulate(ends[busy])  # where the gap before the next one begins
+            gaps = begins[busy]
+            gaps[1:] -= tops[:-1]
+            fitting = np.flatnonzero(gaps >= size)
+            best = int(fitting[np.argmin(gaps[fitting])]) if len(fitting) else len(busy)
+            at = int(tops[best - 1]) if best else 0
+        offsets[k] = at
+        total = max(total, at + size)
+        place = int(np.searchsorted(begins, at))
+        placed[:, place + 1 : count + 1] = placed[:, place:count]
+        placed[:, place] = at, at + size, start, end
     return offsets, total
 
 
