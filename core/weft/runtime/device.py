@@ -68,7 +68,7 @@ class Device(ABC):
     shares_memory: ClassVar[bool] = False
     """Whether it works on the host's memory: values then come and go by `share`, and neither `write` nor `read` copies them."""
 
-    align: ClassVar[int] = 1
+    align: int = 1
     """Bytes, a power of two: `allocate` promises memory whose address is a multiple of it. Of the host's arrays that it gets (`share`), those whose address is
     not are copied first. A target whose machine declares `Scope("global", align=…)` needs as much of its device, or a run is an error."""
 

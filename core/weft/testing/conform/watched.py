@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from weft.errors import ExecutionError
-from weft.runtime.arrays import Array
+from weft.runtime.arrays import ALIGNMENT, Array
 from weft.runtime.device import Device, Memory, Slice
 
-GUARD = 192
-"""Bytes on both sides of each piece of memory: a whole number of the 64 that buffers are aligned to, and of no higher power of two."""
 RUBBISH = 0xFF
 """What memory is full of before anybody writes: no number as a float, and minus one as an integer."""
 
@@ -30,12 +28,15 @@ class Watched(Device):
 
     `fault`: called before each operation with its name ("allocate", "write", "read", "load", "launch", "synchronize"); what it raises, happens.
     `limit`: bytes that it has from now on, if fewer than it has.
+    `guard`: bytes on both sides of each piece of memory: a whole number of those that buffers are aligned to, and of no higher power of two.
     """
 
     def __init__(self, device: Device) -> None:
         super().__init__(device.name)
         self.device = device
         self.lock = device.lock
+        self.align = device.align
+        self.guard = 3 * max(ALIGNMENT, device.align)
         self.fault: Callable[[str], None] = lambda operation: None
         self.limit: int | None = None
         self.launches = 0
@@ -47,14 +48,14 @@ class Watched(Device):
 
     @property
     def free(self) -> int:
-        free = max(0, self.device.free - 2 * GUARD)
+        free = max(0, self.device.free - 2 * self.guard)
         return free if self.limit is None else min(free, max(0, self.limit - self._used))
 
     def allocate(self, size: int) -> Memory:
         self.fault("allocate")
-        inner = self.device.reserve(size + 2 * GUARD)
-        self.device.write(Slice(inner, 0, inner.size), np.full(size + 2 * GUARD, RUBBISH, np.uint8))
-        ends = Slice(inner, 0, GUARD), Slice(inner, GUARD + size, GUARD)
+        inner = self.device.reserve(size + 2 * self.guard)
+        self.device.write(Slice(inner, 0, inner.size), np.full(size + 2 * self.guard, RUBBISH, np.uint8))
+        ends = Slice(inner, 0, self.guard), Slice(inner, self.guard + size, self.guard)
         memory = Memory(size, _Piece(inner, (self._peek(ends[0]), self._peek(ends[1]))))
         self._used += size
         weakref.finalize(memory, self._give_back, size)
@@ -68,9 +69,8 @@ class Watched(Device):
         self.device.read(s, data)
         return data
 
-    @staticmethod
-    def _inner(s: Slice) -> Slice:
-        return Slice(s.memory.handle.memory, s.offset + GUARD, s.bytes)
+    def _inner(self, s: Slice) -> Slice:
+        return Slice(s.memory.handle.memory, s.offset + self.guard, s.bytes)
 
     def write(self, target: Slice, data: Array) -> None:
         self.fault("write")
@@ -91,7 +91,7 @@ class Watched(Device):
         self.device.synchronize()
         for k, b in enumerate(buffers):
             piece: _Piece = b.memory.handle
-            ends = Slice(piece.memory, 0, GUARD), Slice(piece.memory, GUARD + b.memory.size, GUARD)
+            ends = Slice(piece.memory, 0, self.guard), Slice(piece.memory, self.guard + b.memory.size, self.guard)
             for end, guard, where in zip(ends, piece.guards, ("before", "beyond")):
                 if not np.array_equal(self._peek(end), guard):
                     raise ExecutionError(f"kernel '{kernel}' wrote {where} buffer {k} on device '{self.name}'", why=f"the buffer has {b.bytes} bytes")
