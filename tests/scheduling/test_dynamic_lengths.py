@@ -234,3 +234,27 @@ def test_declarations_that_contradict_themselves(more: Any, words: str) -> None:
     with pytest.raises(ScheduleError, match="the intrinsic 'vector' is ill declared") as caught:
         Intrinsic("vector", vector().meaning, vector().operands, Call("vector"), **more)
     assert words in str(caught.value)
+
+
+def test_a_tile_whose_place_is_a_formula_of_two_reductions_becomes_an_instruction() -> None:
+    """A sum over blocks of eight reads one factor at [block*8 + term]: where its tile starts follows the outer loop of the sum, not of the results."""
+    blocks = tl.var("blocks")
+    b, e = tl.reduce_axis(blocks, "b"), tl.reduce_axis(8, "e")
+    left, panel = tl.placeholder((R, blocks, 8), name="A"), tl.placeholder((blocks, 4, 8), name="P")
+    product = tl.compute((R, 4), lambda i, j: tl.sum(left[i, b, e] * panel[b, j, e], axis=(b, e)), "C", axes=["i", "j"])
+    operands = (Operand("A", strides=(None, 8, 1)), Operand("P", strides=(None, 8, 1)), Operand("C", strides=(None, 1)))
+    unit = Intrinsic("panel", product, operands, Call("panel"), Call("panel_zero"), Call("panel_add"), dynamic=("r", "blocks"))
+    naive = parse_program("""program p(x: float32[7, 80], w: float32[10, 4, 8]) -> (y: float32[7, 4]) {
+      for i in 7 { for j in 4 { for k in 10 { for t in 8 {
+        block B(a: 7 = i, c: 4 = j, rk: reduce 10 = k, rt: reduce 8 = t) {
+          init { y[a, c] = 0.0f32 } y[a, c] = y[a, c] + x[a, rk*8 + rt]*w[rk, c, rt] } } } } } }""")
+    s = Schedule(naive, checked=True, intrinsics={"panel": unit})
+    (rows, row), (step, block) = s.split("i", [None, 4]), s.split("k", [None, 5])
+    s.reorder(rows, step, row, "j", block, "t")
+    copies = [s.cache_read("B", name, "local") for name in ("x", "w")]
+    for copy in copies:
+        s.compute_at(copy, step)
+        s.compact_buffer(*s.buffers(copy))
+    s.tensorize(row, "panel")
+    rng = np.random.default_rng(0)
+    agree(naive, s, [rng.integers(-9, 9, shape).astype(np.float32) for shape in ((7, 80), (10, 4, 8))], {})

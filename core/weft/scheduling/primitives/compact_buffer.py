@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from typing import Literal
 
 from weft import dtypes as dt
 from weft.expr.nodes import Expr, Var, const, free_vars, transform, walk
@@ -206,7 +207,7 @@ class Shrunk:
                 if alone:
                     added[key] = BlockIter(v, extent, kinds[base]), clean(values[base] - start, around)
                 else:
-                    added[key] = BlockIter(v, self.old.shape[k]), start
+                    added[key] = BlockIter(v, self.old.shape[k], _kind_of(start, block)), start
             v = added[key][0].var
             extents[v.name] = added[key][0].extent
             return v if alone else clean(e - v, extents)
@@ -229,3 +230,11 @@ class Shrunk:
         pairs = [(i, b) for i, b in zip(block.iters, block.bindings) if i.kind != "spatial" or i.var.name in used]
         pairs += list(added.values())
         return replace(block, iters=tuple(i for i, _ in pairs), bindings=tuple(b for _, b in pairs), body=body, init=init, reads=reads, writes=writes)
+
+
+def _kind_of(start: Expr, block: Block) -> Literal["spatial", "reduce", "scan"]:
+    """The kind of an iterator bound to `start`: that of those which the same loops drive, if it is one. A mixture with loops of results is no
+    reduction's: it does not begin at 0, where a sum is started."""
+    kinds = {v: {i.kind for i, b in zip(block.iters, block.bindings) if v in free_vars(b)} for v in free_vars(start)}
+    found = {kind for of_loop in kinds.values() for kind in of_loop or {"spatial"}}
+    return found.pop() if len(found) == 1 else "spatial"
