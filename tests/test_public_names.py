@@ -98,7 +98,7 @@ def test_plugins_import_public_names_only(folder: Path) -> None:
 
 
 def test_there_are_plugins_to_look_at() -> None:
-    assert {"weft_llvm", "weft_onnx", "weft_darknet", "weft_npu", "weft-wave"} <= {p.name for p in folders()}
+    assert {"weft_llvm", "weft_onnx", "weft_darknet", "weft_npu", "weft-wave", "weft-tide"} <= {p.name for p in folders()}
 
 
 def test_what_is_not_public_is_listed_with_what_is(tmp_path: Path) -> None:

@@ -1,27 +1,36 @@
-"""The reader's target is no part of the workspace: its folder is put on the path, and the plugin is registered by hand."""
+"""The readers' targets are no part of the workspace: their folders are put on the path, and the plugins are registered by hand."""
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parent / "weft-wave"
-if str(FOLDER) not in sys.path:
-    sys.path.append(str(FOLDER))  # last: it has a folder `tests` too
+FOLDERS = {name: Path(__file__).parent / f"weft-{name}" for name in ("wave", "tide")}
+for folder in FOLDERS.values():
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # last: each has a folder `tests` too
 
-collect_ignore = ["weft-wave"]  # its own tests want it installed: tests/wheels runs them
+collect_ignore = [f"weft-{name}" for name in FOLDERS]  # their own tests want them installed: tests/wheels runs them
 
 
-@pytest.fixture
-def wave(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_use(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The plugin in use, and a device of its own."""
-    from weft_wave import plugin
-
     from weft.plugins import host
     from weft.runtime import device as devices
 
     monkeypatch.setattr(devices, "_open", {})
-    host().register(plugin, "wave")
+    host().register(importlib.import_module(f"weft_{name}.plugin"), name)
     yield
-    host().unregister("wave")
+    host().unregister(name)
+
+
+@pytest.fixture
+def wave(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from in_use("wave", monkeypatch)
+
+
+@pytest.fixture
+def tide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from in_use("tide", monkeypatch)

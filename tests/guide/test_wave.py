@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.guide.conftest import FOLDER
+from tests.guide.conftest import FOLDERS
 
 import weft
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
@@ -61,13 +61,13 @@ def agrees(executable: Executable, host: Executable, x: Any) -> None:
 
 
 def test_nothing_but_public_names_is_imported() -> None:
-    assert imports_beyond(FOLDER) == []  # neither the package nor its tests do
-    assert len(list((FOLDER / "weft_wave").glob("*.py"))) >= 10
+    assert imports_beyond(FOLDERS["wave"]) == []  # neither the package nor its tests do
+    assert len(list((FOLDERS["wave"] / "weft_wave").glob("*.py"))) >= 10
 
 
 def test_a_plugin_that_is_not_used_imports_nothing_heavy() -> None:
     code = "import sys, weft_wave.plugin; print([m for m in ('numpy', 'typer', 'weft.loop', 'weft_wave.codegen') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True, check=True)
+    found = subprocess.run([sys.executable, "-c", code], cwd=FOLDERS["wave"], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
 

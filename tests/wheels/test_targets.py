@@ -1,4 +1,4 @@
-"""Accelerators as their vendors ship them, in an environment of wheels without a source tree: the example, and the one that was written by the guide alone."""
+"""Accelerators as their vendors ship them, in an environment of wheels without a source tree: the example, and those that were written by the guide alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.wheels.conftest import Run, Wheel
 
-ACCELERATORS = ["npu", "wave"]
+ACCELERATORS = ["npu", "wave", "tide"]
 SOME = "float32 and (MatMul or Relu or Softmax or Transpose)"
 
 
@@ -30,8 +30,9 @@ def test_targets_conform(installed: Run, target: str) -> None:
     assert f"'{target}' conforms" in installed("weft", "conform", "--target", target, "--quick")
 
 
-def test_what_came_from_outside_passes_its_own_tests(installed: Run, wheels: dict[str, Wheel], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "parts"), [("weft-wave", ("tests", "docs")), ("weft-tide", ("tests",))])
+def test_what_came_from_outside_passes_its_own_tests(installed: Run, wheels: dict[str, Wheel], tmp_path: Path, name: str, parts: tuple[str, ...]) -> None:
     """The tests and what they read, without the package: it is imported from where it was installed."""
-    for part in ("tests", "docs"):
-        shutil.copytree(wheels["weft-wave"].folder / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in parts:
+        shutil.copytree(wheels[name].folder / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
     assert " passed" in installed("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=tmp_path)

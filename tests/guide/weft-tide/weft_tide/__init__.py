@@ -1,0 +1,1 @@
+"""Weft for tide: a target. What it contributes stands in `plugin.py`."""
