@@ -5,7 +5,7 @@ Add of `a` and `b` elements infers `a` and assumes `a == b`: without the check a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -65,8 +65,12 @@ def assumptions(graph: Graph) -> list[Assumption]:
     """Every assumption of the graph's nodes that is not certain, each once; the nodes' names are in their texts. Sub-graphs have their own."""
     sizes = {d.name: Range(0, None) for v in graph.inputs if isinstance(v.type, TensorType) for d in v.shape if isinstance(d, Expr) and hasattr(d, "name")}
     found: dict[Expr, Assumption] = {}
+    judged: set[Expr] = set()
     for node in graph.nodes:
-        for a in _of_node(node):
+        for a in _of_node(node, judged):
+            if a.holds in judged:
+                continue
+            judged.add(a.holds)
             ranges = {name: sizes.get(name, Range(None, None)) for name in free_vars(a.holds)}
             if ranges and not prove(a.holds, ranges):
                 found.setdefault(simplify(a.holds, ranges), a)
@@ -133,16 +137,20 @@ def inferred(op: Operator, inputs: Sequence[Value | None]) -> tuple[tuple[Type, 
         _heard.reset(token)
 
 
-def _of_node(node: Node) -> list[Assumption]:
+def _of_node(node: Node, judged: Container[Expr]) -> list[Assumption]:
+    """What a node takes for granted, but conditions that are judged already."""
     _, heard = inferred(node.op, node.inputs)
-    name = _named(node)
-    names = name.removeprefix(type(node.op).__name__)
-    result = [Assumption(a.holds, a.args, f"{a.of + names if a.of else name}: {a.what}", a.hint) for a in heard]
+    result = []
+    for a in heard:
+        if a.holds not in judged:
+            name = _named(node)
+            names = name.removeprefix(type(node.op).__name__)
+            result.append(Assumption(a.holds, a.args, f"{a.of + names if a.of else name}: {a.what}", a.hint))
     for value in node.outputs:
         for axis, d in enumerate(value.type.shape if isinstance(value.type, TensorType) else ()):
-            if isinstance(d, Expr):
-                what = f"{name}: its output would have size {{0}} on axis {axis}"
-                result.append(Assumption(le(wrap(0, dt.int64), d), (d,), what, f"{literal(d)} must not be negative"))
+            if isinstance(d, Expr) and (holds := le(wrap(0, dt.int64), d)) not in judged:
+                what = f"{_named(node)}: its output would have size {{0}} on axis {axis}"
+                result.append(Assumption(holds, (d,), what, f"{literal(d)} must not be negative"))
     return result
 
 

@@ -15,6 +15,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -192,17 +193,18 @@ def rewrite(
         on: the operators on whose nodes the rules act; none: on any. A graph without such a node is returned as it is, nodes that no output needs included.
     """
 
-    def concerns(node: Node) -> bool:
-        return not on or isinstance(node.op, on)
+    @cache
+    def concerned(operator: type[Operator]) -> bool:
+        return not on or issubclass(operator, on)
 
     for _ in range(rounds):
-        if on_subgraph is None and not any(map(concerns, graph.nodes)):
+        if on_subgraph is None and on and not any(concerned(type(n.op)) for n in graph.nodes):
             break
         acted = False
 
         def first(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
             nonlocal acted
-            if not concerns(node):
+            if not concerned(type(node.op)):
                 return None
             for rule in rules:
                 mark = len(r.builder.graph.nodes)

@@ -69,7 +69,7 @@ def simplify_algebra(graph: Graph, rules: Sequence[AlgebraRule] | None = None, o
         act.__name__ = item.name
         return act
 
-    return rewrite(graph, *(as_rule(item) for item in rules))
+    return rewrite(graph, *(as_rule(item) for item in rules), on=tuple({o: None for item in rules for o in item.operators}))
 
 
 # -- facts ------------------------------------------------------------------------------------------------------------
