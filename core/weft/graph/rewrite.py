@@ -415,8 +415,9 @@ def sort_nodes(graph: Graph) -> None:
 
     def before(node: Node) -> list[Node]:
         values = [v for v in node.inputs if v is not None]
-        names = [*attribute_symbols(node.op), *(n for o in node.outputs for n in type_symbols(o.type))]
-        values += [graph.symbols[n].value for n in names if n in graph.symbols]
+        if graph.symbols:
+            names = [*attribute_symbols(node.op), *(n for o in node.outputs for n in type_symbols(o.type))]
+            values += [graph.symbols[n].value for n in names if n in graph.symbols]
         return sorted({id(v.producer): v.producer for v in values if v.producer is not None and id(v.producer) in index}.values(), key=lambda n: index[id(n)])
 
     for root in graph.nodes:

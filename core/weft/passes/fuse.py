@@ -68,7 +68,7 @@ class _Fusion:
         for k, node in enumerate(self.nodes):
             for position, v in enumerate(node.inputs):
                 self._edge(v, k, position)
-            for name in {*attribute_symbols(node.op), *(n for o in node.outputs for n in type_symbols(o.type))}:
+            for name in {*attribute_symbols(node.op), *(n for o in node.outputs for n in type_symbols(o.type))} if graph.symbols else ():
                 if name in graph.symbols:
                     source = graph.symbols[name].value
                     self._edge(source, k)
