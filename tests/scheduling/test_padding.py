@@ -123,3 +123,22 @@ def test_a_copy_that_does_not_store_all_of_its_padding_does_not_count() -> None:
     assert "select(r < 5" in str(s.block("S"))
     x = np.arange(5, dtype=np.float32)
     assert interpret(s.program, [x, np.ones(8, np.float32)])["y"][0] == 10
+
+
+@pytest.mark.parametrize("sizes", [(3, 5, 7), (8, 16, 32), (1, 1, 1)])
+def test_columns_of_a_product_of_open_sizes_are_padded_as_its_copy_was(sizes: tuple[int, int, int]) -> None:
+    naive = parse_program("""program p(x: float32[m, k], w: float32[k, n]) -> (y: float32[m, n]) dims(m, k, n) {
+      for i in m { for j in n { for r in k { block B(a: m = i, b: n = j, t: reduce k = r) {
+        init { y[a, b] = 0.0f32 } y[a, b] = y[a, b] + x[a, t]*w[t, b] } } } } }""")
+    s = Schedule(naive, checked=True)
+    s.cache_write("B", "local")
+    left, right = s.cache_read("B", "x", "local"), s.cache_read("B", "w", "local")
+    s.pad_loop(left, s.loops(left)[1], 8)
+    terms, columns = s.loops(right)
+    s.pad_loop(right, columns, 16)
+    s.pad_loop(right, terms, 8)
+    s.pad_loop("B", "j", 16)
+    s.pad_loop("B", "r", 8)
+    assert "select" not in str(s.block("B"))
+    x, w = values("float32", sizes[0], sizes[1]), values("float32", sizes[1], sizes[2])
+    np.testing.assert_array_equal(interpret(s.program, [x, w])["y"], x @ w)

@@ -89,7 +89,7 @@ def _longer_result(tree: Tree, b: Block, loop: str, var: Var, size: Expr, longer
     sizes = {i.var.name: longer if i.var == var else i.extent for i in b.iters}
     ranges = {v: Range(0, None if (n := int_const(simplify(x))) is None else n - 1) for v, x in sizes.items()}
     loads = [e for s in walk_stmts(b.body) for x in stmt_exprs(s) for e in walk(x) if isinstance(e, Load) and e.buffer.name != buffer.name]
-    short = next((e for e in loads if not _inside(e, var.name, ranges)), None)
+    short = next((e for e in loads if not _inside(e, var, longer, ranges)), None)
     reduces = any(i.kind != "spatial" for i in b.iters)
     if short is not None and reduces:
         why = f"'{short.buffer.name}' has no elements for so many steps of '{loop}'"
@@ -151,10 +151,10 @@ def _beyond(tree: Tree, load: Load, var: Var, size: Expr, longer: Expr) -> Expr 
     return None
 
 
-def _inside(load: Load, name: str, ranges: dict[str, Range]) -> bool:
-    """Whether the indices that depend on iterator `name` stay in the buffer."""
+def _inside(load: Load, var: Var, longer: Expr, ranges: dict[str, Range]) -> bool:
+    """Whether the indices that depend on iterator `var`, which makes `longer` steps, stay in the buffer."""
     for index, size in zip(load.indices, load.buffer.shape):
-        if name in free_vars(index):
+        if var.name in free_vars(index) and not (index == var and poly(size) == poly(longer)):
             known, n = range_of(index, ranges), int_const(simplify(size))
             if n is None or known.lo is None or known.lo < 0 or known.hi is None or known.hi >= n:
                 return False
