@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import warnings
 from typing import Any
 
@@ -111,6 +112,11 @@ def test_integer_products_of_constant_weights_are_of_int8(dtype: str) -> None:
     assert open_device("tide").cycles["arrays"] > before["arrays"]  # type: ignore[attr-defined]
 
 
+def test_open_sizes_in_every_direction_are_padded() -> None:
+    text = scheduled(product("rows", "terms", "columns"))
+    assert "@tide_f32_add(" in text and "(columns + 63)//64" in text
+
+
 def test_tiles_are_brought_a_step_ahead_on_both_arrays() -> None:
     text = scheduled(product(50, 192, 64))
     assert "in 2 unit.array" in text
@@ -136,6 +142,21 @@ def test_copies_are_begun_and_awaited() -> None:
     assert "@begin_tide_load_f32(" in text and "@await_tide_engine(" in text
     (result,) = interpret(lowered, [x.reshape(-1), w.reshape(-1)], intrinsics=meanings(INTRINSICS)).values()
     np.testing.assert_array_equal(result.reshape(24, 32), np.maximum(x @ w, 0))
+
+
+def test_panels_are_awaited_by_their_tokens() -> None:
+    seen: list[str] = []
+    w = whole(256, 64)
+    executable = weft.compile(
+        product(30, 256, 64, weights=w), target="tide", cache=False, on_stage=lambda stage: seen.append(f"{stage.stage}\n{stage.result}")
+    )
+    text = next(t for t in seen if "@begin_tide_load_panel_f32" in t)
+    assert (
+        re.search(r"@begin_tide_load_panel_f32\(.*tide_panel_engine_tokens", text)
+        and "@await_tide_panel_engine(tide_panel_engine_tokens" in text
+    )
+    x = whole(30, 256)
+    np.testing.assert_array_equal(executable.run({"x": x})["y"], np.maximum(x @ w, 0))
 
 
 def test_the_engine_works_beside_the_arrays() -> None:

@@ -28,6 +28,8 @@ ALIGN = 256
 STAGING = "tide.staging"
 ACCUMULATORS = "tide.accumulators"
 ENGINE = Queue("tide_engine", by="count")
+PANEL_ENGINE = Queue("tide_panel_engine", by="token")
+"""The engine has two channels, without an order between them: one for rows, one for panels."""
 
 PAIRS: dict[str, tuple[DType, DType, DType]] = {
     "f32": (dtypes.float32, dtypes.float32, dtypes.float32),
@@ -107,7 +109,7 @@ def _copies() -> Iterator[Intrinsic]:
             compute=Call(f"tide_load_panel_{short}"),
             limits=(le(blocks, LONGEST // STEP),),
             dynamic=("blocks",),
-            queue=ENGINE,
+            queue=PANEL_ENGINE,
         )
 
 
