@@ -258,3 +258,21 @@ def test_a_tile_whose_place_is_a_formula_of_two_reductions_becomes_an_instructio
     s.tensorize(row, "panel")
     rng = np.random.default_rng(0)
     agree(naive, s, [rng.integers(-9, 9, shape).astype(np.float32) for shape in ((7, 80), (10, 4, 8))], {})
+
+
+@pytest.mark.parametrize("condition", ["i < p and i < q", "i < q and i < p"])
+def test_a_rounded_length_has_one_end(condition: str) -> None:
+    """What lies beyond the end of one condition alone may be another block's."""
+    naive = parse_program(f"""program f(x: float32[8]) -> (y: float32[8]) dims(p, q) {{
+      allocate t: float32[8]
+      for h in 8 {{ block O(o: 8 = h) where h < q {{ t[o] = 100.0f32 }} }}
+      for i in 8 {{ block B(b: 8 = i) where {condition} {{ t[b] = x[b]*2.0f32 + 1.0f32 }} }}
+      for j in 8 {{ block R(c: 8 = j) where j < q {{ y[c] = t[c] }} }} }}""")
+    with pytest.raises(ScheduleError, match=r"whose length is a multiple of 8\n(?s:.*)by one condition"):
+        Schedule(naive, checked=True, intrinsics={"vector": vector(8)}).tensorize("i", "vector")
+    s = Schedule(naive, checked=True, intrinsics={"vector": vector()})
+    s.tensorize("i", "vector")
+    x = np.arange(8, dtype=np.float32)
+    for p, q in ((3, 6), (6, 3), (8, 8)):
+        (want,), (got,) = (interpret(a, [x], {"p": p, "q": q}, intrinsics=meanings(s.intrinsics.values())).values() for a in (naive, s.program))
+        np.testing.assert_array_equal(got, want)

@@ -262,6 +262,25 @@ def test_functions_of_the_model_are_inlined() -> None:
     assert [n.names for n in graph.nodes] == [{"one/inner"}, {"two/inner"}]
 
 
+def test_calls_that_differ_in_which_attribute_is_absent_are_two() -> None:
+    """An attribute that refers to one of the caller's has the caller's name for it: F(a=p, b=q) and F(a=q, b=p) are not the same where q is absent."""
+
+    def refer(n: onnx.NodeProto, **names: str) -> onnx.NodeProto:
+        for name, source in names.items():
+            n.attribute.append(onnx.AttributeProto(name=name, type=onnx.AttributeProto.FLOAT, ref_attr_name=source))
+        return n
+
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("mine", 1)]
+    body = [refer(node("LeakyRelu", ["x"], ["t"]), alpha="a"), refer(node("Elu", ["x"], ["u"]), alpha="b"), node("Concat", ["t", "u"], ["y"], axis=0)]
+    inner = helper.make_function("mine", "F", ["x"], ["y"], body, opsets, ["a", "b"])
+    calls = [refer(node("F", ["x"], ["y1"], domain="mine"), a="p", b="q"), refer(node("F", ["x"], ["y2"], domain="mine"), a="q", b="p")]
+    outer = helper.make_function("mine", "G", ["x"], ["y1", "y2"], calls, opsets, ["p", "q"])
+    graph = load([node("G", ["x"], ["y1", "y2"], domain="mine", p=0.5)], [info("x", [1])], ["y1", "y2"], functions=[inner, outer], domains=opsets[1:])
+    y1, y2 = evaluate(graph, [np.array([-1.0], np.float32)])
+    np.testing.assert_allclose(y1, [-0.5, np.expm1(-1)], rtol=1e-6)
+    np.testing.assert_allclose(y2, [-0.01, 0.5 * np.expm1(-1)], rtol=1e-6)
+
+
 def test_a_function_that_calls_itself() -> None:
     function = helper.make_function("mine", "Again", ["a"], ["b"], [node("Again", ["a"], ["b"], domain="mine")], [helper.make_opsetid("mine", 1)])
     with pytest.raises(FrontendError, match="function 'Again' calls itself"):

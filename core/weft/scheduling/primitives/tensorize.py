@@ -295,6 +295,10 @@ class _Tensorize:
                 if self.tile.variables[loop][1] == "reduce":
                     hint = f"a sum of more elements than there are needs zeros there: pad_loop the copies of its operands, then '{self.block.name}'"
                     raise _No(1, f"{why}, and '{length}' is a multiple of {multiple}", hint)
+                if loop in padded:
+                    # The rounded end is checked against what others store; of two ends the lesser is not known.
+                    hint = f"say where loop '{loop}' ends by one condition; {_WHOLE.format(self.block.name)}"
+                    raise _No(1, f"{why}: it is the second that ends '{loop}', whose length is a multiple of {multiple}", hint)
                 padded[loop] = trips
                 trips = poly(floordiv(trips.plus(multiple - 1).expr(), multiple)).scale(multiple)
             lengths[length] = moving[loop] = clean(minimum(lengths[length], trips.expr()), self.outer)

@@ -498,9 +498,10 @@ class Importer:
         """What makes two calls of a function the same; None if two calls differ anyway."""
         if not self.is_pure(function):
             return None
-        given = tuple(a.SerializeToString() for name in sorted(c.attributes) if (a := c.attribute(name)) is not None)
+        # By the names of the call: what an attribute refers to has the name that it has in the caller, or is absent there.
+        given = tuple((name, None if (a := c.attribute(name)) is None else a.SerializeToString()) for name in sorted(c.attributes))
         operands = tuple(None if isinstance(o, Absent) else id(o) for o in c.operands)
-        return id(self.level), id(function), tuple(sorted(c.versions.items())), tuple(sorted(c.attributes)), given, operands
+        return id(self.level), id(function), tuple(sorted(c.versions.items())), given, operands
 
     def is_pure(self, function: FunctionProto) -> bool:
         """Whether a function gives the same for the same operands: nothing in it is random."""
