@@ -245,3 +245,23 @@ def test_large_graphs_are_placed_in_time() -> None:
     offers: Offers = [Take((n,), 1.0) for k, n in enumerate(graph.nodes) if k % 3]
     placed = place(graph, ["npu", "host"], {"npu": offers, "host": [Take((n,), 2.0) for n in graph.nodes]}, {"npu": Transfer(0.1)})
     assert len(placed.graph.nodes) == 2000
+
+
+def test_a_take_that_stays_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its nodes have one reason: what each of them costs and copies is added up for all of them together."""
+    from weft.passes.place import _Reasons
+
+    judged: list[int] = []
+    one = _Reasons._judged
+    monkeypatch.setattr(_Reasons, "_judged", lambda self, k, t: judged.append(k) or one(self, k, t))
+    g = GraphBuilder("chain")
+    x = g.input("x", tensor_type("float32", (3,)))
+    for _ in range(50):
+        x = g.add(Relu(), x)
+    g.output(x)
+    graph = g.build()
+    offers: dict[str, Offers] = {"npu": [Take(tuple(graph.nodes), 9.0)], "host": [Take((n,), 0.01) for n in graph.nodes]}
+    placed = place(graph, ["npu", "host"], offers, {"npu": Transfer()})
+    assert judged == [0]
+    ((code, why),) = {p.refused["npu"] for p in placed.nodes}
+    assert code == "cost" and why.startswith("with the 49 that go with it it would take 9 s there and 0 s more for copies, on 'host' it takes 500 ms")

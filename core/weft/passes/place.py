@@ -240,9 +240,16 @@ class _Reasons:
         for t, roots in enumerate(together):
             for k, root in enumerate(roots):
                 self.groups[t].setdefault(root, []).append(k)
+        self._known: dict[tuple[int, int, int], tuple[str, str]] = {}
 
     def why_not(self, k: int, t: int) -> tuple[str, str]:
-        """The code and the reason of node `k` and target `t`."""
+        """The code and the reason of node `k` and target `t`; the same for all that go together and are in one place."""
+        key = (t, self.roots[t][k], self.labels[k])
+        if key not in self._known:
+            self._known[key] = self._judged(k, t)
+        return self._known[key]
+
+    def _judged(self, k: int, t: int) -> tuple[str, str]:
         group = self.groups[t][self.roots[t][k]]
         host = len(self.targets) - 1
         for j in group:
