@@ -151,6 +151,9 @@ def test_violations_of_the_signature() -> None:
     assert "'y' is a parameter in register scope" in message(store, outputs=(Buffer("y", (int64(4),), dt.float32, "register"),))
     assert "the program has no output" in message(Seq(()), outputs=())
     assert "alias 2 = 0 names no output or no input" in message(store, aliases=((2, 0),))
+    text = message(store, inputs=(Buffer("x", (int64(5),), dt.float32),), aliases=((0, 0),))
+    assert "alias 0 = 0 joins what cannot be one memory" in text and "the output is y: float32[4], the input x: float32[5]" in text
+    assert "hint: give both one dtype and one shape" in text
     assert "variable 'q' is used before it is defined" in message(store, inputs=(buffer("x", (Var("q"),), dt.float32),))
     assert "the buffer name 'y' is used twice" in message(store, inputs=(y,))
 

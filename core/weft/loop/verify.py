@@ -42,6 +42,7 @@ def verify(program: Program) -> None:
     - Loop and let variables and dims have a name of their own; so has every block, and every buffer. Iterators of blocks side by side may
       share names. A block's body uses its iterators, dims, lets and loops inside it, not the loops around it: those are bound.
     - Inputs are never stored to; register buffers are allocated, never parameters.
+    - An output that may be the memory of an input has its dtype and shape.
     - A vectorized loop has a constant extent. An iteration of a parallel, vectorized or GPU loop may not certainly store
       to an element that every other iteration stores to.
 
@@ -96,6 +97,11 @@ class _Verifier:
         for out, into in p.aliases:
             if not (0 <= out < len(p.outputs) and 0 <= into < len(p.inputs)):
                 self.fail(f"alias {out} = {into} names no output or no input", None, f"there are {len(p.outputs)} output(s) and {len(p.inputs)} input(s)")
+            a, b = p.outputs[out], p.inputs[into]
+            pairs = [(int_const(m), int_const(n)) for m, n in zip(a.shape, b.shape)]
+            if a.dtype != b.dtype or len(a.shape) != len(b.shape) or any(m != n for m, n in pairs if None not in (m, n)):
+                why = f"the output is {print_buffer(a)}, the input {print_buffer(b)}"
+                self.fail(f"alias {out} = {into} joins what cannot be one memory", None, why, "give both one dtype and one shape, or leave the alias out")
         self.stmt(p.body)
 
     # -- names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -262,6 +263,23 @@ def test_memory_that_is_given_back_is_not_written_any_more() -> None:
     }""")
     text = str(await_queues(program, queued([load("count")])))
     assert re.sub(r"\s+", " ", text).endswith("@begin_load(t[0, 0], y[k, 0]) within(t[0 for 1, 0 for 4], y[k for 1, 0 for 4]) @await_dma(0) } }")
+
+
+@pytest.mark.parametrize("by", BY)
+@pytest.mark.parametrize(
+    "body",
+    [
+        "@load(x[0, 0], t[0, 0]) for i in 4 { y[0, i] = 7.0f32 } for j in 4 { y[1, j] = t[0, j] }",  # what is read may be written as the output
+        "@load(x[0, 0], y[1, 0]) for i in 4 { y[2, i] = x[1, i] + 1.0f32 }",  # what is written may be read as the input
+    ],
+)
+def test_an_output_may_be_the_memory_of_an_input(by: str, body: str) -> None:
+    program = parse_program(f"program p(x: float32[3, 4]) -> (y: float32[3, 4]) aliases(0 = 0) {{ allocate t: float32[1, 4] {body} }}")
+    done, apart = (await_queues(replace(program, aliases=a), queued([load(by)])) for a in (program.aliases, ()))
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    wanted = interpret(program, [x], intrinsics=meanings([load(by)]), in_place=True)["y"]
+    np.testing.assert_array_equal(interpret(done, [x], intrinsics=meanings([load(by)]), in_place=True)["y"], wanted)
+    assert "@await" in str(done)[: str(done).index("for i in 4")] and "@await" not in str(apart)[: str(apart).index("for i in 4")]
 
 
 def test_declarations_that_contradict_themselves() -> None:

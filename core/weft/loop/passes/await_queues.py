@@ -139,6 +139,7 @@ class _Program:
         self.sites: list[_Site] = []
         self.ranges: dict[str, Range] = {d.name: Range(0, None) for d in program.dims}
         self.lets: dict[str, Expr] = {}
+        self.memory = {program.outputs[o].name: program.inputs[i].name for o, i in program.aliases}
         self.known: dict[tuple[_Access, When, tuple[str, ...], _Access], bool] = {}
         self.needed = False  # whether somebody still needs what has not been awaited
         self.fixed = False  # whether waits are looked for, or only tried
@@ -252,21 +253,23 @@ class _Program:
             if len(boxes) == 1:
                 yield self.box(a.buffer, boxes[0].ranges, write)
             else:
-                yield _Access(a.buffer.name, None, write)
+                yield self.box(a.buffer, None, write)
             yield from self.reads(a.indices)
         yield from self.reads(tuple(a for a in s.call.args if not isinstance(a, Load)))
 
     def access(self, b: Buffer, indices: tuple[Expr, ...], write: bool) -> _Access:
-        if any(i.dtype.lanes > 1 for i in indices):
-            return _Access(b.name, None, write)
-        return self.box(b, tuple((i, const(1)) for i in indices), write)
+        return self.box(b, None if any(i.dtype.lanes > 1 for i in indices) else tuple((i, const(1)) for i in indices), write)
 
-    def box(self, b: Buffer, ranges: tuple[tuple[Expr, Expr], ...], write: bool) -> _Access:
+    def box(self, b: Buffer, ranges: tuple[tuple[Expr, Expr], ...] | None, write: bool) -> _Access:
+        """An output that may be the memory of an input has its name."""
+        name = self.memory.get(b.name, b.name)
+        if ranges is None:
+            return _Access(name, None, write)
         extents = [int_const(n) or range_of(substitute(n, self.lets), self.ranges).hi for _, n in ranges]
         starts = [substitute(i, self.lets) for i, _ in ranges]
         if None in extents or any(has(i, (Load, IntrinsicCall)) for i in starts):  # data may change meanwhile
-            return _Access(b.name, None, write)
-        return _Access(b.name, tuple((i, int(n or 0)) for i, n in zip(starts, extents)), write)
+            return _Access(name, None, write)
+        return _Access(name, tuple((i, int(n or 0)) for i, n in zip(starts, extents)), write)
 
     # -- what may go on where
     def settle(self, nodes: tuple[_Node, ...]) -> None:
@@ -343,9 +346,7 @@ class _Program:
         site = self.sites[item[0]]
         if node.ends is not None:
             return node.ends in ("", *(a.buffer for a in site.accesses))
-        return any(
-            (a.write or b.write) and a.buffer == b.buffer and self.meet(a, item[1], site.loops, b, loops) for a in site.accesses for b in node.accesses
-        )
+        return any((a.write or b.write) and a.buffer == b.buffer and self.meet(a, item[1], site.loops, b, loops) for a in site.accesses for b in node.accesses)
 
     def meet(self, a: _Access, when: When, around: tuple[str, ...], b: _Access, loops: tuple[str, ...]) -> bool:
         """Whether two boxes may have an element in common, the first of turns of its loops that are as `when` says."""
@@ -356,9 +357,7 @@ class _Program:
             self.known[key] = self._meet(a.box, dict(when), set(around), set(around) & set(loops), b.box)
         return self.known[key]
 
-    def _meet(
-        self, a: tuple[tuple[Expr, int], ...], when: Mapping[str, str], around: set[str], same: set[str], b: tuple[tuple[Expr, int], ...]
-    ) -> bool:
+    def _meet(self, a: tuple[tuple[Expr, int], ...], when: Mapping[str, str], around: set[str], same: set[str], b: tuple[tuple[Expr, int], ...]) -> bool:
         values: dict[str, Expr] = {}
         ranges = dict(self.ranges)
         now: dict[str, Expr] = {name: const(0) for name, state in when.items() if state == "first"}
