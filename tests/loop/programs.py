@@ -250,3 +250,4 @@ def _stage(draw: st.DrawFn, name: str, target: Buffer, sources: list[Buffer], si
         bindings[0] = at
     block = Block(name, tuple(iters), tuple(bindings), Store(target, tuple(axes), value), init, predicate)
     return loops(block, *nest)
+

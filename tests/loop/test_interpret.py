@@ -234,7 +234,9 @@ def formulas(draw: st.DrawFn, dtype: DType, depth: int = 3) -> Expr:
     return draw(st.sampled_from([e.Add, e.Sub, e.Mul, e.Min, e.Max, *([e.Div] if dtype.is_float else [])]))(draw(side), draw(side))
 
 
-VALUES = {d.name: np.array([0, 1, 1, 0] if d.is_bool else [3, 250, -7, 2**70 + 2**40 + 12345], object if not d.is_float else np.float64) for d in NUMBERS}
+VALUES = {
+    d.name: np.array([0, 1, 1, 0] if d.is_bool else [3, 250, -7, 2**70 + 2**40 + 12345], object if not d.is_float else np.float64) for d in NUMBERS
+}
 
 
 def value(dtype: DType, k: int) -> Any:

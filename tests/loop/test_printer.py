@@ -9,9 +9,7 @@ from weft.loop.printer import excerpt, print_buffer, print_program, print_stmt
 
 
 def test_blocks() -> None:
-    assert (
-        print_program(matmul(dtype="int32"))
-        == """\
+    assert print_program(matmul(dtype="int32")) == """\
 program matmul(A: int32[4, 5], B: int32[5, 6]) -> (C: int32[4, 6]) {
   for i in 4 {
     for j in 6 {
@@ -24,13 +22,10 @@ program matmul(A: int32[4, 5], B: int32[5, 6]) -> (C: int32[4, 6]) {
     }
   }
 }"""
-    )
 
 
 def test_predicates_kinds_and_annotations() -> None:
-    assert (
-        str(guarded())
-        == """\
+    assert str(guarded()) == """\
 program guarded(x: int32[n]) -> (y: int32[n]) dims(n) {
   for io in (n + 3)//4 parallel {
     for ii in 4 unrolled @ factor=4, pragma="a \\"quoted\\" name" {
@@ -40,13 +35,12 @@ program guarded(x: int32[n]) -> (y: int32[n]) dims(n) {
     }
   }
 }"""
-    )
 
 
 def test_definitions_need_braces_only_before_other_statements() -> None:
     text = str(opaque())
     assert "    allocate tile: float32[4] in scratchpad align 128 {\n" in text
-    assert '      block load(b: 2 = i) reads(x[b*4 for 4]) writes(tile[0 for 4]) @ role="cache" {\n        @copy4(tile[0], x[b*4])\n' in text
+    assert "      block load(b: 2 = i) reads(x[b*4 for 4]) writes(tile[0 for 4]) @ role=\"cache\" {\n        @copy4(tile[0], x[b*4])\n" in text
     assert "    block done() reads() writes() {\n" in text
     assert "    allocate acc: float32[] in register\n    acc[] = 0.0f32\n" in str(row_sums())
 
@@ -88,9 +82,7 @@ def test_excerpt_of_a_long_program() -> None:
     y = buffer("y", (100,), dt.float32)
     nests: list[Stmt] = [For(Var(f"i{q}"), int64(2), Store(y, (int64(q),), const(0.0))) for q in range(100)]
     p = Program("long", (), (y,), (), For(Var("outer"), int64(1), Seq(tuple(nests))))
-    assert (
-        excerpt(p, {"i50": "slow"}, around=2)
-        == """\
+    assert excerpt(p, {"i50": "slow"}, around=2) == """\
 program long() -> (y: float32[100]) {
   for outer in 1 {
     ...
@@ -100,7 +92,6 @@ program long() -> (y: float32[100]) {
       y[50] = 0.0f32
     }
     ..."""
-    )
     assert excerpt(p) == str(p)
     assert excerpt(matmul(), {"k": "slow"}) == print_program(matmul(), {"k": "slow"})
 

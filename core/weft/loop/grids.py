@@ -1,9 +1,9 @@
 """The shape of programs for grids of groups of threads, as docs/architecture.md has it under "Grids".
 
-program := (Allocate of scope global | Let | If | launch)*
-launch  := blockIdx loops around a group, or a group alone
-group   := serial loops, conditions, Lets, Allocates and phases
-phase   := nested threadIdx loops, with serial code inside
+    program := (Allocate of scope global | Let | If | launch)*
+    launch  := blockIdx loops around a group, or a group alone
+    group   := serial loops, conditions, Lets, Allocates and phases
+    phase   := nested threadIdx loops, with serial code inside
 """
 
 from __future__ import annotations

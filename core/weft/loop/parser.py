@@ -1,6 +1,6 @@
 """Text to programs: the inverse of `printer`; the grammar stands in docs/architecture.md.
 
-parse_program(text) → Program          parse_stmt(text, variables, buffers) → Stmt
+    parse_program(text) → Program          parse_stmt(text, variables, buffers) → Stmt
 """
 
 from __future__ import annotations

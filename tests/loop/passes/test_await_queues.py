@@ -269,8 +269,8 @@ def test_memory_that_is_given_back_is_not_written_any_more() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "@load(x[0, 0], t[0, 0]) for i in 4 { y[0, i] = 7.0f32 } for j in 4 { y[1, j] = t[0, j] }",  # what is read may be written as the output
-        "@load(x[0, 0], y[1, 0]) for i in 4 { y[2, i] = x[1, i] + 1.0f32 }",  # what is written may be read as the input
+        "@load(x[0, 0], t[0, 0]) for i in 4 { y[0, i] = 7.0f32 } for j in 4 { y[1, j] = t[0, j] }",  # read, then written
+        "@load(x[0, 0], y[1, 0]) within(x[0 for 1, 0 for 4], y[1 for 1, 0 for 4]) for i in 4 { y[2, i] = x[1, i] + 1.0f32 }",  # written, then read
     ],
 )
 def test_an_output_may_be_the_memory_of_an_input(by: str, body: str) -> None:

@@ -88,15 +88,8 @@ SHUFFLED = """program shuffled(x: float32[n, 64]) -> (y: float32[n, 8]) dims(n) 
     for t3 in 8 threadIdx.x { y[b, t3] = c[0, t3] + c[1, t3] }
   }
 }"""
-EXAMPLES = {
-    "product": (PRODUCT, 2),
-    "two_places": (TWO_PLACES, 1),
-    "tree": (TREE, 3),
-    "exchange": (EXCHANGE, 1),
-    "fused": (FUSED, 0),
-    "square": (SQUARE, 0),
-    "shuffled": (SHUFFLED, 1),
-}
+EXAMPLES = {"product": (PRODUCT, 2), "two_places": (TWO_PLACES, 1), "tree": (TREE, 3), "exchange": (EXCHANGE, 1), "fused": (FUSED, 0), "square": (SQUARE, 0),
+            "shuffled": (SHUFFLED, 1)}
 """Text, and how many barriers it needs."""
 
 
@@ -175,9 +168,7 @@ def test_no_barrier_too_few_goes_unseen(name: str, k: int) -> None:
 
 
 def test_what_comes_out() -> None:
-    assert (
-        str(joined(parse_program(TREE))[-1])
-        == """\
+    assert str(joined(parse_program(TREE))[-1]) == """\
 program tree(x: float32[n, 64]) -> (y: float32[n]) dims(n) {
   for b in n blockIdx.x {
     allocate s: float32[16] in shared
@@ -206,7 +197,6 @@ program tree(x: float32[n, 64]) -> (y: float32[n]) dims(n) {
     }
   }
 }"""
-    )
 
 
 def test_threads_have_parts_of_register_buffers() -> None:

@@ -346,7 +346,9 @@ class _Program:
         site = self.sites[item[0]]
         if node.ends is not None:
             return node.ends in ("", *(a.buffer for a in site.accesses))
-        return any((a.write or b.write) and a.buffer == b.buffer and self.meet(a, item[1], site.loops, b, loops) for a in site.accesses for b in node.accesses)
+        return any(
+            (a.write or b.write) and a.buffer == b.buffer and self.meet(a, item[1], site.loops, b, loops) for a in site.accesses for b in node.accesses
+        )
 
     def meet(self, a: _Access, when: When, around: tuple[str, ...], b: _Access, loops: tuple[str, ...]) -> bool:
         """Whether two boxes may have an element in common, the first of turns of its loops that are as `when` says."""
@@ -357,7 +359,9 @@ class _Program:
             self.known[key] = self._meet(a.box, dict(when), set(around), set(around) & set(loops), b.box)
         return self.known[key]
 
-    def _meet(self, a: tuple[tuple[Expr, int], ...], when: Mapping[str, str], around: set[str], same: set[str], b: tuple[tuple[Expr, int], ...]) -> bool:
+    def _meet(
+        self, a: tuple[tuple[Expr, int], ...], when: Mapping[str, str], around: set[str], same: set[str], b: tuple[tuple[Expr, int], ...]
+    ) -> bool:
         values: dict[str, Expr] = {}
         ranges = dict(self.ranges)
         now: dict[str, Expr] = {name: const(0) for name, state in when.items() if state == "first"}

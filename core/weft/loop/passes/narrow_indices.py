@@ -162,3 +162,5 @@ def _wide(e: Expr, d: DType) -> Expr:
     if e.dtype == d:
         return e
     return e.value if isinstance(e, ex.Cast) and e.value.dtype == d else ex.cast_to(e, d.scalar)
+
+

@@ -97,4 +97,6 @@ def _apart(places: Iterable[Expr], size: int) -> bool:
 
 def _harmless(value: Expr) -> bool:
     """Whether a formula may be computed in lanes where it was not: nothing in it can trap or act."""
-    return not any(isinstance(e, IntrinsicCall) or (isinstance(e, _DIVISIONS) and e.dtype.is_integer and not isinstance(e.b, Const)) for e in walk(value))
+    return not any(
+        isinstance(e, IntrinsicCall) or (isinstance(e, _DIVISIONS) and e.dtype.is_integer and not isinstance(e.b, Const)) for e in walk(value)
+    )

@@ -333,3 +333,4 @@ def _some(cond: Expr, lanes: int) -> Expr | None:
             return None
         same.append(lt(maximum(found[0], int64(0)), minimum(found[1], int64(lanes))))
     return all_of(same)
+
