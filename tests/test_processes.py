@@ -61,25 +61,65 @@ import os, sys, threading, time, warnings
 warnings.simplefilter("ignore")
 import weft
 sys.path.insert(0, sys.argv[1])
-threading.Thread(target=lambda: __import__("slow")).start()
-while "slow" not in sys.modules:
+threading.Thread(target=lambda: __import__(sys.argv[2])).start()
+while sys.argv[2] not in sys.modules:
     time.sleep(0.01)
 pid = os.fork()
 if not pid:
     import signal
     signal.alarm(60)
-    import slow
-    os._exit(0 if slow.done else 1)
+    os._exit(0 if __import__(sys.argv[2]).done else 1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
+@pytest.mark.parametrize(("module", "seconds"), [("onnx", 1.5), ("others", 0.3)])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_fork_waits_for_imports_of_other_threads(tmp_path: Path) -> None:
-    """Python's lock of a module would stay locked in the child, and the module half made."""
-    (tmp_path / "slow.py").write_text("import time\ntime.sleep(1)\ndone = True\n")
-    done = run(IMPORTING, str(tmp_path), cache=tmp_path)
+def test_a_fork_waits_for_imports_of_other_threads(tmp_path: Path, module: str, seconds: float) -> None:
+    """Python's lock of a module would stay locked in the child, and the module half made. What Weft needs is waited for longer."""
+    (tmp_path / f"{module}.py").write_text(f"import time\ntime.sleep({seconds})\ndone = True\n")
+    done = run(IMPORTING, str(tmp_path), module, cache=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+WITHIN = """
+import os, sys, time, warnings
+warnings.simplefilter("ignore")
+import weft
+sys.path.insert(0, sys.argv[1])
+import program
+print(program.took)
+"""
+PROGRAM = """
+import os, threading, time
+took = []
+def work():
+    for _ in range(3):
+        began = time.monotonic()
+        pid = os.fork()
+        if not pid:
+            os._exit(0)
+        took.append(round(time.monotonic() - began))
+        os.waitpid(pid, 0)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_program_that_runs_while_it_is_imported_forks_after_a_second_and_then_at_once(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = run(WITHIN, str(tmp_path), cache=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 0, 0]\n", "")
+
+
+def test_a_fork_waits_for_imports_of_plugins() -> None:
+    from weft import forks, plugins
+
+    plugins.host()
+    assert forks._is_needed("weft_llvm.toolchain")
+    assert not forks._is_needed("weft_llvmx")
 
 
 HOLDING = """
@@ -110,6 +150,72 @@ sys.exit(taken != [True] or os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 def test_a_lock_that_is_held_at_forks_is_free_in_the_child_and_the_parent(tmp_path: Path) -> None:
     done = run(HOLDING, cache=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+CROSSED = """
+import os, sys, threading, time, warnings
+warnings.simplefilter("ignore")
+from weft.forks import hold
+lock = threading.RLock()
+hold(lock)
+held = threading.Event()
+def work():
+    with lock:
+        held.set()
+        time.sleep(0.3)  # the fork begins meanwhile
+        import colorsys
+threading.Thread(target=work).start()
+held.wait()
+pid = os.fork()
+if not pid:
+    os._exit(not lock.acquire(timeout=5))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_thread_that_holds_a_lock_may_import_while_another_forks(tmp_path: Path) -> None:
+    done = run(CROSSED, cache=tmp_path, seconds=30)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+STUCK = """
+import os, sys, threading, warnings
+from weft import forks
+forks.MOST_SECONDS = 0.2
+lock = threading.RLock()
+forks.hold(lock)
+held, go = threading.Event(), threading.Event()
+def work():
+    with lock:
+        held.set()
+        go.wait()
+threading.Thread(target=work).start()
+held.wait()
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+go.set()
+print([str(w.message) for w in told if w.category is RuntimeWarning])
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_that_has_waited_in_vain_warns(tmp_path: Path) -> None:
+    done = run(STUCK, cache=tmp_path, seconds=30)
+    why = "another thread imports what Weft needs, or is within a library that it uses, for more than 0.2 s"
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == str([f"a child is forked that may wait for ever when it uses Weft: {why}"]) + "\n"
+
+
+def test_what_is_held_at_forks_is_a_lock() -> None:
+    from weft.forks import hold
+
+    with pytest.raises(TypeError, match="a lock has the methods 'acquire' and 'release', got 'lock'"):
+        hold("lock")
 
 
 CLOSED = """

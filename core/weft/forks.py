@@ -16,24 +16,43 @@ import os
 import sys
 import threading
 import time
+import warnings
+from collections.abc import Callable
 from functools import cached_property as _cached_property
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 MOST_SECONDS = 60.0
-"""A fork waits no longer for imports: one of them may wait for something that the thread holds that forks."""
-MOST_SECONDS_WITHIN = 1.0
-"""The same for a thread that is importing itself, which others are likely to wait for."""
+"""A fork waits no longer for named locks and for imports of modules that Weft needs: what holds one may wait for the thread that forks."""
+MOST_SECONDS_ELSE = 1.0
+"""The same for other imports, which may be a program that runs while it is imported; and for all that a thread waits for which is importing itself."""
+TRY_SECONDS = 0.005
+"""So long a fork waits for a lock at a time. It holds the lock of imports meanwhile, which the thread that it waits for may need. Not to wait at all would
+miss a lock that its thread takes again at once."""
+
+_needed = {"weft", "llvmlite", "ml_dtypes", "numpy", "onnx"}
 _locks: list[Any] = []
-_held: list[Any] = []  # by the fork that takes place
+_held: list[Callable[[], object]] = []  # how the fork that takes place gives back what it holds
+_waited_for: WeakSet[Any] = WeakSet()  # in vain, locks of modules: no later fork waits for them
 
 
 def hold(lock: Any) -> None:
     """From now on a fork waits until no other thread holds `lock`, which is free in the child.
 
     Args:
-        lock: a context manager that one thread may enter several times.
+        lock: a `threading.RLock`, or something else with its `acquire` and `release`.
+
+    Raises:
+        TypeError: it has none.
     """
+    if not callable(getattr(lock, "acquire", None)) or not callable(getattr(lock, "release", None)):
+        raise TypeError(f"a lock has the methods 'acquire' and 'release', got {lock!r}")
     _locks.append(lock)
+
+
+def need(package: str) -> None:
+    """From now on a fork waits for imports of this package as for those of Weft."""
+    _needed.add(package)
 
 
 if TYPE_CHECKING or sys.version_info >= (3, 12):
@@ -53,30 +72,54 @@ else:
 
 
 def _before() -> None:
-    end = time.monotonic() + (MOST_SECONDS_WITHIN if threading.get_ident() in _importing() else MOST_SECONDS)
-    while True:
-        _imp.acquire_lock()  # nobody begins an import meanwhile
-        if not _importing() - {threading.get_ident()} or time.monotonic() > end:
-            break
-        _imp.release_lock()
+    began = time.monotonic()
+    within = any(lock.owner == threading.get_ident() for lock in _module_locks().values())
+    most = MOST_SECONDS_ELSE if within else MOST_SECONDS
+    while min(most, seconds := _take()) > time.monotonic() - began:
+        _release()
         time.sleep(0.001)
-    for lock in list(_locks):  # those named later are released later, too
-        lock.__enter__()
-        _held.append(lock)
+    if seconds:
+        _waited_for.update(_imports().values())
+    if seconds == MOST_SECONDS:
+        why = f"another thread imports what Weft needs, or is within a library that it uses, for more than {most:g} s"
+        warnings.warn(f"a child is forked that may wait for ever when it uses Weft: {why}", RuntimeWarning, stacklevel=2)
 
 
-def _after() -> None:
+def _take() -> float:
+    """Takes the lock of imports, so that nobody begins one, and the named locks that are free; for how many seconds a fork waits for what is not."""
+    _imp.acquire_lock()
+    _held.append(_imp.release_lock)
+    imports = _imports()
+    seconds = MOST_SECONDS if any(map(_is_needed, imports)) else MOST_SECONDS_ELSE if imports else 0.0
+    for lock in list(_locks):
+        if lock.acquire(timeout=TRY_SECONDS):
+            _held.append(lock.release)
+        else:
+            seconds = MOST_SECONDS
+    return seconds
+
+
+def _release() -> None:
     while _held:
-        _held.pop().__exit__(None, None, None)
-    _imp.release_lock()
+        _held.pop()()
 
 
-def _importing() -> set[int]:
-    """The threads that hold a module's lock; Python tells it nowhere but in its own table."""
+def _is_needed(module: str) -> bool:
+    return any(module == package or module.startswith(package + ".") for package in _needed)
+
+
+def _imports() -> dict[str, Any]:
+    """The modules that other threads import, with their locks; without those that a fork has waited for in vain."""
+    free = (None, threading.get_ident())  # a lock without an owner is free in the child as well
+    return {name: lock for name, lock in _module_locks().items() if lock.owner not in free and lock not in _waited_for}
+
+
+def _module_locks() -> dict[str, Any]:
+    """Python tells nowhere which modules are being imported but in its own table."""
     table = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
-    locks = [reference() for reference in list(table.values())]
-    return {owner for lock in locks if (owner := getattr(lock, "owner", None)) is not None}  # one without an owner is free in the child as well
+    locks = {name: reference() for name, reference in list(table.items())}
+    return {name: lock for name, lock in locks.items() if hasattr(lock, "owner")}
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
+    os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_release)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from weft import forks
 from weft.contributions import misdeclared, misfit, unmarked
 from weft.errors import ExecutionError, PluginError, WeftError, raised_in
 from weft.hooks import PROJECT, EngineKind, Specifications
@@ -121,6 +122,7 @@ class PluginHost:
             remedy = f"install another version of {name}, or weft{plugin.requires}"
             plugin.failure = f"needs weft{plugin.requires}, this is weft {self.api_version}: {remedy}"
             return
+        forks.need(entry.module.rpartition(".")[0] or entry.module)
         try:
             plugin.object = entry.load()
             self._register(plugin)

@@ -31,7 +31,7 @@ class Cpu:
     opt: int = 3
 
 
-_lock = getattr(llvm.ffi.lib, "_lock", None)  # which every call of llvmlite takes
+_lock = getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)  # which every call of llvmlite takes
 if _lock is not None:
     hold(_lock)
 
