@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import re
 from dataclasses import replace
 from typing import Any
@@ -66,6 +67,43 @@ def test_what_is_brought_a_step_ahead_goes_on_while_the_step_is_computed(by: str
     assert (first < str(done).index("@begin_load(x[k + 1, 0]")) == (by == "all") or by == "token"
     x = np.arange(32, dtype=np.float32).reshape(8, 4)
     np.testing.assert_array_equal(run(done, by, x), x + 1)
+
+
+def test_every_fence_goes_in_front_of_the_begins_before_it() -> None:
+    """The second of two loops as the first."""
+    start, body = AHEAD.split("\n", 1)
+    _, behind = body.removesuffix("}").split("\n", 1)
+    again = re.sub(r"\b(k|i|i2)\b", r"\1_b", behind)
+    text = str(await_queues(parse_program(f"{start}\n{body.removesuffix('}')}\n{again}}}"), queued([load("all")])))
+    assert re.findall(r"@(await_dma|begin_load)|for (k|i)", text) == [
+        ("begin_load", ""),
+        *([("", "k"), ("await_dma", ""), ("begin_load", ""), ("", "i"), ("await_dma", ""), ("", "i"), ("begin_load", "")] * 2)[:-1],
+    ]
+
+
+def calls(by: str, number: int) -> int:
+    """How many functions are called for so many copies in flight, a step ahead."""
+
+    def copies(k: str, half: str) -> str:
+        return "\n".join(f"@load(x[{k}, {c}], t[{half}, {c}]) within(x[{k} for 1, {c} for 1], t[{half} for 1, {c} for 1])" for c in range(number))
+
+    program = parse_program(f"""program p(x: float32[8, {number}]) -> (y: float32[8, {number}]) {{
+      allocate t: float32[2, {number}] in tiles
+      {copies("0", "0")}
+      for k in 7 {{
+        {copies("k + 1", "(k + 1)%2")}
+        {" ".join(f"y[k, {c}] = t[k%2, {c}]" for c in range(number))}
+      }}
+    }}""")
+    profile = cProfile.Profile()
+    profile.runcall(await_queues, program, {"load": Queue("dma", by)})  # type: ignore[arg-type]
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+@pytest.mark.parametrize("by", BY)
+def test_time_grows_with_what_goes_on_at_once(by: str) -> None:
+    few, many = calls(by, 25), calls(by, 100)
+    assert many < 5.5 * few
 
 
 @pytest.mark.parametrize("by", BY)

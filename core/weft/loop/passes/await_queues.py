@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from functools import lru_cache
+from typing import Any, TypeAlias, TypeGuard
 
 from weft import dtypes as dt
 from weft.errors import LoopError
@@ -29,15 +31,19 @@ from weft.loop.nodes import (
     While,
     int_const,
     seq,
+    stmt_children,
     stmt_exprs,
     walk_stmts,
     with_stmt_children,
 )  # fmt: skip
 from weft.loop.passes.copies import Names
-from weft.loop.passes.distances import overlaps
+from weft.loop.passes.distances import distances, overlaps
+from weft.loop.passes.partition_loops import Linear, linear
 from weft.loop.printer import excerpt
 from weft.loop.queues import Queue, begin
 
+MOST_WINDOWS = 16
+"""Of so many distances that two boxes may have each is looked up."""
 MOST_COUNTED = 64
 """Begins since one that are told apart; what began longer ago has at least so many behind it."""
 
@@ -81,20 +87,26 @@ def await_queues(program: Program, queues: Mapping[str, Queue]) -> Program:
 # -- what a program does, as far as it matters ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Access:
     """Of a buffer, a box or, if it is None, all of it."""
 
     buffer: str
-    box: tuple[tuple[Expr, int], ...] | None
     write: bool
+    shape: _Shape | None
+    at: tuple[int, ...]
+    """Constants that are added where the box begins."""
+    free: frozenset[str]
+    """Variables of the box."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Node:
     """A statement, or the place behind one."""
 
     stmt: Stmt | None
+    loops: tuple[str, ...]
+    """As those of a site."""
     accesses: tuple[_Access, ...] = ()
     site: int | None = None
     """Of a begin."""
@@ -121,92 +133,244 @@ When: TypeAlias = frozenset[tuple[str, str]]
 """Loop around a begin → of which turn it is, if not of this one: the one before ("last"), an earlier one ("earlier"), any ("any"). Loop that it came before →
 "first": this is its first turn."""
 Item: TypeAlias = tuple[int, When]
-State: TypeAlias = dict[Item, int]
+_NOW: When = frozenset()
+Since: TypeAlias = dict[Item, int]
 """What may have begun and not been awaited → how many of its queue have certainly begun since."""
+_Sum: TypeAlias = tuple[tuple[int, int], ...]
+"""Numbers of terms and their factors."""
+_Shape: TypeAlias = tuple[tuple[_Sum, int], ...]
+"""Of each dimension of a box, where it begins but for a constant, and its length."""
+_Kind: TypeAlias = tuple[_Shape, When, tuple[str, ...]]
+"""Boxes that differ in constants only, in the same turns of loops: those that say something of the box, or of the statement that is compared."""
+Path: TypeAlias = tuple[tuple[tuple[_Node, ...], int], ...]
+"""A place: a body and which of its nodes, then the node around it in its body, and so on."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Wait:
     """In front of a statement: by count, `left` may go on; by token, those of `items` have ended."""
 
     left: int
     items: set[Item]
+    ended: Since = field(default_factory=dict)
+    """What comes to it and has ended behind it."""
+
+
+class _Boxes:
+    """Items of one kind, by the constants of each dimension."""
+
+    def __init__(self, rank: int) -> None:
+        self.entries: dict[tuple[Item, tuple[int, ...]], None] = {}
+        self.by: list[dict[int, dict[tuple[Item, tuple[int, ...]], None]]] = [{} for _ in range(rank)]
+
+    def add(self, item: Item, at: tuple[int, ...]) -> None:
+        self.entries[item, at] = None
+        for by, i in zip(self.by, at):
+            by.setdefault(i, {})[item, at] = None
+
+    def remove(self, item: Item, at: tuple[int, ...]) -> None:
+        if self.entries.pop((item, at), 0) is None:
+            for by, i in zip(self.by, at):
+                del by[i][item, at]
+                if not by[i]:
+                    del by[i]
+
+    def within(self, dim: int, windows: Sequence[range]) -> Iterator[tuple[Item, tuple[int, ...]]]:
+        """Those whose constant is in one of some ranges."""
+        by = self.by[dim]
+        few = sum(map(len, windows)) < len(by)
+        for i in {i for w in windows for i in w if i in by} if few else [i for i in by if any(i in w for w in windows)]:
+            yield from by[i]
+
+
+class _State:
+    """What may go on at a place, by what it touches. A clock for each queue counts begins; what goes on has the time at which it began."""
+
+    def __init__(self, sites: Sequence[_Site], since: Since) -> None:
+        self.sites = sites
+        self.clocks: dict[str, int] = {}
+        self.began = {i: -n for i, n in since.items()}
+        self.touching: dict[tuple[str, bool], dict[_Kind | None, _Boxes]] = {}
+        """Of a buffer those that touch it, and those that write it."""
+        for i in since:
+            self._index(i)
+
+    def _keys(self, item: Item) -> Iterator[tuple[tuple[str, bool], _Kind | None, tuple[int, ...]]]:
+        site, when = item
+        for a in self.sites[site].accesses:
+            kind: _Kind | None = None
+            if a.shape is not None:
+                turns = frozenset(x for x in when if x[1] == "first" or x[0] in a.free) if when else when
+                kind = a.shape, turns, tuple(v for v in self.sites[site].loops if v in a.free)
+            for write in {False, a.write}:
+                yield (a.buffer, write), kind, a.at
+
+    def _index(self, item: Item) -> None:
+        for key, kind, at in self._keys(item):
+            kinds = self.touching.setdefault(key, {})
+            if kind not in kinds:
+                kinds[kind] = _Boxes(len(at))
+            kinds[kind].add(item, at)
+
+    def tick(self, queue: str) -> None:
+        self.clocks[queue] = self.clocks.get(queue, 0) + 1
+
+    def begin(self, site: int) -> None:
+        item = site, _NOW
+        self.began[item] = self.clocks[self.sites[site].queue.name]
+        self._index(item)
+
+    def count(self, item: Item) -> int:
+        return min(MOST_COUNTED, self.clocks.get(self.sites[item[0]].queue.name, 0) - self.began[item])
+
+    def since(self) -> Since:
+        return {i: self.count(i) for i in self.began}
+
+    def end(self, queue: Queue, wait: _Wait) -> Since:
+        """Takes out what a wait ends."""
+        if queue.by == "token":
+            ended = {i: self.count(i) for i in wait.items if i in self.began}
+        else:
+            ended = {i: n for i in self.began if self.sites[i[0]].queue.name == queue.name and (n := self.count(i)) >= wait.left}
+        for i in ended:
+            del self.began[i]
+            for key, kind, at in self._keys(i):
+                self.touching[key][kind].remove(i, at)
+        return ended
 
 
 class _Program:
     def __init__(self, program: Program, queues: Mapping[str, Queue]) -> None:
         self.program, self.queues = program, queues
+        self.named = {q.name: q for q in queues.values()}
         self.sites: list[_Site] = []
         self.ranges: dict[str, Range] = {d.name: Range(0, None) for d in program.dims}
         self.lets: dict[str, Expr] = {}
         self.memory = {program.outputs[o].name: program.inputs[i].name for o, i in program.aliases}
-        self.known: dict[tuple[_Access, When, tuple[str, ...], _Access], bool] = {}
+        self.begins: set[int] = set()  # statements in which something begins, by `id`
+        self.accesses: dict[tuple[object, ...], _Access] = {}
+        self.terms: list[Expr] = []
+        self.numbers: dict[Expr, int] = {}  # of terms
+        self.moves: dict[tuple[object, ...], tuple[tuple[_Sum, int], ...]] = {}
+        self.distances: dict[tuple[_Sum, _Sum], tuple[Any, int]] = {}
         self.needed = False  # whether somebody still needs what has not been awaited
         self.fixed = False  # whether waits are looked for, or only tried
+        self.beginning = True  # whether what begins on the way goes on as well
+        self.met: list[tuple[_Wait, Since]] = []  # what fixed waits have ended on the way
 
     def changed(self) -> Program:
-        nodes = self.nodes(self.program.body, ())
-        whole = (*nodes, _Node(None, ends=""))
+        self.mark(self.program.body)
+        whole = (*self.nodes(self.program.body, ()), _Node(None, (), ends=""))
         self.settle(whole)
-        for nodes in _bodies(whole):
-            self.before_begins(nodes, whole)
-        for node in _all(whole):  # what a later look at a loop has made needless
-            for queue in list(node.waits):
-                kept = node.waits.pop(queue)
-                if not self.enough(whole):
-                    node.waits[queue] = kept
+        self.follow(whole)
+        if any(q.by == "all" for q in self.named.values()):
+            for nodes, around in _bodies(whole):
+                self.before_begins(nodes, around)
+            self.follow(whole)
+        for node, path in _places(whole):  # what a later look at a loop has made needless
+            for queue, wait in list(node.waits.items()):
+                del node.waits[queue]
+                met = self.ends(path, wait.ended)
+                if met is None:
+                    node.waits[queue] = wait
+                else:
+                    _note(met)
         names = Names.of(self.program)
         self.parity = self.turns(whole)
         return self.program.with_body(self.written(whole, names))
 
-    def enough(self, whole: tuple[_Node, ...]) -> bool:
-        """Whether the waits that there are do."""
-        self.needed, self.fixed = False, True
-        self.run(whole, {}, ())
-        return not self.needed
+    def follow(self, whole: tuple[_Node, ...]) -> None:
+        """Notes what each wait ends."""
+        self.needed, self.fixed, self.beginning, self.met = False, True, True, []
+        for node in _all(whole):
+            for wait in node.waits.values():
+                wait.ended = {}
+        self.run(whole, _State(self.sites, {}))
+        assert not self.needed
+        _note(self.met)
 
-    def before_begins(self, nodes: tuple[_Node, ...], whole: tuple[_Node, ...]) -> None:
+    def ends(self, path: Path, since: Since) -> list[tuple[_Wait, Since]] | None:
+        """Which waits end what goes on from a place; None if somebody needs some of it before.
+
+        What goes on does so whatever else has begun. So a wait may go if others end all that it has ended: the rest of the program need not be looked at.
+        """
+        self.needed, self.fixed, self.beginning, self.met = False, True, False, []
+        state = _State(self.sites, since)
+        for level, (body, at) in enumerate(path):
+            if level and _repeats(loop := body[at].stmt):
+                here = state.since()
+                again = self.turns_of(body[at], self.moved(here, loop.var.name, "later"))
+                state = _State(self.sites, self.moved(_joined(here, again), loop.var.name, "any"))
+            state = self.run(body, state, at + (level > 0))
+            if self.needed or not state.began:
+                break
+        return None if self.needed else self.met
+
+    def before_begins(self, nodes: tuple[_Node, ...], around: Path) -> None:
         """Fences wait for what has just begun, too: they go in front of the begins before them, where that does."""
         for k, node in enumerate(nodes):
             for queue, wait in list(node.waits.items()):
-                if next(s.queue.by for s in self.sites if s.queue.name == queue) != "all":
-                    continue
-                del node.waits[queue]
-                at = k
-                for j in range(k - 1, -1, -1):
-                    if not any(n.site is not None for n in _all((nodes[j],))) or queue in nodes[j].waits:
-                        break
-                    nodes[j].waits[queue] = _Wait(0, set())
-                    if self.enough(whole):
-                        at = j
-                    del nodes[j].waits[queue]
-                nodes[at].waits[queue] = wait
+                if self.named[queue].by == "all":
+                    del node.waits[queue]
+                    nodes[self.fence(queue, wait.ended, nodes, k, around)].waits[queue] = wait
+                    wait.left = 0
+
+    def fence(self, queue: str, ended: Since, nodes: tuple[_Node, ...], k: int, around: Path) -> int:
+        """The place of a fence in front of the begins before a node, the first that does."""
+        sites: dict[int, set[int]] = {}
+        first = k
+        while first and (begun := {n.site for n in _all((nodes[first - 1],)) if n.site is not None}) and queue not in nodes[first - 1].waits:
+            first -= 1
+            sites[first] = begun
+        this_turn = [i for i in ended if not any(v in nodes[k].loops for v, _ in i[1])]
+
+        def tried(place: int, begins: Iterable[int]) -> list[tuple[_Wait, Since]] | None:
+            """What then ends instructions that have begun in this turn behind it, those in some nodes."""
+            nodes[place].waits[queue] = _Wait(0, set())
+            behind = {site for j in begins for site in sites[j]}
+            met = self.ends(((nodes, k), *around), {i: ended[i] for i in this_turn if i[0] in behind})
+            del nodes[place].waits[queue]
+            return met
+
+        # The first place does best for what comes back in a later turn: what begins behind another cannot go on where it does not with that.
+        at = first + bisect_left(range(first, k), True, key=lambda j: tried(first, range(j, k)) is not None)
+        for place in range(at, k):
+            if (met := tried(place, range(place, k))) is not None:
+                _note(met)
+                return place
+        return k
 
     # -- collecting
+    def mark(self, s: Stmt) -> bool:
+        begins = any([isinstance(s, Evaluate) and s.call.name in self.queues, *(self.mark(c) for c in stmt_children(s))])
+        if begins:
+            self.begins.add(id(s))
+        return begins
+
     def nodes(self, s: Stmt, loops: tuple[str, ...]) -> tuple[_Node, ...]:
         if isinstance(s, Seq):
             return tuple(n for c in s.stmts for n in self.nodes(c, loops))
-        begins = any(isinstance(x, Evaluate) and x.call.name in self.queues for x in walk_stmts(s))
+        begins = id(s) in self.begins
         match s:
             case Let():
                 self.let(s)
-                return (_Node(s, tuple(self.reads((s.value,))), body=self.nodes(s.body, loops)),)
+                return (_Node(s, loops, _unique(self.reads((s.value,))), body=self.nodes(s.body, loops)),)
             case Allocate():
-                return (_Node(s, body=(*self.nodes(s.body, loops), _Node(None, ends=s.buffer.name))),)
+                return (_Node(s, loops, body=(*self.nodes(s.body, loops), _Node(None, loops, ends=s.buffer.name))),)
             case Evaluate() if begins:
-                self.sites.append(_Site(self.queues[s.call.name], tuple(self.call(s)), loops))
-                return (_Node(s, self.sites[-1].accesses, site=len(self.sites) - 1),)
+                self.sites.append(_Site(self.queues[s.call.name], _unique(self.call(s)), loops))
+                return (_Node(s, loops, self.sites[-1].accesses, site=len(self.sites) - 1),)
             case For() if begins:
                 self.loop(s)
-                if s.kind in ("serial", "unrolled"):
-                    return (_Node(s, tuple(self.reads((s.extent,))), body=self.nodes(s.body, (*loops, s.var.name))),)
-                return (_Node(s, tuple(self.deep(s)), body=(*self.nodes(s.body, ()), _Node(None, ends=""))),)
+                if _repeats(s):
+                    return (_Node(s, loops, _unique(self.reads((s.extent,))), body=self.nodes(s.body, (*loops, s.var.name))),)
+                return (_Node(s, loops, _unique(self.deep(s)), body=(*self.nodes(s.body, ()), _Node(None, (), ends=""))),)
             case If() if begins:
                 other = () if s.orelse is None else self.nodes(s.orelse, loops)
-                return (_Node(s, tuple(self.reads((s.cond,))), body=self.nodes(s.then, loops), other=other),)
+                return (_Node(s, loops, _unique(self.reads((s.cond,))), body=self.nodes(s.then, loops), other=other),)
             case While() if begins:
-                return (_Node(s, tuple(self.deep(s)), body=(*self.nodes(s.body, ()), _Node(None, ends=""))),)
-        return (_Node(s, tuple(self.deep(s))),)
+                return (_Node(s, loops, _unique(self.deep(s)), body=(*self.nodes(s.body, ()), _Node(None, (), ends=""))),)
+        return (_Node(s, loops, _unique(self.deep(s))),)
 
     def let(self, s: Let) -> None:
         if s.var.dtype.is_integer and s.var.dtype.lanes == 1:
@@ -262,124 +426,172 @@ class _Program:
 
     def box(self, b: Buffer, ranges: tuple[tuple[Expr, Expr], ...] | None, write: bool) -> _Access:
         """An output that may be the memory of an input has its name."""
-        name = self.memory.get(b.name, b.name)
-        if ranges is None:
-            return _Access(name, None, write)
-        extents = [int_const(n) or range_of(substitute(n, self.lets), self.ranges).hi for _, n in ranges]
-        starts = [substitute(i, self.lets) for i, _ in ranges]
-        if None in extents or any(has(i, (Load, IntrinsicCall)) for i in starts):  # data may change meanwhile
-            return _Access(name, None, write)
-        return _Access(name, tuple((i, int(n or 0)) for i, n in zip(starts, extents)), write)
+        name, shape = self.memory.get(b.name, b.name), None
+        at: tuple[int, ...] = ()
+        free: frozenset[str] = frozenset()
+        if ranges is not None:
+            extents = [int_const(n) or range_of(substitute(n, self.lets), self.ranges).hi for _, n in ranges]
+            starts = [substitute(i, self.lets) for i, _ in ranges]
+            if None not in extents and not any(has(i, (Load, IntrinsicCall)) for i in starts):  # data may change meanwhile
+                sums = [self.sum(i) for i in starts]
+                shape, at = tuple((terms, n or 0) for (terms, _), n in zip(sums, extents)), tuple(i for _, i in sums)
+                free = frozenset(v for terms, _ in sums for k, _ in terms for v in free_vars(self.terms[k]))
+        key = name, write, shape, at
+        if key not in self.accesses:
+            self.accesses[key] = _Access(*key, free)
+        return self.accesses[key]
+
+    def sum(self, e: Expr) -> tuple[_Sum, int]:
+        form = linear(e)
+        for term in form.terms:
+            if term not in self.numbers:
+                self.numbers[term] = len(self.terms)
+                self.terms.append(term)
+        return tuple(sorted((self.numbers[term], factor) for term, factor in form.terms.items())), form.constant
 
     # -- what may go on where
     def settle(self, nodes: tuple[_Node, ...]) -> None:
         """Adds waits until nobody needs more."""
-        while True:
-            self.needed, self.fixed = False, False
-            self.run(nodes, {}, ())
-            if not self.needed:
-                return
+        self.needed = True
+        while self.needed:
+            self.needed = False
+            self.run(nodes, _State(self.sites, {}))
 
-    def run(self, nodes: tuple[_Node, ...], state: State, loops: tuple[str, ...]) -> State:
-        for node in nodes:
-            state = self.step(node, state, loops)
+    def run(self, nodes: tuple[_Node, ...], state: _State, start: int = 0) -> _State:
+        for k in range(start, len(nodes)):
+            if self.fixed and (self.needed or not (state.began or self.beginning)):
+                break
+            state = self.step(nodes[k], state)
         return state
 
-    def step(self, node: _Node, state: State, loops: tuple[str, ...]) -> State:
+    def step(self, node: _Node, state: _State) -> _State:
         for queue, wait in node.waits.items():
-            state = self.after(state, queue, wait)
-        needed = [i for i in state if self.needs(i, node, loops)]
-        for queue in dict.fromkeys(self.sites[site].queue.name for site, _ in needed):
-            self.needed = True
+            ended = state.end(self.named[queue], wait)
             if self.fixed:
-                continue
+                self.met.append((wait, ended))
+        needed = self.needs(state, node)
+        self.needed = self.needed or bool(needed)
+        if self.fixed and needed:
+            return state
+        for queue in dict.fromkeys(self.sites[site].queue.name for site, _ in needed):
             items = {i for i in needed if self.sites[i[0]].queue.name == queue}
-            before = node.waits.get(queue)
-            left = min(state[i] for i in items)
-            wait = _Wait(left if before is None else min(left, before.left), items | (before.items if before else set()))
-            node.waits[queue] = wait
-            state = self.after(state, queue, wait)
+            wait = node.waits.setdefault(queue, _Wait(MOST_COUNTED, set()))
+            wait.left = min(wait.left, *(state.count(i) for i in items))
+            wait.items |= items
+            state.end(self.named[queue], wait)
         s = node.stmt
         if node.site is not None:
-            queue = self.sites[node.site].queue.name
-            state = {i: min(n + 1, MOST_COUNTED) if self.sites[i[0]].queue.name == queue else n for i, n in state.items()}
-            state[node.site, frozenset()] = 0
+            state.tick(self.sites[node.site].queue.name)
+            if self.beginning:
+                state.begin(node.site)
             return state
         if not node.body and not node.other:
             return state
         if isinstance(s, If):
-            return _joined(self.run(node.body, state, loops), self.run(node.other, state, loops))
-        if isinstance(s, While) or (isinstance(s, For) and s.kind not in ("serial", "unrolled")):
-            self.run(node.body, {}, ())  # with queues of its own; nothing of them is left at its end
+            other = _State(self.sites, state.since())
+            return _State(self.sites, _joined(self.run(node.body, state).since(), self.run(node.other, other).since()))
+        if _anew(s):
+            if self.beginning:
+                self.run(node.body, _State(self.sites, {}))  # with queues of its own; nothing of them is left at its end
             return state
         if not isinstance(s, For):
-            return self.run(node.body, state, loops)
-        name = s.var.name
-        head = self.moved(state, lambda k, when: when if name in self.sites[k].loops else _set(when, name, "first"))
-        while True:
-            end = self.run(node.body, head, (*loops, name))
-            new = _joined(head, self.moved(end, lambda k, when: _later(when, name) if name in self.sites[k].loops else _set(when, name, "")))
-            if new == head:
-                break
-            head = new
-        done = self.moved(end, lambda k, when: _set(when, name, "any" if name in self.sites[k].loops else ""))
+            return self.run(node.body, state)
+        before = state.since()
+        done = self.moved(self.turns_of(node, self.moved(before, s.var.name, "now", "first")), s.var.name, "any")
         certain = (range_of(s.extent, self.ranges).lo or 0) > 0
-        return done if certain else _joined(state, done)
+        return _State(self.sites, done if certain else _joined(before, done))
 
-    @staticmethod
-    def moved(state: State, change: Callable[[int, When], When]) -> State:
-        """The state with its items in other turns."""
-        found: State = {}
-        for (k, when), n in state.items():
-            key = k, change(k, when)
+    def turns_of(self, node: _Node, head: Since) -> Since:
+        """What may go on at the end of any turn of a loop, if so much does when it begins."""
+        assert isinstance(node.stmt, For)
+        while True:
+            end = self.run(node.body, _State(self.sites, head)).since()
+            new = _joined(head, self.moved(end, node.stmt.var.name, "later"))
+            if new == head or (self.fixed and self.needed):
+                return end
+            head = new
+
+    def moved(self, since: Since, loop: str, inside: str, outside: str = "") -> Since:
+        """In another turn of a loop: what begins in it, and what has begun before it."""
+        found: Since = {}
+        for (site, when), n in since.items():
+            key = site, _turned(when, loop, inside if loop in self.sites[site].loops else outside)
             found[key] = min(n, found.get(key, n))
         return found
 
-    def after(self, state: State, queue: str, wait: _Wait) -> State:
-        """What still may go on behind a wait."""
-        token = next(s.queue.by for s in self.sites if s.queue.name == queue) == "token"
-        ended = {i for i, n in state.items() if self.sites[i[0]].queue.name == queue and (i in wait.items if token else n >= wait.left)}
-        return {i: n for i, n in state.items() if i not in ended}
+    def needs(self, state: _State, node: _Node) -> list[Item]:
+        """What may write what a statement touches, or touch what it writes."""
+        if node.ends == "":
+            return list(state.began)
+        found: dict[Item, None] = {}
+        for kinds in [state.touching.get((node.ends, False), {})] if node.ends is not None else ():
+            found.update((item, None) for boxes in kinds.values() for item, _ in boxes.entries)
+        for a in node.accesses:
+            for kind, boxes in state.touching.get((a.buffer, not a.write), {}).items():
+                found.update((item, None) for item in self.meeting(boxes, kind, a, node.loops))
+        return list(found) if len({self.sites[site].queue.name for site, _ in found}) < 2 else [i for i in state.began if i in found]
 
-    def needs(self, item: Item, node: _Node, loops: tuple[str, ...]) -> bool:
-        """Whether a statement may touch what an item writes, or write what it reads."""
-        site = self.sites[item[0]]
-        if node.ends is not None:
-            return node.ends in ("", *(a.buffer for a in site.accesses))
-        return any(
-            (a.write or b.write) and a.buffer == b.buffer and self.meet(a, item[1], site.loops, b, loops) for a in site.accesses for b in node.accesses
-        )
+    def meeting(self, boxes: _Boxes, kind: _Kind | None, b: _Access, loops: tuple[str, ...]) -> Iterator[Item]:
+        """The items of a kind whose boxes may have an element in common with one of a statement in some loops."""
+        if kind is None or b.shape is None:
+            yield from (item for item, _ in boxes.entries)
+            return
+        shape, when, around = kind
+        mine = self.before(shape, when, around, tuple(v for v in around if v in loops))
+        first = frozenset(v for v, state in when if state == "first" and v in b.free)
+        dims = [
+            (self.distance(x, y), i - j - at, n, m)
+            for (x, i), (y, j), at, (_, n), (_, m) in zip(mine, self.now(b.shape, first), b.at, shape, b.shape)
+        ]
+        # One begins at v + shift + its constant behind the other, for one of the values v: they meet if that is more than -n and less than m.
+        windows = {}
+        for d, ((values, step), shift, n, m) in enumerate(dims):
+            if not step and len(values) <= MOST_WINDOWS:
+                windows[d] = [range(1 - n - v - shift, m - v - shift) for v in values.tolist()]
+        best = max(windows, key=lambda d: len(boxes.by[d]), default=None)
+        for item, at in list(boxes.entries) if best is None else boxes.within(best, windows[best]):
+            if all(
+                any(i in w for w in windows[d]) if d in windows else overlaps(values, step, shift + i, n, m)
+                for d, (i, ((values, step), shift, n, m)) in enumerate(zip(at, dims))
+                if d != best
+            ):
+                yield item
 
-    def meet(self, a: _Access, when: When, around: tuple[str, ...], b: _Access, loops: tuple[str, ...]) -> bool:
-        """Whether two boxes may have an element in common, the first of turns of its loops that are as `when` says."""
-        if a.box is None or b.box is None:
-            return True
-        key = a, when, tuple(v for v in around if v in loops), b
-        if key not in self.known:
-            self.known[key] = self._meet(a.box, dict(when), set(around), set(around) & set(loops), b.box)
-        return self.known[key]
+    def distance(self, x: _Sum, y: _Sum) -> tuple[Any, int]:
+        if (x, y) not in self.distances:
+            first, second = (Linear({self.terms[k]: factor for k, factor in terms}, 0) for terms in (x, y))
+            self.distances[x, y] = distances(first.plus(second, -1), self.ranges)
+        return self.distances[x, y]
 
-    def _meet(
-        self, a: tuple[tuple[Expr, int], ...], when: Mapping[str, str], around: set[str], same: set[str], b: tuple[tuple[Expr, int], ...]
-    ) -> bool:
-        values: dict[str, Expr] = {}
-        ranges = dict(self.ranges)
-        now: dict[str, Expr] = {name: const(0) for name, state in when.items() if state == "first"}
-        for i, _ in a:
-            for name, v in free_vars(i).items():
-                state = when.get(name)
-                if name not in around or (name in same and state is None):  # of dims, and loops whose iterations have queues of their own: there is one
-                    continue
+    def before(self, shape: _Shape, when: When, around: tuple[str, ...], same: tuple[str, ...]) -> tuple[tuple[_Sum, int], ...]:
+        """Where boxes of items begin; `same`: loops around a statement as well."""
+        key = shape, when, around, same
+        if key not in self.moves:
+            states, values = dict(when), {}
+            for name, v in {name: v for terms, _ in shape for k, _ in terms for name, v in free_vars(self.terms[k]).items()}.items():
+                state = states.get(name)
+                if name not in around or (name in same and state is None):
+                    continue  # of dims, and loops whose iterations have queues of their own, there is one
+                known = self.ranges.get(name, Range())
                 if name in same and state == "last":
                     values[name] = sub(v, 1)
                 elif name in same and state == "earlier":
-                    values[name] = sub(v, Var(f"{name} turns", v.dtype))
-                    ranges[f"{name} turns"] = Range(2, None if (hi := self.ranges.get(name, Range()).hi) is None else max(2, hi))
+                    values[name] = sub(v, turns := Var(f"{name} turns", v.dtype))
+                    self.ranges[turns.name] = Range(2, None if known.hi is None else max(2, known.hi))
                 else:
-                    values[name] = Var(f"{name} before", v.dtype)
-                    ranges[f"{name} before"] = self.ranges.get(name, Range())
-        mine = [(substitute(substitute(i, values), now), n) for i, n in a]
-        return all(overlaps(x, (substitute(j, now), m), ranges) for x, (j, m) in zip(mine, b))
+                    values[name] = before = Var(f"{name} before", v.dtype)
+                    self.ranges[before.name] = known
+            self.moves[key] = self.with_values(shape, values)
+        return self.moves[key]
+
+    def now(self, shape: _Shape, first: frozenset[str]) -> tuple[tuple[_Sum, int], ...]:
+        """Where boxes of a statement begin, in the first turns of some loops."""
+        if (shape, first) not in self.moves:
+            self.moves[shape, first] = self.with_values(shape, {v: const(0) for v in first})
+        return self.moves[shape, first]
+
+    def with_values(self, shape: _Shape, values: Mapping[str, Expr]) -> tuple[tuple[_Sum, int], ...]:
+        return tuple(self.sum(substitute(Linear({self.terms[k]: factor for k, factor in terms}, 0).expr(), values)) for terms, _ in shape)
 
     # -- writing
     def turns(self, nodes: tuple[_Node, ...]) -> dict[int, str]:
@@ -403,13 +615,14 @@ class _Program:
                 elif not _anew(n.stmt):
                     yield from mine((*n.body, *n.other))
 
+        counts: dict[str, int] = {}
         for k in mine(nodes):
             queue = self.sites[k].queue
             if queue.by == "token":
-                slots[k] = sum(self.sites[j].queue is queue or self.sites[j].queue == queue for j in slots)
-        for queue in {self.sites[k].queue for k in slots}:
-            count = sum(self.sites[k].queue == queue for k in slots)
-            tokens[queue.name] = Buffer(names.fresh(f"{queue.name}_tokens"), (const(2 * count),), dt.int32, "register")
+                slots[k] = counts.get(queue.name, 0)
+                counts[queue.name] = slots[k] + 1
+        for name, count in counts.items():
+            tokens[name] = Buffer(names.fresh(f"{name}_tokens"), (const(2 * count),), dt.int32, "register")
 
         def place(k: int, turn: Expr | int) -> Load:
             at = add(const(2 * slots[k]), turn)
@@ -417,7 +630,7 @@ class _Program:
 
         def waits(node: _Node, loops: Mapping[str, Var]) -> Iterator[Stmt]:
             for name, wait in node.waits.items():
-                queue = next(s.queue for s in self.sites if s.queue.name == name)
+                queue = self.named[name]
                 if queue.by == "all":
                     yield Evaluate(IntrinsicCall(queue.wait, ()))
                 elif queue.by == "count":
@@ -470,31 +683,58 @@ def _all(nodes: tuple[_Node, ...]) -> Iterator[_Node]:
         yield from _all((*n.body, *n.other))
 
 
-def _bodies(nodes: tuple[_Node, ...]) -> Iterator[tuple[_Node, ...]]:
+def _bodies(nodes: tuple[_Node, ...], around: Path = ()) -> Iterator[tuple[tuple[_Node, ...], Path]]:
     """The node lists of a program, outermost first."""
-    yield nodes
-    for n in nodes:
+    yield nodes, around
+    for k, n in enumerate(nodes):
         for part in (n.body, n.other):
             if part:
-                yield from _bodies(part)
+                yield from _bodies(part, ((nodes, k), *around))
+
+
+def _places(nodes: tuple[_Node, ...], around: Path = ()) -> Iterator[tuple[_Node, Path]]:
+    for k, n in enumerate(nodes):
+        path = ((nodes, k), *around)
+        yield n, path
+        for part in (n.body, n.other):
+            yield from _places(part, path)
+
+
+def _repeats(s: Stmt | None) -> TypeGuard[For]:
+    """Whether it is a loop whose iterations run one after another."""
+    return isinstance(s, For) and s.kind in ("serial", "unrolled")
 
 
 def _anew(s: Stmt | None) -> bool:
     """Whether queues begin empty in its body, and are empty at its end."""
-    return isinstance(s, While) or (isinstance(s, For) and s.kind not in ("serial", "unrolled"))
+    return isinstance(s, (For, While)) and not _repeats(s)
 
 
-def _joined(a: State, b: State) -> State:
+def _unique(accesses: Iterable[_Access]) -> tuple[_Access, ...]:
+    return tuple(dict.fromkeys(accesses))
+
+
+def _joined(a: Since, b: Since) -> Since:
     """What may go on if one of two has been."""
-    return {i: min(s[i] for s in (a, b) if i in s) for i in (*a, *(k for k in b if k not in a))}
+    found = dict(a)
+    for i, n in b.items():
+        found[i] = min(n, found.get(i, n))
+    return found
 
 
-def _set(when: When, var: str, state: str) -> When:
-    """With another state of a loop, "" for none."""
-    return frozenset((*((v, s) for v, s in when if v != var), *([(var, state)] if state else [])))
+def _note(met: Iterable[tuple[_Wait, Since]]) -> None:
+    """What waits have ended is noted with them."""
+    for wait, ended in met:
+        for i, n in ended.items():
+            wait.ended[i] = min(n, wait.ended.get(i, n))
 
 
-def _later(when: When, var: str) -> When:
-    """One turn of a loop later."""
+@lru_cache(1 << 14)
+def _turned(when: When, var: str, to: str) -> When:
+    """With another state of a loop: "" for none, "now" as it was, "later" one turn later."""
     before = dict(when).get(var)
-    return when if before == "any" else _set(when, var, "last" if before is None else "earlier")
+    if to == "now" or (to == "later" and before == "any"):
+        return when
+    if to == "later":
+        to = "last" if before is None else "earlier"
+    return frozenset((*((v, s) for v, s in when if v != var), *([(var, to)] if to else [])))

@@ -61,12 +61,10 @@ def _remainders(terms: dict[Expr, int], ranges: Mapping[str, Range]) -> list[Any
     return found
 
 
-def overlaps(first: tuple[Expr, int], second: tuple[Expr, int], ranges: Mapping[str, Range]) -> bool:
-    """Whether two pieces of a dimension, each from an index on so many elements long, may have an element in common."""
-    (i, n), (j, m) = first, second
-    difference = linear(i).plus(linear(j), -1)
-    values, step = distances(difference, ranges)
-    # They have one if -n < i - j < m.
+def overlaps(values: Any, step: int, more: int, n: int, m: int) -> bool:
+    """Whether a piece of a dimension that is n elements long and one of m may have an element in common: the first begins so much behind, by `distances`,
+    and some more."""
+    values = values + more  # they have one if -n < values < m
     if step:
         return bool((((values + n - 1) % step) <= n + m - 2).any())
     return bool(((values > -n) & (values < m)).any())
