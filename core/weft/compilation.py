@@ -39,6 +39,7 @@ from weft.log import logger
 from weft.loop.nodes import Program
 from weft.loop.pipeline import lower_program, ordered
 from weft.lower.lower import lower_group
+from weft.passes.fold_constants import Budget
 from weft.passes.own_outputs import own_outputs
 from weft.passes.pipeline import GraphPass, pass_names, run_passes
 from weft.passes.plan_memory import MemoryPlan, plan_memory
@@ -97,6 +98,7 @@ class Kernel:
 class Compilation:
     """A compilation in progress and, after `run`, its record for `weft inspect`.
 
+    `budget`: what constant folding may, where the graph is a part of what is compiled; None: what its own constants allow.
     `profile`: the executable has one more output, `weft.codegen.profile.PROFILE`.
     """
 
@@ -104,6 +106,7 @@ class Compilation:
     extra: Sequence[GraphPass] = ()
     on_stage: OnStage | None = None
     cache: bool = True
+    budget: Budget | None = None
     graphs: dict[str, Graph] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -206,7 +209,7 @@ class Compilation:
                 self.graphs[name] = result
             self.report(name, graph.name, seconds, result)
 
-        grouped = run_passes(graph, self.target.capabilities, [*self.target.graph_passes(), *self.extra], on_pass, check=self.check)
+        grouped = run_passes(graph, self.target.capabilities, [*self.target.graph_passes(), *self.extra], on_pass, check=self.check, budget=self.budget)
         grouped = own_outputs(grouped)
         self.graphs["fuse"] = grouped
         theirs = [v.constant for v in graph.constants()]

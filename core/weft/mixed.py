@@ -34,6 +34,7 @@ from weft.passes.capabilities import Capabilities
 from weft.passes.correspond import correspond
 from weft.passes.decompose import decompose
 from weft.passes.drop_checks import drop_checks
+from weft.passes.fold_constants import Budget
 from weft.passes.pipeline import SHARED, GraphPass, run_passes, run_target_passes
 from weft.passes.place import STEP, TYPICAL, Offers, Placement, Refuse, Take, bytes_of, is_numeric, is_step, offers_before, place
 from weft.plugins import host
@@ -52,6 +53,7 @@ class MixedCompilation:
 
     `targets` in order of preference; a host's CPU, if there is one, is last. `strict`: every node must be on the first.
     `by_cost=False`: a node goes to the first target that takes it, however long that and the copies take.
+    `budget`: what constant folding may still make and do in all regions, branches and loops; None: what the constants of the graph that is placed allow.
     """
 
     targets: Sequence[ResolvedTarget]
@@ -60,6 +62,7 @@ class MixedCompilation:
     cache: bool = True
     strict: bool = False
     by_cost: bool = True
+    budget: Budget | None = None
     placement: Placement | None = None
     regions: list[Compilation] = field(default_factory=list)
     _offered: tuple[Graph, dict[str, Offers]] | None = None
@@ -137,7 +140,7 @@ class MixedCompilation:
         """The compilation of a region."""
         extra = [p for p in self.extra if self.placement is None or (p.after and p.after not in SHARED)]  # None: it has been through no pass yet
         dumped = max((one.dumped for one in (*self.regions, *(one for one, *_ in self._optimized.values()))), default=0)  # files are numbered through
-        return Compilation(target, extra, self.on_stage, self.cache, dumped=dumped)
+        return Compilation(target, extra, self.on_stage, self.cache, budget=self.budget, dumped=dumped)
 
     def _outline(self, graph: Graph, prefix: str, plans: list[Outline]) -> Outline:
         """`plans`: those of other branches and loops, by number; the new ones are added."""
@@ -158,7 +161,7 @@ class MixedCompilation:
         if not host_.native:
             kinds = ", ".join(t.target.kind for t in self.targets)
             raise UnsupportedError("control flow is done by the host, for which there is no target", hint=f'name one: "{kinds}, llvm"')
-        inner = MixedCompilation([host_], self.extra, self.on_stage, self.cache)
+        inner = MixedCompilation([host_], self.extra, self.on_stage, self.cache, budget=self.budget)
         graph = copy_graph(body)
         taken = {v.name for v in graph.values()}
         graph.output_names = [unique_name(f"{v.name}_out", taken) for v in graph.outputs]
@@ -179,7 +182,8 @@ class MixedCompilation:
         shared = [p for p in self.extra if not p.after or p.after in SHARED]
         claims = frozenset[str]().union(*(t.capabilities.claims for t in self.targets))
         doubles = all(t.capabilities.doubles for t in self.targets)
-        graph = run_passes(graph, Capabilities(claims=claims, doubles=doubles), shared, check=False, only=SHARED)
+        self.budget = self.budget or Budget.of(graph)
+        graph = run_passes(graph, Capabilities(claims=claims, doubles=doubles), shared, check=False, only=SHARED, budget=self.budget)
         kinds = [t.target.kind for t in self.targets]
         native = [t.native for t in self.targets]
         graph = _own_results(drop_checks(graph) if self.strict or not native[-1] else graph)

@@ -101,6 +101,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.ops.shapes": EVERYTHING,
         "weft.passes.capabilities": EVERYTHING,
         "weft.passes.choose_layouts": ("choose_layouts",),
+        "weft.passes.fold_constants": ("work_of",),
         "weft.passes.fuse": ("fuse",),
         "weft.passes.pipeline": ("GraphPass",),
         "weft.passes.place": ("Offers", "Refuse", "Take"),

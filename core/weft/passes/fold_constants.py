@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,29 +16,41 @@ from weft.graph.operator import Operator
 from weft.graph.rewrite import Replacement, Rewriter, attribute_symbols, rewrite, substitute_symbols
 from weft.ops.checking import Require
 from weft.ops.contraction import MatMul
+from weft.ops.control import bodies
+from weft.ops.image import Resize
+from weft.ops.indexing import NonZero, ScatterElements, ScatterND
+from weft.ops.normalization import LRN, LayerNorm, LogSoftmax, RMSNorm, Softmax
+from weft.ops.quantization import Dequantize, DynamicQuantize, Quantize
+from weft.ops.scanning import CumProd, CumSum
+from weft.ops.sorting import Argsort, TopK, UniqueRows
 from weft.passes.eliminate_common_subexpressions import RANDOM
 
 LIMIT = 64 << 20
 """Bytes of a result that need no justification by the size of its inputs."""
 MADE, MADE_PER_BYTE = 256 << 20, 16
-"""Bytes that folding may make in all: so many, and so many for each byte of the model's own constants. A file of 200 bytes may ask for any number of them;
-weights go through a few steps at most (dequantised, scaled, transposed)."""
-WORK, WORK_PER_ELEMENT = 1 << 32, 1 << 12
-"""Multiply-adds, or sixteenths of elements read or written, that folding may do in all, likewise: about a second, and what adapters of a large model take."""
+"""Bytes that folding may make in a compilation: so many, and so many for each byte of the imported model's constants. A file of 200 bytes may ask for any
+number of them; weights go through a few steps at most (dequantised, scaled, transposed)."""
+WORK, WORK_PER_ELEMENT = 1 << 32, 1 << 11
+"""Quarters of nanoseconds, as `work_of` counts them, that folding may take in a compilation, likewise: about a second, and what adapters of a large model
+take."""
+BLOCK = 1 << 18
+"""Elements that a formula is computed of at a time."""
 VIEWS = 1 << 20
 """Bytes from which a folded view is not copied."""
 
 
-def fold_constants(graph: Graph, limit: int = LIMIT, keep: tuple[type[Operator], ...] = ()) -> Graph:
-    """Afterwards no node has constant inputs only, but those whose result would be over `limit` bytes and larger than its inputs, and those that come
-    when folding has made and done all that it may (`MADE`, `WORK`): the run computes them. No data symbol is bound to a constant.
+def fold_constants(graph: Graph, limit: int = LIMIT, keep: tuple[type[Operator], ...] = (), budget: Budget | None = None) -> Graph:
+    """Afterwards no node has constant inputs only, but those whose result would be over `limit` bytes and larger than its inputs, those whose sizes do not
+    tell what computing them takes (`work_of`), and those that come when folding has made and done all that it may (`MADE`, `WORK`): the run computes them. No
+    data symbol is bound to a constant.
 
     Args:
         limit: bytes of a result that need no justification by the size of the inputs.
         keep: operators that stay.
+        budget: what may still be made and done, from which this takes; None: what a compilation of this graph alone may.
     """
 
-    budget = Budget.of(graph)
+    budget = budget or Budget.of(graph)
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
         if node.op.kind in ("control", "host") or isinstance(node.op, keep) or type(node.op).__name__ in RANDOM or attribute_symbols(node.op):
@@ -46,19 +59,21 @@ def fold_constants(graph: Graph, limit: int = LIMIT, keep: tuple[type[Operator],
             return None
         if not all(isinstance(o.type, TensorType) and o.type.is_static and o.type.dtype.kind != "string" for o in node.outputs):
             return None
-        size = sum(math.prod(d for d in o.shape if isinstance(d, int)) * o.dtype.bytes for o in node.outputs)
-        given = [v.constant for v in inputs if v is not None and v.constant is not None]
-        work = work_of(node, [a.size for a in given])
-        if size > max(limit, sum({id(a): a.nbytes for a in given}.values())) or size > budget.made or work > budget.work:
+        given = {id(v.constant): _size(v, 4) for v in inputs if v is not None}
+        # References compute with elements of four bytes or more.
+        if sum(_size(v, 4) for v in node.outputs) > max(limit, sum(given.values())):
             return None
+        size, work = sum(map(_size, node.outputs)), work_of(node.op, inputs, node.outputs)
+        if work is None or work > budget.work or size > budget.made:
+            return None
+        budget.work -= work
         try:
             with np.errstate(all="ignore"):
-                result = node.op.reference(*(None if v is None else v.constant for v in inputs))
+                result = _computed(node, [None if v is None else v.constant for v in inputs])
         except (WeftError, ArithmeticError, ValueError, IndexError):
             return None  # it fails at run time as well, where the error names the run's data
         results = result if isinstance(result, tuple) else (result,)
-        budget.work -= work
-        budget.made -= sum(a.nbytes for a in results if isinstance(a, np.ndarray) and a.base is None)
+        budget.made -= size  # of views as well: what is stored is a copy of each
         folded = []
         for old, data in zip(node.outputs, results):
             array = np.asarray(data)
@@ -91,22 +106,69 @@ class Budget:
 
     @classmethod
     def of(cls, graph: Graph) -> Budget:
-        own = {id(v.constant): v.constant for v in graph.constants() if v.constant is not None}
+        """What a compilation of `graph` may, by its constants and those of the graphs that it runs."""
+        own: dict[int, Any] = {}
+        graphs = [graph]
+        for one in graphs:
+            own.update((id(v.constant), v.constant) for v in one.constants())
+            graphs += [body for node in one.nodes for body in bodies(node.op)]
         size, elements = sum(a.nbytes for a in own.values()), sum(a.size for a in own.values())
         return cls(MADE + MADE_PER_BYTE * size, WORK + WORK_PER_ELEMENT * elements)
 
 
-def work_of(node: Node, given: Sequence[int]) -> int:
-    """What computing a node takes at most, as `WORK` counts; `given` are the elements of its operands."""
-    results = sum(math.prod(d for d in o.shape if isinstance(d, int)) for o in node.outputs)
-    touched = 16 * (sum(given) + results)
-    if node.op.kind in ("elementwise", "injective", "reduction"):
-        return touched
-    # A product of m × k by k × n: the root of m·k · k·n · m·n is m·n·k. Of others, each result may take all of the second operand.
-    largest = sorted(given, reverse=True)[:2]
-    if isinstance(node.op, MatMul) and len(largest) == 2:
-        return touched + math.isqrt(results * largest[0] * largest[1])
-    return touched + results * (largest[-1] if largest else 1)
+LINEAR: dict[type[Operator], int] = {
+    **dict.fromkeys((Quantize, Dequantize, DynamicQuantize, Softmax, LogSoftmax, LayerNorm, RMSNorm, CumSum, CumProd, NonZero), 1 << 8),
+    **dict.fromkeys((Argsort, TopK), 1 << 10),
+    **dict.fromkeys((ScatterElements, ScatterND, UniqueRows), 1 << 16),  # a step of Python for each
+}
+"""Operators of other kinds than below whose references take time and memory in proportion to their operands and results, and how much time per element."""
+
+
+def work_of(op: Operator, inputs: Sequence[Value | None], outputs: Sequence[Value]) -> int | None:
+    """What an operator's reference takes with values of known sizes, as `WORK` counts; None: attributes or the data decide (the pads of a pooling, the
+    samples of a region), so that neither time nor memory is bounded by the sizes."""
+    given, results = ([_count(v.shape) for v in values if v is not None] for values in (inputs, outputs))
+    if isinstance(op, (ScatterElements, ScatterND)):
+        return 16 * (sum(given) + sum(results)) + LINEAR[type(op)] * given[1]
+    touched = sum(given) + sum(results)
+    if isinstance(op, MatMul):
+        # Of m × k by k × n: the root of m·k · k·n · m·n is m·n·k. Wide floats and integers have no library.
+        dtype = outputs[0].dtype
+        each = 2 if dtype.is_float and dtype.bits <= 32 else 16 if dtype.is_integer else 64
+        return 16 * touched + each * math.isqrt(math.prod(given) * sum(results))
+    if isinstance(op, Resize) and not op.antialias and inputs[0] is not None:
+        # One axis after the other: on the way there are sizes of the operand and of the result.
+        return (1 << 9) * _count([max(n, m) for n, m in zip(inputs[0].shape, outputs[0].shape) if isinstance(n, int) and isinstance(m, int)])
+    if op.kind in ("injective", "reduction"):
+        return None if isinstance(op, LRN) else 16 * touched
+    per_element = 64 if op.kind == "elementwise" else LINEAR.get(type(op))
+    return None if per_element is None else per_element * touched
+
+
+def _computed(node: Node, arrays: Sequence[Any]) -> Any:
+    """What a node's reference gives. Elementwise, it computes a block at a time: on the way of a formula there are several arrays of wide elements."""
+    if node.op.kind != "elementwise" or len(node.outputs) != 1 or _count(node.output.shape) <= BLOCK:
+        return node.op.reference(*arrays)
+    shape = [d for d in node.output.shape if isinstance(d, int)]
+    axis = shape.index(max(shape)) - len(shape)
+    step = max(1, BLOCK * max(shape) // math.prod(shape))
+    result = None
+    for first in range(0, max(shape), step):
+        at = (..., slice(first, first + step), *[slice(None)] * (-1 - axis))
+        part = node.op.reference(*(a if a is None or a.ndim < -axis or a.shape[axis] == 1 else a[at] for a in arrays))
+        result = np.empty(shape, part.dtype) if result is None else result
+        result[at] = part
+    return result
+
+
+def _size(value: Value, least: int = 1) -> int:
+    """Bytes of a value, if each element has `least` at least."""
+    return _count(value.shape) * max(least, value.dtype.bytes)
+
+
+def _count(shape: Sequence[Expr | int]) -> int:
+    """Elements, where sizes of 0 count as 1: what is computed on the way may have some of the sizes alone."""
+    return math.prod(max(1, d) for d in shape if isinstance(d, int))
 
 
 def refine_types(graph: Graph) -> Graph:

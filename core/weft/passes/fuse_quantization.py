@@ -43,7 +43,7 @@ from weft.ops.reduction import ReduceMax, ReduceMean, ReduceMin
 from weft.ops.shapes import axis_of, product
 from weft.ops.window import AveragePool, MaxPool
 from weft.passes.capabilities import Capabilities
-from weft.passes.fold_constants import fold_constants
+from weft.passes.fold_constants import Budget, fold_constants
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Inputs: TypeAlias = "tuple[Value | None, ...]"
@@ -56,7 +56,7 @@ MOVES = (Reshape, Transpose, BroadcastTo, Slice, Gather, GatherElements, GatherN
 ORDERS = (MaxPool, ReduceMax, ReduceMin)
 
 
-def fuse_quantization(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
+def fuse_quantization(graph: Graph, capabilities: Capabilities | None = None, budget: Budget | None = None) -> Graph:
     """Afterwards no product, convolution or mean between quantised numbers with constant scales is computed in floats; no constant is
     dequantised at run time."""
     if not any(isinstance(n.op, Quantization) or n.op.kind == "control" for n in graph.nodes):
@@ -64,7 +64,7 @@ def fuse_quantization(graph: Graph, capabilities: Capabilities | None = None) ->
     wide = dt.float64 if capabilities is not None and capabilities.doubles else dt.float32
     rules = (_products, _biases, _moves, _ordered, partial(_requantise, wide=wide), partial(_linear, wide=wide))
     graph = rewrite(graph, *rules, rounds=1)
-    return fold_constants(rewrite(graph, _narrow_scale, rounds=1))
+    return fold_constants(rewrite(graph, _narrow_scale, rounds=1), budget=budget)
 
 
 # -- quantised numbers ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from weft.errors import GraphError, nearest
 from weft.graph.nodes import Graph
@@ -18,7 +19,7 @@ from weft.passes.decompose import decompose
 from weft.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from weft.passes.eliminate_dead_code import eliminate_dead_code
 from weft.passes.fold_batch_norm import fold_batch_norm
-from weft.passes.fold_constants import fold_constants
+from weft.passes.fold_constants import Budget, fold_constants
 from weft.passes.fold_scale import fold_scale
 from weft.passes.fuse import fuse
 from weft.passes.fuse_attention import fuse_attention
@@ -45,25 +46,32 @@ class GraphPass:
     after: str = ""
 
 
+Stage: TypeAlias = "Callable[[Graph, Capabilities, Budget], Graph]"
+
+
 # (name, function, invariant). A name that comes again has a number.
-STAGES: tuple[tuple[str, Callable[[Graph, Capabilities], Graph], str], ...] = (
-    ("fold_constants", lambda g, c: fold_constants(g, keep=(Dequantize,)), "no node but Dequantize has constant inputs only; no size is bound to a constant"),
+STAGES: tuple[tuple[str, Stage, str], ...] = (
+    (
+        "fold_constants",
+        lambda g, c, b: fold_constants(g, keep=(Dequantize,), budget=b),
+        "no node but Dequantize has constant inputs only, within the bounds of folding; no size is bound to a constant",
+    ),
     ("fuse_quantization", fuse_quantization, "no product, convolution or mean of quantised numbers with constant scales is computed in floats"),
-    ("fold_batch_norm", lambda g, c: fold_batch_norm(g), "no constant batch normalisation follows a convolution or product with constant weights"),
-    ("decompose", decompose, "every composite is claimed by the target"),
-    ("simplify_algebra", lambda g, c: simplify_algebra(g), "no rule of algebra applies"),
-    ("fold_constants_2", lambda g, c: fold_constants(g), "no node has constant inputs only"),
-    ("fuse_attention", fuse_attention, "no attention whose scores nothing else uses is spelled out, where the target claims it"),
-    ("fold_scale", lambda g, c: fold_scale(g), "no constant scale follows a convolution or product with constant weights"),
-    ("merge_groups", merge_groups, "a grouped convolution has whole channel blocks per group where that costs less than rows"),
-    ("narrow_products", narrow_products, "contractions with constant weights that fit a dot product of the target are in its terms"),
-    ("eliminate_common_subexpressions", lambda g, c: eliminate_common_subexpressions(g), "no two nodes compute the same"),
-    ("eliminate_dead_code", lambda g, c: eliminate_dead_code(g), "every node contributes to an output"),
-    ("reduce_precision", reduce_precision, "constant weights of contractions are rounded to the precision that the target was asked for"),
-    ("choose_algorithms", choose_algorithms, "no convolution is computed by its definition where the target has a faster way"),
-    ("choose_layouts", choose_layouts, "values carry layouts; inputs and outputs are row-major"),
-    ("narrow_weights", narrow_weights, "weights that are read in vectors are stored in that precision"),
-    ("fuse", fuse, "every node is a Group, but control flow and nodes on strings, sequences and optionals"),
+    ("fold_batch_norm", lambda g, c, b: fold_batch_norm(g), "no constant batch normalisation follows a convolution or product with constant weights"),
+    ("decompose", lambda g, c, b: decompose(g, c), "every composite is claimed by the target"),
+    ("simplify_algebra", lambda g, c, b: simplify_algebra(g), "no rule of algebra applies"),
+    ("fold_constants_2", lambda g, c, b: fold_constants(g, budget=b), "no node has constant inputs only, within the bounds of folding"),
+    ("fuse_attention", lambda g, c, b: fuse_attention(g, c), "no attention whose scores nothing else uses is spelled out, where the target claims it"),
+    ("fold_scale", lambda g, c, b: fold_scale(g), "no constant scale follows a convolution or product with constant weights"),
+    ("merge_groups", lambda g, c, b: merge_groups(g, c), "a grouped convolution has whole channel blocks per group where that costs less than rows"),
+    ("narrow_products", lambda g, c, b: narrow_products(g, c), "contractions with constant weights that fit a dot product of the target are in its terms"),
+    ("eliminate_common_subexpressions", lambda g, c, b: eliminate_common_subexpressions(g), "no two nodes compute the same"),
+    ("eliminate_dead_code", lambda g, c, b: eliminate_dead_code(g), "every node contributes to an output"),
+    ("reduce_precision", lambda g, c, b: reduce_precision(g, c), "constant weights of contractions are rounded to the precision that the target was asked for"),
+    ("choose_algorithms", lambda g, c, b: choose_algorithms(g, c), "no convolution is computed by its definition where the target has a faster way"),
+    ("choose_layouts", lambda g, c, b: choose_layouts(g, c), "values carry layouts; inputs and outputs are row-major"),
+    ("narrow_weights", lambda g, c, b: narrow_weights(g, c), "weights that are read in vectors are stored in that precision"),
+    ("fuse", lambda g, c, b: fuse(g, c), "every node is a Group, but control flow and nodes on strings, sequences and optionals"),
 )
 
 
@@ -109,6 +117,7 @@ def run_passes(
     on_stage: Callable[[str, Graph, float], None] | None = None,
     check: bool = True,
     only: Sequence[str] | None = None,
+    budget: Budget | None = None,
 ) -> Graph:
     """`graph` after all passes: optimised, laid out and fused.
 
@@ -117,18 +126,20 @@ def run_passes(
         on_stage: called with every pass's name, result and seconds.
         check: verify the graph after every pass; after those of `extra` it always is.
         only: names of the core's passes to run; None: all.
+        budget: what constant folding may still make and do, from which its stages take; None: what a compilation of this graph alone may.
 
     Raises:
         GraphError: a pass names a slot that does not exist, or left an ill-formed graph.
     """
     capabilities = capabilities or Capabilities()
+    budget = budget or Budget.of(graph)
     foreign = {p.name for p in extra}
     laid_out = False
     for name, function in _ordered(extra):
         if only is not None and name not in only and name not in foreign:
             continue
         started = time.perf_counter()
-        graph = function(graph, capabilities)
+        graph = function(graph, capabilities, budget)
         seconds = time.perf_counter() - started
         if not isinstance(graph, Graph):
             raise GraphError(f"the pass '{name}' returned {graph!r}, not a Graph", hint="a pass returns the graph that it was given, or another")
@@ -149,7 +160,7 @@ def run_passes(
     return graph
 
 
-def _ordered(extra: Sequence[GraphPass]) -> list[tuple[str, Callable[[Graph, Capabilities], Graph]]]:
+def _ordered(extra: Sequence[GraphPass]) -> list[tuple[str, Stage]]:
     order = [(name, function) for name, function, _ in STAGES]
     tails: dict[str, int] = {}
     pending = list(extra)
@@ -163,7 +174,7 @@ def _ordered(extra: Sequence[GraphPass]) -> list[tuple[str, Callable[[Graph, Cap
             at = names.index(p.after) + 1 if p.after else 0
             at += tails.get(p.after, 0)
             tails[p.after] = tails.get(p.after, 0) + 1
-            order.insert(at, (p.name, lambda g, c, function=p.function: function(g)))  # type: ignore[misc]
+            order.insert(at, (p.name, lambda g, c, b, function=p.function: function(g)))  # type: ignore[misc]
         if len(left) == len(pending):
             close = nearest(left[0].after, [name for name, _ in order])
             raise GraphError(

@@ -48,6 +48,7 @@ from weft.ops import (
 from weft.ops.checking import Require
 from weft.ops.composing import Composer
 from weft.ops.shapes import dim_expr, dim_select, equals, product, same, static
+from weft.passes.fold_constants import work_of
 from weft.runtime.abi import LARGEST
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
@@ -61,7 +62,7 @@ Array = np.ndarray[Any, Any]
 OLDEST, NEWEST = 7, onnx.defs.onnx_opset_version()
 # A result that is constant and this small is computed at once: shapes that go through floats stay known.
 FOLDED = 1024
-# Numbers that are made at import of attributes and sizes alone, at most: a file of a hundred bytes may ask for any number of them.
+# Numbers that are made at import of attributes and sizes alone, in all: a file of a hundred bytes may ask for any number of them.
 MADE = 1 << 24
 MAX_DEPTH = 64
 # Nodes that functions, branches and loops may come to when they are written out: so many, or so many times those in the file.
@@ -135,9 +136,10 @@ class Importer:
         self._open: dict[str, set[str]] = {}
         self._calls: dict[tuple[Any, ...], tuple[Any, Sequence[Any]]] = {}
         self._pure: dict[int, bool] = {}
+        self._read: dict[int, tuple[onnx.TensorProto, Array]] = {}
         self._shortened: list[dict[Expr, Expr]] = [{}]
         self.shortened = 0
-        self.written = 0
+        self.written = self.made = 0
         self.most_written = max(WRITTEN, WRITTEN_PER_NODE * (count_nodes(self.proto.graph) + sum(count_nodes(f) for f in self.proto.functions)))
 
     @property
@@ -218,6 +220,12 @@ class Importer:
         if graph.sparse_initializer:
             names = ", ".join(f"'{t.values.name}'" for t in graph.sparse_initializer)
             raise UnsupportedError(f"sparse initialisers are not supported: {names}", hint="store them dense")
+
+    def array(self, tensor: onnx.TensorProto) -> Array:
+        """The data of a node's tensor, read once: nodes of a function are gone through at each of its calls."""
+        if id(tensor) not in self._read:
+            self._read[id(tensor)] = tensor, to_array(tensor, folder=self.model.folder)
+        return self._read[id(tensor)][1]
 
     def constant(self, array: Array, name: str) -> Value:
         """A constant; of strings, a node."""
@@ -425,7 +433,7 @@ class Importer:
         arrays = [None if i is None else i.constant for i in node.inputs]
         if math.prod(static(value.type.shape)) > FOLDED or not arrays or any(i is not None and a is None for i, a in zip(node.inputs, arrays)):
             return value
-        if sum(a.size for a in arrays if a is not None) > 4 * FOLDED or attribute_symbols(node.op):
+        if sum(a.size for a in arrays if a is not None) > 4 * FOLDED or attribute_symbols(node.op) or work_of(node.op, node.inputs, node.outputs) is None:
             return value
         try:
             with np.errstate(all="ignore"):
@@ -681,10 +689,12 @@ class Context(Composer):
         """Before `count` numbers are made of attributes and sizes alone.
 
         Raises:
-            FrontendError: there are more than `MADE`.
+            FrontendError: with those that the model's other nodes asked for there are more than `MADE`.
         """
-        if count > MADE:
-            raise self.error(f"{what} would be {count} numbers, at most {MADE} are made of so little")
+        self.importer.made += count
+        if self.importer.made > MADE:
+            others = self.importer.made - count
+            raise self.error(f"{what} would be {count} numbers, at most {MADE} are made of so little", f"other nodes have {others}" if others else None)
 
     def check_known(self) -> None:
         """Arity and attribute types, against ONNX's schema."""
@@ -779,7 +789,7 @@ class Context(Composer):
 
     def tensor(self, name: str) -> Array | None:
         a = self.attribute(name)
-        return None if a is None else to_array(a.t, folder=self.importer.model.folder)
+        return None if a is None else self.importer.array(a.t)
 
     def graph(self, name: str) -> GraphProto | None:
         a = self.attribute(name)

@@ -19,7 +19,7 @@ from weft.runtime.abi import LARGEST
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
 from weft_onnx.contents import LIMIT, Content
-from weft_onnx.importer import MADE, Context
+from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_formula, onnx_op
 
 # -- shapes as values -------------------------------------------------------------------------------------------------
@@ -303,6 +303,7 @@ def split(c: Context) -> list[Value]:
     results, start = [], as_dim(0)
     if len(sizes) > PIECES and ct.known(*sizes):
         ends = np.cumsum(static(sizes))
+        c.affordable(int(ends[-1]), "places of the parts")
         return [c.gather(x, c.builder.constant(np.arange(end - n, end)), axis) for n, end in zip(static(sizes), ends)]
     for n in sizes:
         results.append(c.slice(x, axis, start, n))
@@ -508,7 +509,7 @@ def range_(c: Context) -> Value:
         span, each = (last.item() - first.item(), step.item())
         if not math.isfinite(span / each):
             raise c.error(f"from {first} to {last} by {step} has no end")
-        if span / each > MADE:
+        if span / each > LIMIT:  # no list of sizes: a pass may compute it
             places = -(-span // each) if isinstance(span, int) else math.ceil(span / each)
             return c.add(c.mul(c(ops.Iota(c.operand_dtype(0), (places,))), c.reshape(c.value(2), ())), c.reshape(c.value(0), ()))
         return c.builder.constant(np.arange(first, last, step, dtype=start.dtype), c.node.output[0])
