@@ -70,9 +70,9 @@ def test_samples(sample: Sample) -> None:
 
 def test_target_takes_nothing_from_the_host() -> None:
     target = resolved()
-    assert str(target.target) == "llvm -mcpu=cortex-a72 -mtriple=aarch64-linux-gnu -threads=1"
+    assert str(target.target) == "llvm -mcpu=cortex-a72 -mattr=+reserve-x18 -mtriple=aarch64-linux-gnu -threads=1"
     isa = target.kind.isa(target.target)  # type: ignore[attr-defined]
-    assert (isa.triple, isa.cpu, isa.features) == ("aarch64-linux-gnu", "cortex-a72", "")
+    assert (isa.triple, isa.cpu, isa.features) == ("aarch64-linux-gnu", "cortex-a72", "+reserve-x18")
     assert isa.has == {"fma", "f16c", "rounding", "neon"}
     machine = target.machine
     assert (machine.vector_bits, machine.vector_registers, machine.fma, machine.masked) == (128, 32, True, False)

@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import math
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -196,6 +197,37 @@ def test_images() -> None:
 def test_zig_compiles_it_too() -> None:
     executable = weft.compile(mlp(), target="c -cc=zig", cache=False)
     assert executable.manifest.sections["main"].plugin == "weft-c"
+
+
+CROSS = f"{sys.executable} -m ziglang cc -target {{}}-linux-gnu"
+
+
+@pytest.mark.needs("ziglang")
+def test_code_for_aarch64_leaves_the_register_alone_that_systems_reserve(tmp_path: Path) -> None:
+    """Whoever holds so many numbers takes every register that there is."""
+    names = [f"a{k}" for k in range(40)]
+    text = "long f(const long *p, long n) {\n" + "".join(f"  long {a} = p[{k}];\n" for k, a in enumerate(names)) + "  while (n--) {\n"
+    text += "".join(f"    {a} += {b} ^ n;\n" for a, b in zip(names, names[1:] + names[:1])) + "  }\n  return " + " ^ ".join(names) + ";\n}\n"
+    cross = compiler(CROSS.format("aarch64"), "c99", "2", None)
+    (tmp_path / "f.c").write_text(text)
+
+    def assembly(options: tuple[str, ...]) -> str:
+        subprocess.run([*cross.command, *options, *toolchain.CODE, "-g0", "-S", "f.c", "-o", "f.s"], cwd=tmp_path, check=True)
+        return (tmp_path / "f.s").read_text()
+
+    assert re.search(r"\bx18\b", assembly(cross.options[:2]))
+    assert not re.search(r"\b[wx]18\b", assembly(cross.options))
+
+
+@pytest.mark.needs("ziglang")
+def test_code_that_nothing_runs_is_not_made() -> None:
+    command = CROSS.format("riscv64")
+    with pytest.raises(TargetError) as error:
+        compiler(command, "c99", "2", None)
+    assert str(error.value) == (
+        f"no code is made for riscv64, which '{command}' compiles for\n  c -cc='{command}'\n  why: what is run is code for aarch64 and x86_64: "
+        "memory for results is native code that Weft brings, and it has it for these\n  hint: name a compiler for one of them: -cc=…"
+    )
 
 
 @pytest.mark.needs("ziglang")

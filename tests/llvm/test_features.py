@@ -177,7 +177,12 @@ def test_odd_targets_end_nobodys_process(options: str) -> None:
         ),
         (
             "-mtriple=x86_64-apple-darwin",
-            "no code is made for 'x86_64-apple-darwin'\n  why: its objects are not 64-bit little-endian ELF, which is what is linked and run\n"
+            "no code is made for 'x86_64-apple-darwin'\n  why: its objects are MachO, and 64-bit little-endian ELF is what is linked and run\n"
+            "  hint: give a triple such as x86_64-linux-gnu or aarch64-linux-gnu",
+        ),
+        (
+            "-mtriple=riscv64-linux-gnu",
+            "no code is made for 'riscv64-linux-gnu'\n  why: what is linked and run is code for aarch64 and x86_64\n"
             "  hint: give a triple such as x86_64-linux-gnu or aarch64-linux-gnu",
         ),
     ],

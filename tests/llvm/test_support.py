@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llvmlite.binding import llvm_version_info
 
+import weft
 from weft.errors import ExecutionError
+from weft.pipeline import resolve_target
 from weft.runtime import cpu_features, support
 from weft.runtime.abi import Context, DLTensor, Host, Room, dlpack_type
 from weft.runtime.loader import Code, free, imports_table
-from weft_llvm.support import CPUS, support_image
+from weft.testing.models import lstm
+from weft_llvm import native
+from weft_llvm.pool import emit_pool
+from weft_llvm.support import _MEMORY, CPUS, support_image
+from weft_llvm.target import RESERVED
+from weft_llvm.toolchain import Cpu, compile_assembly
+from weft_llvm.workers import Workers
 
 
 @pytest.mark.parametrize("architecture", CPUS)
@@ -42,8 +53,44 @@ def test_a_damaged_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ExecutionError, match=r"of weft is damaged\n  why: .*No such file"):
         fresh()
     monkeypatch.setattr(cpu_features, "machine", lambda: "riscv64")
-    with pytest.raises(ExecutionError, match="weft runs no native code on riscv64\n  why: it comes with native code for aarch64, x86_64"):
+    with pytest.raises(ExecutionError) as error:
         fresh()
+    assert str(error.value) == (
+        "weft runs no native code on riscv64\n  why: memory for results and the worker pool are native code that it brings, and it has it for "
+        "aarch64 and x86_64\n  hint: compile the model and run it on such a machine"
+    )
+    (folder / "table.json").unlink()
+    with pytest.raises(ExecutionError, match=r"of weft is damaged\n  why: .*No such file"):
+        fresh()
+
+
+def test_a_process_of_32_bits_does_not_run_what_its_system_could(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_features.sys, "maxsize", (1 << 31) - 1)
+    for system, process in (("x86_64", "i386"), ("aarch64", "arm"), ("arm64", "arm"), ("armv7l", "armv7l")):
+        monkeypatch.setattr(cpu_features.platform, "machine", lambda system=system: system)
+        assert cpu_features.machine() == process
+
+
+def test_code_for_aarch64_leaves_the_register_alone_that_systems_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In assembly, which is what LLVM encodes: the runtime's own code, kernels, segments, and what runs loops."""
+    texts = [(emit_pool("aarch64"), CPUS["aarch64"]), (_MEMORY, CPUS["aarch64"])]
+    submit = Workers.submit
+
+    def listen(self: Workers, ir: str, cpu: Cpu, name: str) -> Any:
+        texts.append((ir, cpu))
+        return submit(self, ir, cpu, name)
+
+    monkeypatch.setattr(Workers, "submit", listen)
+    target = resolve_target("llvm -mtriple=aarch64-linux-gnu -threads=2")
+    weft.compile(lstm(), str(target.target), cache=False)
+    native.loops_code.__wrapped__(Cpu("aarch64-linux-gnu", "generic", RESERVED["aarch64"]))
+    assert len(texts) > 4
+    plain = [re.search(r"\b[wx]18\b", compile_assembly(ir, replace(cpu, features="")), re.I) for ir, cpu in texts]
+    assert any(plain[:2]), "else this test shows nothing"
+    for ir, cpu in texts:
+        assert "target-features" not in ir or "+reserve-x18" in ir
+        assert not re.search(r"\b[wx]18\b", compile_assembly(ir, cpu), re.I)
+    assert "reserve-x18" not in target.kind.isa(target.target).needs
 
 
 class Memory:

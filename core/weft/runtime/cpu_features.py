@@ -39,9 +39,10 @@ _MAC_ARM = {
 
 
 def machine() -> str:
-    """The architecture, by LLVM's name: x86_64 or aarch64 (others as the system calls them)."""
+    """The architecture, by LLVM's name: x86_64 or aarch64 (others as the system calls them). The system tells its own; a process of 32 bits has another."""
     name = platform.machine()
-    return {"AMD64": "x86_64", "arm64": "aarch64"}.get(name, name)
+    name = {"AMD64": "x86_64", "arm64": "aarch64"}.get(name, name)
+    return name if sys.maxsize > 1 << 32 else {"x86_64": "i386", "aarch64": "arm"}.get(name, name)
 
 
 @cache

@@ -21,6 +21,27 @@ from weft.runtime.loader import Code, imports_table
 FOLDER = Path(__file__).with_name("images")
 
 
+def _damaged(why: str, where: str | None = None) -> ExecutionError:
+    return ExecutionError("this installation of weft is damaged", where=where, why=why, hint="install it again")
+
+
+def _table() -> dict[str, Any]:
+    try:
+        return dict(json.loads((FOLDER / "table.json").read_text(encoding="utf-8"))["images"])
+    except (OSError, ValueError, KeyError) as error:
+        raise _damaged(str(error)) from None
+
+
+@cache
+def architectures() -> tuple[str, ...]:
+    """Those whose native code the runtime can run.
+
+    Raises:
+        ExecutionError: the installation is damaged.
+    """
+    return tuple(sorted(_table()))
+
+
 @cache
 def support() -> Code:
     """The image for this machine, mapped once for the whole process; nothing of it has been called yet.
@@ -28,19 +49,18 @@ def support() -> Code:
     Raises:
         ExecutionError: there is none for this machine, or the installation is damaged.
     """
-    machine = cpu_features.machine()
-    try:
-        images = json.loads((FOLDER / "table.json").read_text(encoding="utf-8"))["images"]
-        known = images.get(machine)
-        image = (FOLDER / f"{machine}.bin").read_bytes() if known else b""
-    except (OSError, ValueError, KeyError) as error:
-        raise ExecutionError("this installation of weft is damaged", why=str(error), hint="install it again") from None
+    machine, images = cpu_features.machine(), _table()
+    known = images.get(machine)
     if known is None:
-        why = f"it comes with native code for {', '.join(sorted(images))}"
-        raise ExecutionError(f"weft runs no native code on {machine}", why=why)
+        why = f"memory for results and the worker pool are native code that it brings, and it has it for {' and '.join(architectures())}"
+        raise ExecutionError(f"weft runs no native code on {machine}", why=why, hint="compile the model and run it on such a machine")
+    try:
+        image = (FOLDER / f"{machine}.bin").read_bytes()
+    except OSError as error:
+        raise _damaged(str(error)) from None
     if hashlib.sha256(image).hexdigest() != known["sha256"]:
         why = f"the hash of {machine}.bin is not the one in table.json"
-        raise ExecutionError("this installation of weft is damaged", where=str(FOLDER), why=why, hint="install it again")
+        raise _damaged(why, where=str(FOLDER))
     return Code(image, known["entries"])
 
 

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from weft.errors import CodegenError, TargetError
+from weft.runtime.support import architectures
 
 ZIG = "zig"
 
@@ -127,4 +128,12 @@ def compiler(command: str, std: str, opt: str, march: str | None) -> Compiler:
             more = ("-target", f"{platform.machine()}-linux-gnu", *more)
     else:
         more = (f"-march={march}",) if march else ()
+    told = _call(words, (*more, "-dumpmachine")).stdout.partition("-")[0].strip()
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(told, told)
+    if machine and machine not in architectures():
+        why = f"what is run is code for {' and '.join(architectures())}: memory for results is native code that Weft brings, and it has it for these"
+        raise TargetError(f"no code is made for {machine}, which '{command}' compiles for", where=where, why=why, hint="name a compiler for one of them: -cc=…")
+    if machine == "aarch64":
+        # Some systems keep x18 for themselves, and an image runs on all. zig undoes -ffixed-x18 by its own list of features.
+        more = (*more, *(("-Xclang", "-target-feature", "-Xclang", "+reserve-x18") if "ziglang" in words else ("-ffixed-x18",)))
     return Compiler(words, (f"-std={std}", f"-O{opt}", *more), done.stdout.splitlines()[0])

@@ -19,11 +19,12 @@ from pathlib import Path
 from weft.runtime.abi import IMPORTS, OFFSETS, TENSOR_OFFSETS, Host, Room
 from weft_llvm.link import Image, link
 from weft_llvm.pool import emit_pool
+from weft_llvm.target import RESERVED
 from weft_llvm.toolchain import Cpu, compile_object
 
 CPUS = {
     "x86_64": Cpu("x86_64-unknown-linux-gnu", "x86-64", "", 2),
-    "aarch64": Cpu("aarch64-unknown-linux-gnu", "generic", "", 2),
+    "aarch64": Cpu("aarch64-unknown-linux-gnu", "generic", RESERVED["aarch64"], 2),
 }
 """What the images are compiled for: every processor of an architecture. Their code asks the system for nothing but `abi.IMPORTS`."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from weft.errors import TargetError
 from weft.runtime.cpu_features import host_features, known_features
+from weft.runtime.support import architectures
 from weft.target import Target, TargetKind
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ CONVERSIONS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 DOT_PRODUCTS = frozenset({"avx512bw", "avx512vnni", "avxvnni", "avx512bf16", "dotprod", "i8mm"})
+
+RESERVED = {"aarch64": "+reserve-x18"}
+"""By architecture, a register that some systems keep for themselves (macOS, Windows, Android): code runs on every one that has the architecture."""
 
 EMITTER_VERSION = 1
 """Goes into cache keys: raise it when `weft_llvm.emitter` gives other text for the same Program. It stands here so that a cached model is found without it."""
@@ -132,6 +136,9 @@ class LlvmTarget(TargetKind):
         if o.mcpu is None and cpu != "generic":
             # The name alone would promise what a hypervisor may have masked out, so absent features are said, too.
             mattr = (*toolchain.host_features().split(","), *unseen_features(toolchain.host_features()), *mattr)
+        reserved = RESERVED.get(architecture(triple))
+        if reserved is not None and not any(a[1:] == reserved[1:] for a in mattr):
+            mattr = (reserved, *mattr)
         if o.mcpu == "native":
             return self.resolve(replace(target, options=replace(o, mcpu=None)))
         threads = o.threads or (1 if cross else available_threads())
@@ -158,12 +165,15 @@ class LlvmTarget(TargetKind):
         from weft_llvm.intrinsics import emitters
 
         isa = self.isa(target)
-        if not isa.elf:
-            raise TargetError(
-                f"no code is made for '{isa.triple}'",
-                why="its objects are not 64-bit little-endian ELF, which is what is linked and run",
-                hint="give a triple such as x86_64-linux-gnu or aarch64-linux-gnu",
-            )
+        why = None
+        if isa.arch not in architectures():
+            why = f"what is linked and run is code for {' and '.join(architectures())}"
+        elif not isa.elf:
+            from weft_llvm.toolchain import object_format
+
+            why = f"its objects are {object_format(isa.triple)}, and 64-bit little-endian ELF is what is linked and run"
+        if why is not None:
+            raise TargetError(f"no code is made for '{isa.triple}'", why=why, hint="give a triple such as x86_64-linux-gnu or aarch64-linux-gnu")
         return LlvmCodegen(isa, intrinsics=emitters(isa.has | {isa.arch}))
 
     def link(self, target: Target, segment: SegmentSpec, kernels: Mapping[str, KernelCode]) -> Mapping[str, NativeCode]:

@@ -46,6 +46,11 @@ def host_triple() -> str:
     return str(llvm.get_process_triple())
 
 
+def object_format(triple: str) -> str:
+    """What LLVM writes for it by default: "ELF", "MachO", "COFF", …"""
+    return str(llvm.get_object_format(triple))
+
+
 def host_cpu() -> str:
     return str(llvm.get_host_cpu_name())
 
