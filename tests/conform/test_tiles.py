@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.conform.test_report import Page
 
 from weft import dtypes as dt
 from weft.cli.main import main
+from weft.compilation import Kernel
 from weft.errors import InputError
 from weft.expr.nodes import le, not_
 from weft.loop.parser import parse_program
@@ -22,7 +24,8 @@ from weft.testing.conform import run
 from weft.testing.conform.kit import Kit
 from weft.testing.conform.made import Tile, capacities, family, grown, meanings_of, prime_above, products, tile_of
 from weft.testing.conform.page import page
-from weft.testing.conform.usage import count
+from weft.testing.conform.report import Report
+from weft.testing.conform.usage import Ledger, Usage, count
 
 TARGET = f"board -ops={OPS}"
 
@@ -51,6 +54,7 @@ def test_a_board_with_a_matrix_instruction_shows_what_it_did(install: Callable[.
     assert plain.by_intrinsics == 0 < plain.multiply_adds
     assert (report.usage.products[10].by_intrinsics, report.usage.products[10].launches) == (2, 2 + 1)
     assert f"launches with products, level 10 tiles: 2 of 3 by intrinsics ({2 / 3:.1%})" in report.summary()
+    assert re.search(r"none in 1 × \w+\(.*float32\[5, 5\].*\) -> \(.*float32\[5, 5\]\), rule 'anything'", report.summary())
 
 
 def test_an_intrinsic_that_never_ran_is_a_failure(install: Callable[..., str]) -> None:
@@ -227,3 +231,52 @@ def test_what_intrinsics_and_what_loops_multiply_is_counted_apart() -> None:
 def test_where_a_size_is_not_known_an_intrinsic_counts_as_used() -> None:
     found = count(parse_program(PARTED), {"mma1x4x4": matrices(1, 4, 4)}, {})
     assert found.intrinsics == {"mma1x4x4": 0} and found.total == 0
+    assert found.multiplies and found.inside and not found.known
+    plain = count(parse_program(PARTED.replace('@ tensorize="mma1x4x4" ', "")), {}, {})
+    assert plain.multiplies and not plain.inside and not plain.known
+
+
+SIDE_BY_SIDE = """
+program both(A: float32[n, 4], B: float32[4, 4]) -> (C: float32[n, 4], D: float32[n, 4]) dims(n) {
+  for i in n { for j in 4 { for k in 4 { block first(vi: n = i, vj: 4 = j, vk: reduce 4 = k) { C[vi, vj] = C[vi, vj] + A[vi, vk]*B[vk, vj] } } } }
+  for a in n { for b in 4 { for c in 4 { block second(vi: n = a, vj: 4 = b, vk: reduce 4 = c) { D[vi, vj] = D[vi, vj] + C[vi, vk]*B[vk, vj] } } } }
+}
+"""
+LIBRARY = """
+program both(A: float32[n, 4], B: float32[4, 4]) -> (C: float32[n, 4], D: float32[n, 4]) dims(n) {
+  for i in n { @mma1x4x4(A[i, 0], B[0, 0], C[i, 0]) }
+  for a in n { for b in 4 { for c in 4 { D[a, b] = D[a, b] + C[a, c]*B[c, b] } } }
+}
+"""
+
+
+def test_what_a_loop_pass_leaves_to_loops_is_no_instruction() -> None:
+    """Of two products one is made a call: the other is plain loops', beside it."""
+    known = {"mma1x4x4": matrices(1, 4, 4)}
+    found = count(parse_program(SIDE_BY_SIDE), known, {"n": 3}, parse_program(LIBRARY))
+    assert found.intrinsics == {"mma1x4x4": 3 * 16} and found.plain == 3 * 16 and found.inside and found.known
+    all_of_it = LIBRARY.replace("D[a, b] = D[a, b] + C[a, c]*B[c, b]", "D[a, b] = C[a, c]")
+    assert count(parse_program(SIDE_BY_SIDE), known, {"n": 3}, parse_program(all_of_it)).plain == 0
+    unknown = count(parse_program(SIDE_BY_SIDE), known, {}, parse_program(LIBRARY))
+    assert unknown.total == 0 and unknown.inside and not unknown.known
+
+
+def test_a_report_names_products_without_an_instruction() -> None:
+    a, b = (parse_program(text.replace('@ tensorize="mma1x4x4" ', "")) for text in (PARTED, SIDE_BY_SIDE))
+    usage = Usage.of([], [matrices(1, 4, 4)])
+    ledger = Ledger([], {"mma1x4x4": matrices(1, 4, 4)}, usage, level=10)
+    ledger.add(Kernel("parted", a, "loops", scheduled=a), 2, {"n": 3})
+    ledger.add(Kernel("both", b, "loops", scheduled=b), 5, {})
+    report = Report("board", usage=usage)
+    lines = [line.strip() for line in report.work()]
+    assert "and 5 launches that multiply as often as only data tell, which are not counted" in lines
+    assert lines[-3:] == [
+        "launches with products, level 10 tiles: 0 of 7 by intrinsics (0.0%)",
+        "none in 5 × both(A: float32[n, 4], B: float32[4, 4]) -> (C: float32[n, 4], D: float32[n, 4]), rule 'loops'",
+        "none in 2 × parted(A: float32[3, 10], B: float32[10, 8]) -> (C: float32[3, 8]), rule 'loops'",
+    ]
+    shown = Page(page(report))
+    assert [row[1] for row in shown.tables["without"][1:]] == [line.split(" × ")[1] for line in lines[-2:]]
+    for k in range(10):
+        ledger.add(Kernel(f"one{k}", a, "loops", scheduled=a), 1, {"n": 3})
+    assert report.work()[-1].strip() == "none in 4 of 4 other kinds"

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Add, And, Call, Div, Expr, Max, Min, Mul, Sub, Var, all_of, free_vars, lt, not_, substitute, walk
-from weft.loop.nodes import Block, Buffer, For, If, Let, Load, Program, Stmt, Store, int_const, stmt_children, stmt_exprs
+from weft.loop.nodes import Block, Buffer, Evaluate, For, If, Let, Load, Program, Stmt, Store, int_const, stmt_children, stmt_exprs
 from weft.loop.passes.expand_math import expand_math
 
 _ARITHMETIC = (Add, Sub, Mul, Div, Min, Max)
@@ -92,6 +92,14 @@ def executions(program: Program, dims: Mapping[str, int]) -> list[Executed] | No
         return None
 
 
+def statements(program: Program, dims: Mapping[str, int]) -> list[tuple[Store | Evaluate, float]] | None:
+    """Stores and calls of a program without blocks, and how often each is executed in one call; as `executions` otherwise."""
+    try:
+        return list(_leaves(program.body, _Steps({}, (), dict(dims)), (Store, Evaluate)))
+    except _Unknown:
+        return None
+
+
 @dataclass(frozen=True)
 class _Steps:
     """Of a place in a program: the greatest extents of the loops around it, the conditions, and what names stand for."""
@@ -144,17 +152,18 @@ def _executed(stmt: Stmt, steps: _Steps) -> Iterator[Executed]:
         for i, binding in zip(stmt.iters, stmt.bindings):
             inside = inside.named(i.var.name, binding)
         inside = inside.given(stmt.predicate)
-        yield Executed(stmt, inside.times, tuple(_stores(stmt.body, inside)), inside)
+        yield Executed(stmt, inside.times, tuple(_leaves(stmt.body, inside, Store)), inside)
         return
     for child, within in _inside(stmt, steps):
         yield from _executed(child, within)
 
 
-def _stores(stmt: Stmt, steps: _Steps) -> Iterator[tuple[Store, float]]:
-    if isinstance(stmt, Store):
-        yield stmt, (steps.given(stmt.predicate) if stmt.predicate is not None and stmt.predicate.dtype.lanes == 1 else steps).times
+def _leaves(stmt: Stmt, steps: _Steps, kinds: Any) -> Iterator[tuple[Any, float]]:
+    if isinstance(stmt, kinds):
+        predicate = stmt.predicate if isinstance(stmt, Store) else None
+        yield stmt, (steps.given(predicate) if predicate is not None and predicate.dtype.lanes == 1 else steps).times
     for child, within in _inside(stmt, steps):
-        yield from _stores(child, within)
+        yield from _leaves(child, within, kinds)
 
 
 def _inside(stmt: Stmt, steps: _Steps) -> list[tuple[Stmt, _Steps]]:

@@ -100,9 +100,10 @@ def _models(report: Report) -> Iterable[Sequence[str]]:
 def _usage(report: Report) -> Iterable[str]:
     """Rules, intrinsics, and launches with products by level."""
     usage = report.usage
+    unknown = f"; {usage.unknown} launches multiply as often as only data tell, and are not counted" if usage.unknown else ""
     yield "<h2>Schedule rules and intrinsics</h2>"
     yield (
-        f"<p>{usage.multiply_adds:,.0f} multiply-adds were executed, {percent(usage.share)} of them in intrinsics, the others in plain loops. "
+        f"<p>{usage.multiply_adds:,.0f} multiply-adds were executed, {percent(usage.share)} of them in intrinsics, the others in plain loops{unknown}. "
         "A rule or an intrinsic that is declared and never ran is a failure of level 10.</p>"
     )
     rows = [_cells(rule_row(name, r, usage), 1, not r.launches) for name, r in usage.rules.items()]
@@ -115,6 +116,10 @@ def _usage(report: Report) -> Iterable[str]:
         levels = sorted(usage.products.items())
         rows = [_cells((str(n), LEVELS[n][0], str(p.launches), str(p.by_intrinsics), percent(p.share)), 2) for n, p in levels]
         yield from _table("products", ["level", "name", "launches", "by intrinsics", "share"], rows)
+        without = [_cells((str(n), what, str(times)), 2) for n, p in levels for what, times in sorted(p.without.items(), key=lambda item: -item[1])]
+        if without:
+            yield "<p>Those in which no intrinsic multiplies:</p>"
+            yield from _table("without", ["level", "kernel", "launches"], without)
 
 
 def _cells(row: Sequence[str], texts: int, idle: bool = False) -> Sequence[str]:

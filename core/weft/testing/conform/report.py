@@ -214,11 +214,16 @@ class Report:
         if not self.usage:
             return []
         lines = [f"schedule rules: {_number(self.usage.multiply_adds)} multiply-adds, {percent(self.usage.share)} of them in intrinsics"]
+        if self.usage.unknown:
+            lines.append(f"    and {self.usage.unknown} launches that multiply as often as only data tell, which are not counted")
         lines += _columns([RULES, *(rule_row(name, r, self.usage) for name, r in self.usage.rules.items())])
         if self.usage.intrinsics:
             lines += ["intrinsics:", *_columns([INTRINSICS, *(intrinsic_row(name, i, self.usage) for name, i in self.usage.intrinsics.items())])]
         for level, p in sorted(self.usage.products.items()):
             lines.append(f"launches with products, level {level} {LEVELS[level][0]}: {p.by_intrinsics} of {p.launches} by intrinsics ({percent(p.share)})")
+            often = sorted(p.without.items(), key=lambda item: -item[1])
+            lines += [f"    none in {times} × {what}" for what, times in often[:MOST_SHOWN]]
+            lines += [f"    none in {sum(n for _, n in often[MOST_SHOWN:])} of {len(often) - MOST_SHOWN} other kinds"] if len(often) > MOST_SHOWN else []
         return lines
 
     def as_data(self) -> dict[str, Any]:
@@ -247,6 +252,8 @@ def _indented(text: str) -> str:
     return "\n".join("    " + line for line in text.splitlines())
 
 
+MOST_SHOWN = 8
+"""Of launches without an intrinsic, the kinds that a summary names; `--json` and `--html` have all."""
 RULES = ("rule", "kernels", "launches", "multiply-adds", "share", "by intrinsics")
 INTRINSICS = ("intrinsic", "dtypes", "launches", "multiply-adds", "share", "whole", "ragged", "several")
 """Columns: of the cases that were made for an intrinsic, in how many it stood, "3 of 4"."""

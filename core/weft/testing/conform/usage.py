@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weft.compilation import Kernel
-from weft.expr.nodes import Cast, Expr, Mul, Var, const, mul, walk
-from weft.loop.nodes import Block, Evaluate, IntrinsicCall, Load, Program, Store, stmt_exprs, walk_stmts
-from weft.loop.work import Executed, executions
+from weft.expr.nodes import Cast, Expr, Mul, Var, const, mul, substitute, walk
+from weft.loop.nodes import Block, Buffer, Evaluate, IntrinsicCall, Load, Program, Stmt, Store, stmt_exprs, walk_stmts
+from weft.loop.printer import print_buffer
+from weft.loop.work import Executed, executions, statements
 from weft.runtime.executable import Executable
 from weft.runtime.plan import DeviceCall, Native
 from weft.scheduling.intrinsic import Call, Intrinsic
@@ -32,12 +33,14 @@ class RuleUse:
         launches: how often they were.
         multiply_adds: that they executed.
         by_intrinsics: those of them that are in intrinsics.
+        unknown: launches that multiply and add as often as only data tell: `multiply_adds` has none of theirs.
     """
 
     kernels: int = 0
     launches: int = 0
     multiply_adds: float = 0.0
     by_intrinsics: float = 0.0
+    unknown: int = 0
 
 
 @dataclass
@@ -59,10 +62,15 @@ class IntrinsicUse:
 
 @dataclass
 class Products:
-    """Launches of one level of kernels that multiply and add, and those of them in which intrinsics do."""
+    """Launches of one level of kernels that multiply and add, and those of them in which intrinsics do.
+
+    Attributes:
+        without: kernel with its shapes and its rule → launches in which no intrinsic multiplies, of a target that has such.
+    """
 
     launches: int = 0
     by_intrinsics: int = 0
+    without: dict[str, int] = field(default_factory=dict)
 
     @property
     def share(self) -> float:
@@ -86,6 +94,11 @@ class Usage:
     @property
     def multiply_adds(self) -> float:
         return sum(r.multiply_adds for r in self.rules.values())
+
+    @property
+    def unknown(self) -> int:
+        """Launches whose multiply-adds are not among them."""
+        return sum(r.unknown for r in self.rules.values())
 
     @property
     def share(self) -> float:
@@ -115,10 +128,19 @@ def dtypes_of(intrinsic: Intrinsic) -> str:
 
 @dataclass(frozen=True)
 class Counted:
-    """Of a launch, or of several: multiply-adds in plain loops, and of each intrinsic that stands in the kernels."""
+    """Of a launch, or of several: multiply-adds in plain loops, and of each intrinsic that stands in the kernels.
+
+    Attributes:
+        multiplies: whether there are any, known or not.
+        inside: whether some are in intrinsics.
+        known: whether all are counted.
+    """
 
     plain: float
     intrinsics: Mapping[str, float]
+    multiplies: bool
+    inside: bool
+    known: bool = True
 
     @property
     def total(self) -> float:
@@ -132,12 +154,13 @@ class Counted:
     @classmethod
     def sum(cls, launches: Iterable[tuple[Counted, int]]) -> Counted:
         """Of so many launches of each."""
-        plain, found = 0.0, dict[str, float]()
+        plain, found, multiplies, inside, known = 0.0, dict[str, float](), False, False, True
         for counted, times in launches:
+            multiplies, inside, known = multiplies or counted.multiplies, inside or counted.inside, known and counted.known
             plain += times * counted.plain
             for name, multiply_adds in counted.intrinsics.items():
                 found[name] = found.get(name, 0.0) + times * multiply_adds
-        return cls(plain, found)
+        return cls(plain, found, multiplies, inside, known)
 
 
 def count(program: Program, intrinsics: Mapping[str, Intrinsic], dims: Mapping[str, int], lowered: Program | None = None) -> Counted:
@@ -146,26 +169,31 @@ def count(program: Program, intrinsics: Mapping[str, Intrinsic], dims: Mapping[s
     Args:
         intrinsics: the target's, by name.
         dims: sizes of the program's dims; where one is missing, the intrinsics count as used, and no multiply-adds.
-        lowered: the program after the loop passes, which may have put instructions of an intrinsic in the place of plain blocks. These blocks'
-            multiply-adds are then that intrinsic's.
+        lowered: the program after the loop passes, which may have put instructions of an intrinsic in the place of plain loops. The multiply-adds that
+            loops then lack are that intrinsic's, of several theirs by how often their instructions are executed.
     """
+    later = {} if lowered is None else {i.name: i for i in called(lowered, intrinsics.values())}
+    plain, found = 0.0, dict.fromkeys((*_named(program), *later), 0.0)
+    new = [i for name, i in later.items() if name not in _named(program) and is_product(i)]
     steps = executions(program, dims)
-    if steps is None:
-        return Counted(0.0, dict.fromkeys(_named(program), 0.0))
-    plain, found = 0.0, dict.fromkeys(_named(program), 0.0)
+    left = None if lowered is None or not new else statements(lowered, dims)
+    if steps is None or (new and left is None):
+        inside = any(is_product(intrinsics[name]) for name in found if name in intrinsics)
+        return Counted(0.0, found, inside or any(products_in(s) for s in walk_stmts(program.body) if isinstance(s, Store)), inside, False)
     for e in steps:
         name = e.block.annotation(ANNOTATION)
         if name is None:
             plain += sum(times * products_in(store) for store, times in e.stores)
         elif str(name) in intrinsics:
             found[str(name)] += e.times * products_of(intrinsics[str(name)], e)
-    later = () if lowered is None else [i.name for i in called(lowered, intrinsics.values()) if i.name not in found]
-    if later:
-        kinds = [name for name in later if is_product(intrinsics[name])]
-        found.update(dict.fromkeys(later, 0.0))
-        if kinds:
-            found[kinds[0]], plain = plain, 0.0
-    return Counted(plain, found)
+    if left is not None:
+        taken = max(0.0, plain - sum(times * products_in(s) for s, times in left if isinstance(s, Store)))
+        calls = {i.name: sum(times for s, times in left if _calls(s) & _instructions(i)) for i in new}
+        for name, times in calls.items():
+            found[name] = taken * times / (sum(calls.values()) or 1)
+        plain -= sum(found[name] for name in calls)
+    total = plain + sum(found.values())
+    return Counted(plain, found, total > 0, total > plain)
 
 
 def _named(program: Program) -> list[str]:
@@ -175,12 +203,16 @@ def _named(program: Program) -> list[str]:
 
 def called(program: Program, intrinsics: Iterable[Intrinsic]) -> Iterator[Intrinsic]:
     """Those whose instructions, which no other intrinsic has, a program calls."""
-    names = {n.name for s in walk_stmts(program.body) for e in stmt_exprs(s) for n in walk(e) if isinstance(n, IntrinsicCall)}
+    names = {name for s in walk_stmts(program.body) for name in _calls(s)}
     known = [(i, _instructions(i)) for i in intrinsics]
     owners = Counter(name for _, own in known for name in own)
     for i, own in known:
         if any(name in names and owners[name] == 1 for name in own):
             yield i
+
+
+def _calls(s: Stmt) -> set[str]:
+    return {n.name for e in stmt_exprs(s) for n in walk(e) if isinstance(n, IntrinsicCall)}
 
 
 def _instructions(intrinsic: Intrinsic) -> set[str]:
@@ -235,6 +267,16 @@ def lengths_in(intrinsic: Intrinsic, block: Block) -> Sequence[Expr]:
     return calls[0].args[-len(intrinsic.lengths) :] if calls else ()
 
 
+def _described(kernel: Kernel, dims: Mapping[str, int]) -> str:
+    """A launch of a kernel: its name, its shapes and its rule."""
+
+    def shapes(buffers: Iterable[Buffer]) -> str:
+        return ", ".join(print_buffer(replace(b, shape=tuple(substitute(d, sizes) for d in b.shape))) for b in buffers)
+
+    sizes = {name: const(n) for name, n in dims.items()}
+    return f"{kernel.name}({shapes(kernel.naive.inputs)}) -> ({shapes(kernel.naive.outputs)}), rule '{kernel.rule}'"
+
+
 def launched(executable: Executable) -> Counter[str]:
     """Kernels by name, and how often one run launches each; bodies of branches and loops count once."""
     manifest = executable.manifest
@@ -278,14 +320,18 @@ class Ledger:
         rule.launches += launches
         rule.multiply_adds += launches * counted.total
         rule.by_intrinsics += launches * (counted.total - counted.plain)
+        rule.unknown += launches * (counted.multiplies and not counted.known)
         for name, multiply_adds in counted.intrinsics.items():
             use = self.usage.intrinsics.setdefault(name, IntrinsicUse())
             use.launches += launches
             use.multiply_adds += launches * multiply_adds
-        if counted.total:
+        if counted.multiplies:
             products = self.usage.products.setdefault(self.level, Products())
             products.launches += launches
-            products.by_intrinsics += launches * (counted.total > counted.plain)
+            products.by_intrinsics += launches * counted.inside
+            if not counted.inside and any(is_product(i) for i in self.intrinsics.values()):
+                what = _described(kernel, dims)
+                products.without[what] = products.without.get(what, 0) + launches
         return counted
 
     def _decline(self, kernel: Kernel) -> None:
