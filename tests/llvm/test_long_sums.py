@@ -58,6 +58,41 @@ def test_sums_of_millions(name: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["llvm", "c"])
+@pytest.mark.parametrize(("op", "reference"), [
+    (ops.CumSum(0), lambda x: x.cumsum(0)),
+    (ops.CumSum(0, True, True), lambda x: np.append(x[1:][::-1].cumsum(0)[::-1], np.zeros_like(x[:1]), 0)),
+])  # fmt: skip
+@pytest.mark.parametrize("shape", [(COUNT,), (COUNT // 8, 8)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_prefix_sums(target: str, op: ops.CumSum, reference: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> None:
+    x = np.full(shape, 1e-3, dtype)
+    b = GraphBuilder("g")
+    b.output(b.add(op, b.input("x", tensor_type(dtype, (N, *shape[1:])))), "y")
+    y = weft.compile(b.build(), target=target, cache=False).run({"x": x})["y"].astype(np.float64)
+    np.testing.assert_allclose(y, reference(x.astype(np.float64)), rtol=2e-6 if dtype == "float32" else 5e-4)
+
+
+def test_attention_to_many_keys() -> None:
+    """One query: its product streams through the values, and stores its sums in memory."""
+    keys = 500_000
+    q, k = np.zeros((1, 1, 1, 16), np.float32), np.ones((1, 1, keys, 16), np.float32)
+    v = np.full_like(k, 0.1)
+    b = GraphBuilder("g")
+    inputs = [b.input(name, tensor_type("float32", (1, 1, n, 16))) for name, n in (("q", 1), ("k", N), ("v", N))]
+    b.output(b.add(ops.ScaledDotProductAttention(), *inputs), "y")
+    close(weft.compile(b.build(), target="llvm", cache=False).run({"q": q, "k": k, "v": v})["y"], v[:, :, :1])
+
+
+def test_windows_with_padding() -> None:
+    """The plain loops of target c ask in each step whether there is an element."""
+    n = COUNT // 2
+    b = GraphBuilder("g")
+    b.output(b.add(ops.AveragePool((n,), pads=(10, 10), strides=(10,)), b.input("x", tensor_type("float32", (1, 1, n)))), "y")
+    y = weft.compile(b.build(), target="c", cache=False).run({"x": X[:n].reshape(1, 1, n)})["y"]
+    close(y, [[[WIDE[: n - 10].mean(), WIDE[:n].mean(), WIDE[10:n].mean()]]])
+
+
+@pytest.mark.parametrize("target", ["llvm", "c"])
 @pytest.mark.parametrize("axes", [[0], [1], [1, 0]])
 def test_axes_that_only_a_run_knows(target: str, axes: list[int]) -> None:
     """One program for any axes: whichever is long."""

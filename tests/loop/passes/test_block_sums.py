@@ -76,6 +76,69 @@ program started(x: float32[4, m, n]) -> (y: float32[4]) dims(m, n) {
 }
 """
 
+PREFIX = """
+program prefix(x: float32[n, m]) -> (y: float32[n, m], last: float32[m]) dims(n, m) {
+  allocate state: float32[m]
+  allocate total: float32[m]
+  for i in m {
+    state[i] = 1.5f32
+  }
+  for t in n {
+    for i1 in (m + 3)//4 {
+      for j1 in 4 vectorized {
+        if i1*4 + j1 < m {
+          total[i1*4 + j1] = (state[i1*4 + j1] - x[t, i1*4 + j1]) + 0.25f32
+        }
+      }
+    }
+    for i2 in m {
+      y[t, i2] = total[i2]*2.0f32
+    }
+    for i3 in (m + 3)//4 {
+      for j3 in 4 vectorized {
+        if i3*4 + j3 < m {
+          state[i3*4 + j3] = total[i3*4 + j3]
+        }
+      }
+    }
+  }
+  for i4 in m {
+    last[i4] = state[i4] + total[i4]
+  }
+}
+"""
+IN_PLACE = """
+program in_place(x: float32[2, n]) -> (y: float32[2, n]) dims(n) {
+  allocate acc: float32[]
+  acc[] = 0.0f32
+  for i in 2 {
+    for t in n {
+      y[i, t] = acc[]
+      acc[] = acc[] + x[i, t]
+    }
+  }
+}
+"""
+
+PADDED = """
+program padded(x: float32[n]) -> (y: float32[(n + 2)//3]) dims(n) {
+  for i in (n + 2)//3 {
+    for k in 9 {
+      for l in 2 {
+        if k == 0 and l == 0 {
+          y[i] = 0.0f32
+        }
+        if 4 <= i*3 + k and i*3 + k < n + 4 {
+          if 0.0f32 < x[i*3 + k - 4] {
+            y[i] = y[i] + x[i*3 + k - 4]
+          }
+        }
+      }
+    }
+  }
+}
+"""
+
 
 def blocked(program: Program, longest: int = 2, block: int = 2) -> Program:
     return block_sums(program, longest, block)
@@ -85,7 +148,7 @@ def totals(program: Program) -> list[str]:
     return [s.buffer.name for s in walk_stmts(program.body) if isinstance(s, Allocate) and s.buffer.name.endswith("_total")]
 
 
-@pytest.mark.parametrize("text", [ROW, TILE, STARTED_INSIDE], ids=["row", "tile", "started_inside"])
+@pytest.mark.parametrize("text", [ROW, TILE, STARTED_INSIDE, PREFIX, IN_PLACE, PADDED], ids=["row", "tile", "started_inside", "prefix", "in_place", "padded"])
 @pytest.mark.parametrize("block", [1, 2, 3, 100])
 def test_the_meaning_stays(text: str, block: int) -> None:
     program = parse_program(text)
@@ -124,7 +187,7 @@ def test_short_sums_and_other_reductions_stay() -> None:
         ROW.replace("float32", "int32").replace("0.0f32", "0i32"),  # exact
         ROW.replace("acc[] + x[k]", "max(acc[], x[k])"),
         ROW.replace("acc[] + x[k]", "acc[]*0.5f32 + x[k]"),  # no sum
-        ROW.replace("acc[] = acc[] + x[k]\n", "acc[] = acc[] + x[k]\n    y[0] = acc[]\n"),  # read on the way: prefix sums
+        ROW.replace("acc[] = acc[] + x[k]\n", "y[0] = acc[]*acc[]\n    acc[] = x[k] - acc[]\n"),  # of alternating sign
         ROW.replace("acc[] = acc[] + x[k]\n", "acc[] = acc[] + x[k]\n    if x[k] < 0.0f32 {\n      acc[] = 0.0f32\n    }\n"),  # starts again
     ):
         program = parse_program(text)
@@ -147,3 +210,55 @@ def test_what_rounding_loses_of_totals_is_added_up() -> None:
     program = block_sums(parse_program(ROW), block=16)
     got = float(interpret(program, {"x": np.full(n, 0.1, np.float32)}, {"n": n})["y"][0])
     assert math.isclose(got, n * float(np.float32(0.1)), rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("text", [ROW, IN_PLACE], ids=["row", "in_place"])
+def test_a_sum_of_negative_zeros_keeps_its_sign(text: str) -> None:
+    program = blocked(parse_program(text.replace("acc[] = 0.0f32", "acc[] = -0.0f32")))
+    y = interpret(program, {"x": np.full((2, 7) if text is IN_PLACE else 7, -0.0, np.float32)}, {"n": 7})["y"]
+    assert np.signbit(y).all()
+
+
+def test_prefix_sums_are_as_exact_as_sums() -> None:
+    n = 20_000
+    got = interpret(block_sums(parse_program(IN_PLACE)), {"x": np.full((2, n), 0.1, np.float32)}, {"n": n})["y"]
+    want = np.arange(2 * n).reshape(2, n) * float(np.float32(0.1))
+    np.testing.assert_allclose(got, want, rtol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("state[i3*4 + j3] = total[i3*4 + j3]", "state[i3*4 + j3] = total[i3*4 + j3]*0.5f32"),  # decays
+        ("for i3 in (m + 3)//4", "for i3 in m//4"),  # of some elements only
+        ("state[i1*4 + j1] - x", "x[t, i1*4 + j1] - state[i1*4 + j1] - x"),
+        ("y[t, i2] = total[i2]*2.0f32", "y[t, i2] = total[i2]*2.0f32\n      total[i2] = 0.0f32"),
+        ("y[t, i2] = total[i2]*2.0f32", "y[t, i2] = total[i2]*state[i2 + 0*t]"),
+        ("if i3*4 + j3 < m", "if i3*4 + j3 < m and t < 3"),
+    ],
+)
+def test_recurrences_that_are_no_sums_stay(old: str, new: str) -> None:
+    assert old in PREFIX
+    program = simplify(parse_program(PREFIX.replace(old, new)))
+    assert not totals(blocked(program))
+
+
+def test_a_condition_of_steps_does_not_say_which_elements_there_are() -> None:
+    """Where elements are certain to be there, a block's end may store into them; else their condition must be asked, and it is not the same in all steps."""
+    assert totals(blocked(parse_program(PADDED)))
+    program = simplify(parse_program(PADDED.replace("for i in (n + 2)//3 {", "for i in n {").replace("k < n + 4 {", "k < n + 4 and i*3 + k < n {")))
+    assert not totals(blocked(program))
+
+
+@pytest.mark.parametrize("text", [STARTED_INSIDE, PADDED], ids=["started_inside", "padded"])
+def test_steps_of_blocks_do_not_ask_whether_they_are_the_first(text: str) -> None:
+    assert "== 0" in text
+    assert "== 0 " not in str(blocked(parse_program(text)))
+
+
+def test_what_branches_add_to_an_element_has_one_total() -> None:
+    branches = "if x[k] < 0.0f32 {\n acc[] = acc[] - x[k]\n } else {\n acc[] = (acc[] + x[k]) + 1.0f32\n }"
+    program = parse_program(ROW.replace("acc[] = acc[] + x[k]", branches))
+    after = blocked(program)
+    assert totals(after) == ["acc_total"]
+    same(program, after, {"n": 11}, exact=False)

@@ -3,9 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
-from weft.expr.nodes import Add, Expr, Var, all_of, any_of, const, eq, floordiv, free_vars, lt, maximum, minimum, not_, select, substitute, walk
+from weft.dtypes import DType
+from weft.expr.nodes import (
+    Add,
+    Const,
+    Eq,
+    Expr,
+    Sub,
+    Var,
+    all_of,
+    any_of,
+    const,
+    eq,
+    floordiv,
+    free_vars,
+    has,
+    le,
+    lt,
+    maximum,
+    minimum,
+    not_,
+    select,
+    substitute,
+    transform,
+    walk,
+)  # fmt: skip
 from weft.expr.ranges import Range
 from weft.expr.simplify import prove
 from weft.loop.nodes import (
@@ -19,26 +44,31 @@ from weft.loop.nodes import (
     Let,
     Load,
     Program,
+    Seq,
     Stmt,
     Store,
     While,
     int64,
     int_const,
+    map_stmt_exprs,
     seq,
     stmt_children,
     stmt_exprs,
     substitute_stmt,
+    transform_stmts,
     walk_stmts,
     with_stmt_children,
 )
-from weft.loop.passes.copies import Names
-from weft.loop.passes.simplify import simplify
+from weft.loop.passes.copies import EMPTY, Names
+from weft.loop.passes.simplify import fails, holds, simplify
 
 LONGEST = 8192
 """Steps of a sum that are one chain. A chain of n steps may be off by n/2 units in the last place of the sum of its terms' sizes (Higham, Accuracy and
 Stability of Numerical Algorithms, 4.2), but for terms of one sign only: what convolutions and products of usual lengths add up comes out in one."""
 BLOCK = 1024
 """Steps of a block of a longer sum, or of one whose length only a run knows."""
+PREFIX = 128
+"""Steps of a block of a sum that is read on the way: each block starts at 0, so that neighbours do not wait for one another, and its few steps are exact."""
 ELEMENTS = 1 << 14
 """Elements that are summed side by side, at most: they need room for their totals."""
 
@@ -47,8 +77,8 @@ def block_sums(program: Program, longest: int = LONGEST, block: int = BLOCK) -> 
     """Sums of floats that may have more than `longest` steps are added up in blocks of `block`; totals of blocks by compensated summation (Kahan, 1965).
 
     Behind every block but the last what was added up goes to a total and starts again from 0; where there is one block only, nothing changes.
-    A sum is a store `acc[i] = acc[i] + value` in serial loops whose variables `i` does not have. Sums that other statements of their loops read
-    or change, and those of target's instructions, stay.
+    A sum is a store `acc[i] = acc[i] + value` in serial loops whose variables `i` does not have. Sums that other statements of their loops change, and those
+    of target's instructions, stay. Of a sum that its loop reads on the way (a prefix sum) the reads take the total so far and the block's part.
 
     for k in n { acc[] = acc[] + x[k] }
     → if 1024 < n { total[] = 0; lost[] = 0 }
@@ -59,15 +89,19 @@ def block_sums(program: Program, longest: int = LONGEST, block: int = BLOCK) -> 
       if 1024 < n { acc[] = total[] + (acc[] - lost[]) }
     """
     found = _sums(program)
-    if not found:
+    prefixes = _prefixes(program, longest)
+    if not found and not prefixes:
         return program
     names = Names.of(program)
     tops: dict[str, list[_Sum]] = {}
     for s in found:
         length = s.length()
         if length is None or length > longest:
-            tops.setdefault(s.top.var.name, []).append(s)
-    if not tops:
+            here = tops.setdefault(s.top.var.name, [])
+            # What two branches add to an element has one total.
+            if all(s.place() != x.place() for x in here):
+                here.append(s)
+    if not tops and not prefixes:
         return program
 
     def visit(stmt: Stmt) -> Stmt:
@@ -77,6 +111,9 @@ def block_sums(program: Program, longest: int = LONGEST, block: int = BLOCK) -> 
         if isinstance(stmt, For) and stmt.var.name in tops:
             # Sums that begin at one loop share its blocks.
             return _blocked(stmt, tops[stmt.var.name], block, names)
+        if isinstance(stmt, For):
+            mine = [p for p in prefixes if p.loop.var.name == stmt.var.name]
+            return _prefix_blocks(stmt, mine, min(block, PREFIX), names) if mine else stmt
         return stmt
 
     return simplify(program.with_body(visit(program.body)))
@@ -100,6 +137,11 @@ class _Sum:
     def top(self) -> For:
         return self.chain[0]
 
+    def place(self) -> tuple[object, ...]:
+        """What tells its elements and their loops from those of another sum."""
+        loops = tuple(f.var.name for f in (*self.chain, *self.tile))
+        return self.store.buffer.name, self.store.indices, loops, self.guards
+
     def length(self) -> int | None:
         result = 1
         for loop in self.chain:
@@ -119,13 +161,16 @@ class _Sum:
 
 
 def accumulated(store: Store) -> bool:
-    """Whether it adds to a float, `acc[i] = acc[i] + value`."""
-    value = store.value
-    if store.predicate is not None or store.buffer.dtype.kind not in ("float", "complex") or not isinstance(value, Add):
+    """Whether it adds to a float what does not depend on it: `acc[i] = acc[i] + value`, `acc[i] - value`, `(acc[i] + value) + other`."""
+    return store.predicate is None and _adds_to(store.value, Load(store.buffer, store.indices))
+
+
+def _adds_to(value: Expr, own: Load) -> bool:
+    if own.dtype.kind not in ("float", "complex"):
         return False
-    for own, other in ((value.a, value.b), (value.b, value.a)):
-        if isinstance(own, Load) and own.buffer.name == store.buffer.name and own.indices == store.indices and own.predicate is None:
-            return not _loads(other, store.buffer.name)
+    if isinstance(value, (Add, Sub)):
+        sides = ((value.a, value.b), (value.b, value.a)) if isinstance(value, Add) else ((value.a, value.b),)
+        return any((a == own or _adds_to(a, own)) and not _loads(b, own.buffer.name) for a, b in sides)
     return False
 
 
@@ -198,16 +243,17 @@ def _sum_of(store: Store, path: tuple[Stmt, ...]) -> _Sum | None:
     variables = {f.var.name for f in chain}
     bound = {s.var.name for s in inside if isinstance(s, Let)}
     own = {f.var.name for f in tile}
+    private = store.buffer.scope in ("register", "local")
     guards: list[Expr] = []
     here: Stmt = store
     for s in reversed(inside):
         if isinstance(s, If):
-            cond = s.cond if here is s.then else not_(s.cond)
-            if free_vars(cond).keys() & (variables | bound) or any(isinstance(e, Load) for e in walk(cond)):
-                if store.buffer.scope not in ("register", "local"):
-                    return None  # whether the element exists may hang on it
-            else:
-                guards.append(cond)
+            parts = holds(s.cond) if here is s.then else fails(s.cond)
+            fixed = [c for c in parts if not (free_vars(c).keys() & (variables | bound) or has(c, Load))]
+            # Of a tile of one's own all elements are there, whatever asks for the step.
+            guards += fixed if len(fixed) == len(parts) or not private else []
+            if len(fixed) < len(parts) and not private and not _exists(store, path[: depth + 1], tile, guards):
+                return None
         here = s
     if element & bound or any(free_vars(f.extent).keys() & (variables | own | bound) for f in tile):
         return None
@@ -218,6 +264,17 @@ def _sum_of(store: Store, path: tuple[Stmt, ...]) -> _Sum | None:
             return None
         room *= n
     return _Sum(store, tuple(reversed(chain)), tile, tuple(guards)) if room <= ELEMENTS else None
+
+
+def _exists(store: Store, around: Sequence[Stmt], tile: Sequence[For], guards: Sequence[Expr]) -> bool:
+    """Whether the buffer has all elements of the tile, wherever the statements around it run, the last of which is the chain's outermost loop."""
+    loops = [*(s for s in around[:-1] if isinstance(s, For)), *tile]
+    facts = [*guards, *(lt(f.var, f.extent) for f in loops)]
+    for s, inside in pairwise(around):
+        if isinstance(s, If) and not has(s.cond, Load):
+            facts += holds(s.cond) if inside is s.then else fails(s.cond)
+    ranges = {f.var.name: Range(0, None) for f in loops} | {v: Range(0, None) for n in store.buffer.shape for v in free_vars(n)}
+    return all(prove(le(int64(0), i), ranges, facts) and prove(lt(i, n), ranges, facts) for i, n in zip(store.indices, store.buffer.shape))
 
 
 def _alone(loop: For, name: str) -> bool:
@@ -243,6 +300,7 @@ def _alone(loop: For, name: str) -> bool:
 def _blocked(top: For, sums: Sequence[_Sum], block: int, names: Names) -> Stmt:
     """The loop in blocks, with the totals of its sums around it."""
     totals = [_Total.of(s, names) for s in sums]
+    first, top = _start_before(top, sums, names)
     chains = {f.var.name for s in sums for f in s.chain if f.kind == "serial"}
     splits: list[Expr] = []
 
@@ -282,10 +340,79 @@ def _blocked(top: For, sums: Sequence[_Sum], block: int, names: Names) -> Stmt:
     def where(stmt: Stmt) -> Stmt:
         return stmt if several is None else If(several, stmt)
 
-    result: Stmt = seq(where(seq(*(t.start(names) for t in totals))), inside, where(seq(*(t.finish(names) for t in totals))))
+    result: Stmt = seq(*first, where(seq(*(t.start(names) for t in totals))), inside, where(seq(*(t.finish(names) for t in totals))))
     for t in totals:
         result = Allocate(t.total, Allocate(t.lost, result))
     return result
+
+
+def _start_before(top: For, sums: Sequence[_Sum], names: Names) -> tuple[list[Stmt], For]:
+    """The starts of sums in the first step of their loops, as statements before, and the loop without: else each step of each block would ask."""
+    before: list[Stmt] = []
+    gone: set[int] = set()
+    for s in sums:
+        access = next(_accesses(top, s.store.buffer.name))
+        start = access.stmt
+        if start is s.store or not isinstance(start, Store) or not isinstance(start.value, Const) or start.predicate is not None:
+            continue
+        path = access.path
+        loops = [x for x in path if isinstance(x, For)]
+        chain = {x.var.name for x in loops} & {f.var.name for f in s.chain}
+        parts = [c for cond in access.conditions for c in holds(cond)]
+        first = {c.a.name for c in parts if isinstance(c, Eq) and isinstance(c.a, Var) and c.b == const(0, c.a.dtype)} & chain
+        rest = [c for c in parts if not (isinstance(c, Eq) and isinstance(c.a, Var) and c.a.name in chain)]
+        inside = {x.var.name for x in walk_stmts(top) if isinstance(x, (For, Let))}
+        some = [lt(const(0, x.var.dtype), x.extent) for x in loops if x.var.name in chain]
+        own = {x.var.name: Var(names.fresh(x.var.name), x.var.dtype) for x in loops if x.var.name not in chain}
+        asked = {v for e in (*rest, *start.indices) for v in free_vars(e)} & inside
+        if first != chain or asked - own.keys() or any(has(c, Load) for c in rest) or any(free_vars(x.extent).keys() & inside for x in loops):
+            continue
+        if any(not isinstance(x, (For, If, Seq)) for x in path):
+            continue
+        body: Stmt = replace(start, indices=tuple(substitute(i, own) for i in start.indices))
+        conditions = [*some, *(substitute(c, own) for c in rest)]
+        body = If(all_of(conditions), body) if conditions else body
+        for x in reversed(loops):
+            body = body if x.var.name in chain else For(own[x.var.name], x.extent, body, x.kind, x.annotations)
+        before.append(body)
+        gone.add(id(start))
+    if not gone:
+        return [], top
+
+    def visit(stmt: Stmt) -> Stmt:
+        if id(stmt) in gone:
+            return EMPTY
+        children = stmt_children(stmt)
+        return with_stmt_children(stmt, tuple(visit(c) for c in children)) if children else stmt
+
+    result = visit(top)
+    assert isinstance(result, For)
+    return before, result
+
+
+def _nothing(dtype: DType) -> Const:
+    """What changes no number that is added to it: 0 would make -0 positive."""
+    return Const(complex(-0.0, -0.0) if dtype.kind == "complex" else -0.0, dtype)
+
+
+def _made(make: str, part: Load, total: Load, lost: Load, held: Sequence[Buffer], names: Names) -> Stmt:
+    """What starts the total of an element ("start"), puts a block's part into it ("flush"), or makes the whole of both ("finish").
+
+    Args:
+        held: buffers that hold the part at its place; that of `part` comes last.
+    """
+    zero = const(0, part.dtype)
+    clear = (Store(total.buffer, total.indices, _nothing(part.dtype)), Store(lost.buffer, lost.indices, zero))
+    if make == "start":
+        return seq(*clear)
+    if make == "finish":
+        # A second sum into the same element must not find the total again.
+        return seq(*(Store(b, part.indices, Add(total, part - lost)) for b in held), *clear)
+    y, t = (Var(names.fresh(f"{part.buffer.name}_{what}"), part.dtype) for what in ("part", "sum"))
+    # Of a total that is not finite nothing is lost: ∞ - ∞ would make it NaN.
+    error = select(eq(t - t, zero), (t - total) - y, zero)
+    again = (Store(b, part.indices, _nothing(part.dtype)) for b in held)
+    return Let(y, part - lost, Let(t, Add(total, y), seq(Store(lost.buffer, lost.indices, error), Store(total.buffer, total.indices, t), *again)))
 
 
 @dataclass(frozen=True)
@@ -310,18 +437,7 @@ class _Total:
         at = tuple(substitute(i, fresh) for i in self.sum.store.indices)
         mine = tuple(fresh[f.var.name] for f in self.sum.tile)
         total, lost, own = Load(self.total, mine), Load(self.lost, mine), Load(acc, at)
-        zero = const(0, acc.dtype)
-        if make == "start":
-            body = seq(Store(self.total, mine, zero), Store(self.lost, mine, zero))
-        elif make == "finish":
-            # A second sum into the same element must not find the total again.
-            body = seq(Store(acc, at, Add(total, own - lost)), Store(self.total, mine, zero), Store(self.lost, mine, zero))
-        else:
-            y, t = (Var(names.fresh(f"{acc.name}_{what}"), acc.dtype) for what in ("part", "sum"))
-            # Of a total that is not finite nothing is lost: ∞ - ∞ would make it NaN.
-            error = select(eq(t - t, zero), (t - total) - y, zero)
-            body = seq(Store(self.lost, mine, error), Store(self.total, mine, t), Store(acc, at, zero))
-            body = Let(y, own - lost, Let(t, Add(total, y), body))
+        body = _made(make, own, total, lost, (acc,), names)
         guards = [substitute(g, fresh) for g in self.sum.guards]
         if guards and make != "start":
             body = If(all_of(guards), body)
@@ -337,3 +453,131 @@ class _Total:
 
     def finish(self, names: Names) -> Stmt:
         return self._each(names, "finish")
+
+
+# -- sums that are read on the way -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Prefix:
+    """A loop whose steps add to the elements of `state`; `sum` holds them from the step's addition on, and may be `state` itself."""
+
+    loop: For
+    state: Buffer
+    sum: Buffer
+    indices: tuple[Expr, ...]
+    around: tuple[Stmt, ...]
+    """The loops and conditions, outermost first, around the statement that stores an element of `state`."""
+
+
+def _prefixes(program: Program, longest: int) -> list[_Prefix]:
+    loops = [s for s in walk_stmts(program.body) if isinstance(s, For) and s.kind == "serial" and ((n := int_const(s.extent)) is None or n > longest)]
+    return [p for loop in loops for s in walk_stmts(loop.body) if isinstance(s, Store) and (p := _prefix_of(s, loop, program)) is not None]
+
+
+def _prefix_of(store: Store, loop: For, program: Program) -> _Prefix | None:
+    """The prefix sum that the loop makes by this store into its state: `sum = state + value … state = sum`, or `state = state + value`."""
+    state, value = store.buffer, store.value
+    if store.predicate is not None or state.dtype.kind != "float":
+        return None
+    uses = list(_accesses(loop.body, state.name)) if isinstance(value, Load) or accumulated(store) else []
+    around = next((_nest(a.path, loop, store.indices) for a in uses if a.stmt is store), None)
+    if around is None:
+        return None
+    if not isinstance(value, Load):
+        # Other statements read the elements that their own step has added to, under the same loops.
+        others = [a for a in uses if a.stmt is not store]
+        own = Load(state, store.indices)
+        at = [s for s in next(a.path for a in uses if a.stmt is store) if isinstance(s, For)]
+        plain = all(_only_reads(a.stmt, (own,), state) and [s for s in a.path if isinstance(s, For)] == at for a in others)
+        return _Prefix(loop, state, state, store.indices, around) if others and plain else None
+    total = value.buffer
+    if total.name == state.name or total.dtype != state.dtype or value.indices != store.indices or value.predicate is not None:
+        return None
+    stores = [a for a in _accesses(program.body, total.name) if not _only_reads(a.stmt, None, total)]
+    # Where no step has stored it the sum is undefined, before as after; the state need not be.
+    if len(stores) != 1 or len(uses) != 2 or stores[0].stmt is not uses[0].stmt or uses[1].stmt is not store:
+        return None
+    addition = uses[0].stmt
+    if not isinstance(addition, Store) or addition.predicate is not None or not _adds_to(addition.value, Load(state, addition.indices)):
+        return None
+    other = _nest(uses[0].path, loop, addition.indices)
+    same = other is not None and _same_nest(around, store.indices, other, addition.indices) and not _loads(addition.value, total.name)
+    return _Prefix(loop, state, total, store.indices, around) if same else None
+
+
+def _only_reads(stmt: Stmt, elements: Sequence[Load] | None, buffer: Buffer) -> bool:
+    """Whether a statement stores elsewhere what it reads of the buffer: only these elements, if given."""
+    if not isinstance(stmt, Store) or stmt.buffer.name == buffer.name:
+        return False
+    read = [e for x in stmt_exprs(stmt) for e in walk(x) if isinstance(e, Load) and e.buffer.name == buffer.name]
+    return elements is None or all(e in elements for e in read)
+
+
+def _nest(path: Sequence[Stmt], loop: For, element: Sequence[Expr]) -> tuple[Stmt, ...] | None:
+    """The loops and conditions of a path inside the loop; None where they are not the same in each of its steps, or an element's statement runs twice."""
+    used = {v for i in element for v in free_vars(i)}
+    found: list[Stmt] = []
+    for s in path:
+        if isinstance(s, For):
+            same = s.var.name in used and loop.var.name not in free_vars(s.extent)
+        elif isinstance(s, If):
+            same = s.orelse is None and loop.var.name not in free_vars(s.cond) and not any(isinstance(e, Load) for e in walk(s.cond))
+        else:
+            same = isinstance(s, Seq)
+        if not same:
+            return None
+        if not isinstance(s, Seq):
+            found.append(s)
+    return None if loop.var.name in used else tuple(found)
+
+
+def _same_nest(one: Sequence[Stmt], at: Sequence[Expr], other: Sequence[Stmt], there: Sequence[Expr]) -> bool:
+    """Whether two statements, at these elements, run for the same elements."""
+    loops = [[s for s in nest if isinstance(s, For)] for nest in (one, other)]
+    names = {b.var.name: a.var for a, b in zip(*loops)}
+    shape = [[s.extent for s in part] for part in loops]
+    conditions = [[s.cond for s in nest if isinstance(s, If)] for nest in (one, other)]
+    return shape[0] == shape[1] and (list(at), conditions[0]) == ([substitute(i, names) for i in there], [substitute(c, names) for c in conditions[1]])
+
+
+def _prefix_blocks(loop: For, prefixes: Sequence[_Prefix], block: int, names: Names) -> Stmt:
+    """The loop in blocks of a part each: what reads a sum takes its total and its part."""
+    kept = [(p, _like(p.state, "total", names), _like(p.state, "lost", names)) for p in prefixes]
+    outer, inner = (Var(names.fresh(f"{loop.var.name}_{what}"), loop.var.dtype) for what in ("block", "step"))
+    read = {name: total for p, total, _ in kept for name in (p.state.name, p.sum.name)}
+
+    def whole(e: Expr) -> Expr | None:
+        # What the total has lost is less than a unit in its last place: reads do without.
+        return Add(Load(read[e.buffer.name], e.indices, e.predicate), e) if isinstance(e, Load) and e.buffer.name in read else None
+
+    def reads(stmt: Stmt) -> Stmt | None:
+        own = isinstance(stmt, Store) and stmt.buffer.name in read
+        return None if own else map_stmt_exprs(stmt, lambda x: transform(x, whole))
+
+    start, flush, finish = (seq(*(_everywhere(*k, make, names) for k in kept)) for make in ("start", "flush", "finish"))
+    body = substitute_stmt(transform_stmts(loop.body, reads), {loop.var.name: outer * block + inner})
+    steps = For(inner, minimum(int64(block), loop.extent - outer * block), body, loop.kind, loop.annotations)
+    blocks = For(outer, floordiv(loop.extent + (block - 1), block), seq(steps, If(lt((outer + 1) * block, loop.extent), flush)))
+    result = seq(start, blocks, finish)
+    for _, total, lost in kept:
+        result = Allocate(total, Allocate(lost, result))
+    return result
+
+
+def _like(buffer: Buffer, what: str, names: Names) -> Buffer:
+    return replace(buffer, name=names.fresh(f"{buffer.name}_{what}"))
+
+
+def _everywhere(p: _Prefix, total: Buffer, lost: Buffer, make: str, names: Names) -> Stmt:
+    """What begins, carries on or ends the totals, for each element of the state."""
+    fresh = {s.var.name: Var(names.fresh(s.var.name), s.var.dtype) for s in p.around if isinstance(s, For)}
+    at = tuple(substitute(i, fresh) for i in p.indices)
+    held = (p.state,) if p.sum is p.state else (p.sum, p.state)
+    body = _made(make, Load(p.state, at), Load(total, at), Load(lost, at), held, names)
+    for s in reversed(p.around):
+        if isinstance(s, For):
+            body = For(fresh[s.var.name], s.extent, body, s.kind, s.annotations)
+        elif isinstance(s, If):
+            body = If(substitute(s.cond, fresh), body)
+    return body
