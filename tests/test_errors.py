@@ -22,6 +22,15 @@ def test_the_form() -> None:
     assert str(error) == "it failed\n  line one\n  line two\n  why: it is broken\n  hint: mend it"
 
 
+def test_lines_of_a_reason_and_of_a_hint_are_lines() -> None:
+    """What looks like a part of its own stands further in, and what acts on a terminal is an escape."""
+    error = WeftError("it failed", why="the compiler says\nline 2: \x1b[2J\nhint: fake\n", hint="do this\n  and that")
+    assert str(error).split("\n") == [
+        "it failed", "  why: the compiler says", "       line 2: \\u001b[2J", "       hint: fake", "  hint: do this", "          and that",
+    ]  # fmt: skip
+    assert len(str(WeftError("it failed", why="x\n" * 100_000))) < 20_000
+
+
 def test_parts_that_are_absent_leave_no_line() -> None:
     assert str(WeftError("it failed")) == "it failed"
     assert str(WeftError("it failed", where="", why="", hint="")) == "it failed"

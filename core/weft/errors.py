@@ -31,10 +31,10 @@ class WeftError(Exception):
         if self.where:
             # A line break of a name does not make a part of its own: what looks like one stands further in.
             lines += [("    " if line.startswith(("why:", "hint:")) else "  ") + shown(line) for line in self.where.rstrip("\n").split("\n")]
-        if self.why:
-            lines.append("  why: " + shown(self.why))
-        if self.hint:
-            lines.append("  hint: " + shown(self.hint))
+        for label, text in (("  why: ", self.why), ("  hint: ", self.hint)):
+            if text:
+                first, *more = shown_lines(_shortened(str(text).rstrip("\n"))).split("\n")
+                lines += [label + first, *(" " * len(label) + line for line in more)]
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -161,10 +161,12 @@ def expect_path(value: object, what: str, error: type[WeftError]) -> Path:
 def shown(text: object, most: int = 4000) -> str:
     """A text of one line that may hold names from a model or a file, safe for a terminal: what cannot be printed, or acts on a terminal or on the direction
     of writing, stands as an escape of JSON (`\\u001b`, `\\n`, `\\u202e`); of more than `most` characters the middle is left out."""
-    text = str(text)
-    if len(text) > most:
-        text = f"{text[: most // 2]}…{text[len(text) - most // 2 :]}"
+    text = _shortened(str(text), most)
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def _shortened(text: str, most: int = 4000) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) - most // 2 :]}"
 
 
 def shown_lines(text: object) -> str:
