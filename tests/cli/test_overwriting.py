@@ -95,6 +95,25 @@ def test_a_report_does_not_replace_an_input_or_a_baseline(weft: Weft, model: Pat
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("words", [("bench", "m.onnx", "--against=none", "--json", "--html"), ("bench", "m.onnx", "--html", "--trace"),
+                                   ("conform", "--target=llvm", "--json", "--html")], ids=lambda w: " ".join(w))  # fmt: skip
+def test_two_options_do_not_name_one_file(weft: Weft, model: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one that is there, by whatever name, and not one that is to come."""
+    monkeypatch.chdir(model.parent)
+    (model.parent / "report").write_text("of last week")
+    *rest, one, other = words
+    links = names(model.parent / "report")
+    before = contents(model.parent)
+    for first, second in (*((links[0], link) for link in links), (links[1], links[2]), (Path("new"), model.parent / "new")):
+        result = weft(*rest, one, first, other, second)
+        assert result.code == 1 and result.err == f"InputError: cannot write '{second}'\n  why: {one} writes that file, too\n  hint: give another {other}\n"
+    assert contents(model.parent) == before
+
+
+def test_reports_nobody_wants_go_to_one_device(weft: Weft, model: Path) -> None:
+    assert weft("bench", model, "--rounds", 1, "--json", "/dev/null", "--trace", "/dev/null").code == 0
+
+
 @pytest.mark.parametrize("read", ["m.onnx", "w.bin"])
 def test_an_executable_is_not_saved_over_what_it_was_compiled_from(model: Path, read: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(model.parent)

@@ -72,8 +72,7 @@ def bench(
     All run in one process on the same inputs, in turns, so that a machine's moods hit all alike; medians and ratios are printed.
     With --profile, --roofline or --trace Weft runs alone, with clocks around its kernels.
     """
-    for option, file in (("--json", json_file), ("--html", html_file), ("--trace", trace_file)):
-        require_writable(option, file, files_of(model, frontend))
+    require_writable((("--json", json_file), ("--html", html_file), ("--trace", trace_file)), files_of(model, frontend))
     if profile or roofline or html_file or trace_file:
         examine(model, target, threads, time_limit, rounds, json_file, html_file, trace_file, roofline, input_shape, frontend, seed, profile)
         return

@@ -32,7 +32,7 @@ def compile_model(
     from weft.cli.terminal import seconds as shown
     from weft.errors import InputError
 
-    require_writable("--output", output, files_of(model, frontend))
+    require_writable([("--output", output)], files_of(model, frontend))
     if is_archive(model):
         raise InputError(f"{model} is compiled already", hint="give the model that it was compiled from")
     started = time.perf_counter()

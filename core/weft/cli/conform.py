@@ -36,8 +36,7 @@ def conform(
     """
     from weft.testing.conform import run
 
-    for option, file in (("--json", json_file), ("--html", html_file)):
-        require_writable(option, file, [] if baseline is None else [baseline])
+    require_writable((("--json", json_file), ("--html", html_file)), [] if baseline is None else [baseline])
     before = _baseline(baseline) if baseline is not None else None
     traceback = bool((context.find_root().obj or {}).get("traceback"))
     with _Progress(target) as progress:

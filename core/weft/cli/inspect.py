@@ -45,7 +45,7 @@ def inspect(
 
     if html_file is not None and (stage, kernel, region) != (None, None, None):
         raise InputError("--html shows every stage, kernel and region", hint="leave out --stage, --kernel and --region")
-    require_writable("--html", html_file, files_of(model, frontend))
+    require_writable([("--html", html_file)], files_of(model, frontend))
     if is_archive(model):
         if html_file is not None:
             raise InputError(f"{model} is compiled already, without what led there", hint="give the model that it was compiled from")

@@ -105,7 +105,7 @@ def write_arrays(values: Mapping[str, Any], folder: Path, inputs: Sequence[Path]
             taken = {p.name for p in written.values()}
             file = next(f for f in (f"{base}{'' if k == 0 else f'_{k}'}.npy" for k in range(len(arrays) + 1)) if f not in taken)
             written[name] = folder / file
-            require_writable("--output-dir", folder / file, inputs)
+        require_writable([("--output-dir", file) for file in written.values()], inputs)
         for name, array in arrays.items():
             with replacing(written[name]) as sink:
                 np.save(sink, array.astype(np.str_) if _is_text(array) else array)  # strings of objects would be a pickle, which nobody should have to trust

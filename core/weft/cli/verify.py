@@ -49,7 +49,7 @@ def verify(
     from weft.testing.verify.verify import Compiled, Verifier
 
     files, sizes = named("--input", inputs, "x=x.npy"), shapes(input_shape)
-    require_writable("--json", json_file, [*files_of(model, frontend), *files.values()])
+    require_writable([("--json", json_file)], [*files_of(model, frontend), *files.values()])
     if is_archive(model):
         raise InputError(f"{model} is compiled already, nothing says what it should compute", hint="give the model that it was compiled from")
     text = target or "llvm"

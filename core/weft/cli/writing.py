@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,14 +10,29 @@ from weft.errors import InputError
 from weft.runtime.files import input_at, obstacle, obstacle_of_folder, replacing
 
 
-def require_writable(option: str, file: str | Path | None, inputs: Iterable[str | Path] = ()) -> None:
-    """Raises InputError if the file of an option cannot be written, as far as one can tell before it is, or is one of `inputs`, by whatever name."""
-    why = None if file is None else obstacle(Path(file))
-    if file is not None and why is None:
-        source = input_at(Path(file), map(Path, inputs))
-        why = None if source is None else f"'{source}' is read by this command, and nothing is written over what is read"
-    if why is not None:
-        raise _refusal(str(file), why, option)
+def require_writable(outputs: Iterable[tuple[str, str | Path | None]], inputs: Iterable[str | Path] = ()) -> None:
+    """Raises InputError if a file that a command is to write, each with the option that names it, cannot be written, as far as one can tell before it is, or
+    is one of `inputs` or of the files before it, by whatever name."""
+    read, before = list(map(Path, inputs)), list[tuple[str, Path]]()
+    for option, name in outputs:
+        if name is None:
+            continue
+        file = Path(name)
+        why = obstacle(file)
+        if why is None and (source := input_at(file, read)) is not None:
+            why = f"'{source}' is read by this command, and nothing is written over what is read"
+        if why is None and (other := next((o for o, f in before if _same(f, file)), None)) is not None:
+            why = f"{other} writes that file, too"
+        if why is not None:
+            raise _refusal(str(name), why, option)
+        before.append((option, file))
+
+
+def _same(a: Path, b: Path) -> bool:
+    """Whether the one takes the place of the other. A device, such as /dev/null, takes both."""
+    if a.exists() and b.exists():
+        return a.is_file() and a.samefile(b)
+    return os.path.realpath(a) == os.path.realpath(b)
 
 
 def files_of(model: str, frontend: str | None = None) -> list[Path]:
