@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import tempfile
 import threading
 import time
@@ -105,7 +106,30 @@ def test_a_link_in_place_of_the_folder_is_not_used(tmp_path: Path) -> None:
     Cache("kernels", tmp_path / "real")
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / FOLDER).symlink_to(tmp_path / "real" / FOLDER)
-    assert Cache("kernels", tmp_path / "c").disabled == f"'{tmp_path / 'c' / FOLDER}' is no folder"
+    assert Cache("kernels", tmp_path / "c").disabled == f"'{tmp_path / 'c' / FOLDER}' is a link"
+
+
+def test_a_link_in_place_of_a_folder_inside_is_not_used(tmp_path: Path) -> None:
+    """Neither of a kind's folder nor of one of those that hold its entries: nothing is read, written or removed behind it."""
+    real = Cache("kernels", tmp_path / "real")
+    entry = real.put("k", b"code")
+    assert entry is not None
+    Cache("models", tmp_path / "c")
+    folder = tmp_path / "c" / FOLDER / "kernels"
+    folder.symlink_to(entry.parent.parent)
+    cache = Cache("kernels", tmp_path / "c")
+    assert cache.disabled == f"'{folder}' is a link"
+    with pytest.warns(CacheWarning, match=re.escape(f"is not kept in the cache: '{folder}' is a link")):
+        assert cache.get("k") is None and cache.get_path("k") is None and cache.put("k", b"other") is None
+    folder.unlink()
+    cache = Cache("kernels", tmp_path / "c")
+    inside = folder / entry.parent.name
+    inside.symlink_to(entry.parent)
+    assert cache.get("k") is None
+    with pytest.warns(CacheWarning, match=re.escape(f"'{inside}' is a link")):
+        assert cache.put("k", b"other") is None
+    cache.discard("k")
+    assert real.get("k") == b"code" and list(entry.parent.iterdir()) == [entry]
 
 
 @pytest.mark.parametrize("which", ["given", "own"])

@@ -5,7 +5,7 @@
         CACHEDIR.TAG           the marker: without it the folder is not used
         <kind>/<2 hex>/<64 hex>.bin | .file
 
-Entries are machine code that runs as this user. So folders that belong to another user or that others may write to are not used, and neither is an entry
+Entries are machine code that runs as this user. So folders that are links, belong to another user, or may be written by others are not used, nor is an entry
 that is a link, belongs to another user, or may be written by others. What is removed, to stay within the bound, has the name of an entry and the
 owner of one.
 """
@@ -68,7 +68,7 @@ class Cache:
             self.root = base / FOLDER
             self.disabled = _claim(base)
             if self.disabled is None:
-                (self.root / kind).mkdir(mode=0o700, exist_ok=True)
+                self.disabled = _unsafe(_made(self.root / kind))
         except OSError as error:
             self.disabled = str(error)
         except RuntimeError as error:  # there is no home directory
@@ -90,7 +90,7 @@ class Cache:
         if not self._usable():
             return None
         place = self._place(key, ".bin")
-        handle = _open_own(place)
+        handle = _open_entry(place)
         if handle is None:
             return None
         try:
@@ -110,7 +110,7 @@ class Cache:
         if not self._usable():
             return None
         place = self._place(key, ".file")
-        handle = _open_own(place)
+        handle = _open_entry(place)
         if handle is None:
             return None
         os.close(handle)  # no one else can change what the path means: the folders above it are this user's alone
@@ -128,7 +128,10 @@ class Cache:
         place = self._place(key, ".bin" if isinstance(value, bytes) else ".file")
         temporary = None
         try:
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            unsafe = _unsafe(_made(place.parent))
+            if unsafe is not None:
+                _tell(unsafe)
+                return None
             handle, temporary = tempfile.mkstemp(prefix=f".{place.stem}.", suffix=".tmp", dir=place.parent)
             with os.fdopen(handle, "wb") as file:
                 if isinstance(value, bytes):
@@ -163,8 +166,9 @@ class Cache:
     def discard(self, key: str) -> None:
         """Forgets an entry that its reader found unusable."""
         if not self.disabled:
-            for suffix in (".bin", ".file"):
-                _remove(self._place(key, suffix))
+            for place in (self._place(key, ".bin"), self._place(key, ".file")):
+                if _safe(place.parent):
+                    _remove(place)
 
     def size(self) -> int:
         """Bytes that all kinds take together."""
@@ -243,19 +247,36 @@ def _claim(base: Path) -> str | None:
     folder = base / FOLDER
     if not os.path.lexists(folder):
         _make(folder)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode):
-        return f"'{folder}' is no folder"
-    if not _own(status):
-        return f"'{folder}' belongs to another user"
-    if status.st_mode & 0o022:
-        return f"'{folder}' may be written by others: its mode is {stat.S_IMODE(status.st_mode):04o}"
+    unsafe = _unsafe(folder)
+    if unsafe is not None:
+        return unsafe
     handle = _open_own(folder / MARKER)
     if handle is not None:
         with os.fdopen(handle, "rb") as file:
             if file.read(len(_MARK) + 1) == _MARK:
                 return None
     return f"'{folder}' was not made by Weft: it has no {MARKER} that says so"
+
+
+def _unsafe(folder: Path) -> str | None:
+    """Why no code may be taken from a folder, if so: it is a link or no folder, or others may put something there."""
+    status = folder.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return f"'{folder}' is a link"
+    if not stat.S_ISDIR(status.st_mode):
+        return f"'{folder}' is no folder"
+    if not _own(status):
+        return f"'{folder}' belongs to another user"
+    if status.st_mode & 0o022:
+        return f"'{folder}' may be written by others: its mode is {stat.S_IMODE(status.st_mode):04o}"
+    return None
+
+
+def _made(folder: Path) -> Path:
+    """A folder inside the cache's own, made if nothing is there."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    return folder
 
 
 def _make(folder: Path) -> None:
@@ -282,6 +303,18 @@ def _open_own(place: Path) -> int | None:
         return handle
     os.close(handle)
     return None
+
+
+def _open_entry(place: Path) -> int | None:
+    """As `_open_own`, of an entry whose folder is safe as well."""
+    return _open_own(place) if _safe(place.parent) else None
+
+
+def _safe(folder: Path) -> bool:
+    try:
+        return _unsafe(folder) is None
+    except OSError:  # it is not there
+        return False
 
 
 def _folders(place: Path) -> Iterator[Path]:
