@@ -7,18 +7,24 @@ Weft imports much when it is first used; locks of libraries are named with `hold
 from __future__ import annotations
 
 import _imp
+import atexit
 
 # These hold locks of their own while a process forks. What is registered last is called first: a fork waits before it takes their locks, which the threads
 # that it waits for may need.
 import concurrent.futures.thread  # noqa: F401
 import logging  # noqa: F401
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property as _cached_property
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -69,6 +75,30 @@ else:
             if self.attrname not in values:
                 values[self.attrname] = self.func(instance)
             return values[self.attrname]
+
+
+def of_this_process(function: Callable[..., object]) -> Callable[..., None]:
+    """`function` for `atexit` and `weakref.finalize`: it does nothing in a child that is forked from now on, which would end what is its parent's."""
+    process = os.getpid()
+
+    def call(*args: Any, **named: Any) -> None:
+        if os.getpid() == process:
+            function(*args, **named)
+
+    return call
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder that goes at the end, or with the process that made it; that of `tempfile.TemporaryDirectory` goes with a child that is forked meanwhile."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    remove = of_this_process(partial(shutil.rmtree, folder, ignore_errors=True))
+    atexit.register(remove)
+    try:
+        yield folder
+    finally:
+        atexit.unregister(remove)
+        remove()
 
 
 def _before() -> None:

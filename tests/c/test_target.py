@@ -235,14 +235,14 @@ def test_zig_works_where_the_home_is_read_only(monkeypatch: pytest.MonkeyPatch) 
     for name in ("ZIG_GLOBAL_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/dev/null")  # not to be written by root either
-    toolchain.zig_environment.cache_clear()
+    toolchain._zig_environment.cache_clear()
     try:
         toolchain.compiler.cache_clear()
         assert "clang" in compiler("zig", "c99", "2", None).version
         folder = Path(toolchain.zig_environment()["ZIG_GLOBAL_CACHE_DIR"])
         assert folder.is_dir()
     finally:
-        toolchain.zig_environment.cache_clear()
+        toolchain._zig_environment.cache_clear()
         toolchain.compiler.cache_clear()
 
 

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from weft.errors import CodegenError, TargetError
+from weft.forks import of_this_process, temporary_folder
 from weft.runtime.support import architectures
 
 ZIG = "zig"
@@ -37,10 +38,14 @@ def default_command() -> str:
     return ZIG if importlib.util.find_spec("ziglang") else "cc"
 
 
-@cache
 def zig_environment() -> dict[str, str]:
     """What zig must be told besides this process's environment: a folder for its cache, which lives as long as the process, where its own cannot be
     written, as in a home that is read-only."""
+    return _zig_environment(os.getpid())
+
+
+@cache
+def _zig_environment(process: int) -> dict[str, str]:
     if os.environ.get("ZIG_GLOBAL_CACHE_DIR"):
         return {}
     there = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / ZIG
@@ -49,11 +54,11 @@ def zig_environment() -> dict[str, str]:
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return {}
     folder = tempfile.mkdtemp(prefix="weft-zig-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(of_this_process(shutil.rmtree), folder, ignore_errors=True)
     return {"ZIG_GLOBAL_CACHE_DIR": folder}
 
 
-def _call(command: tuple[str, ...], arguments: tuple[str, ...], cwd: str | None = None) -> subprocess.CompletedProcess[str]:
+def _call(command: tuple[str, ...], arguments: tuple[str, ...], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **zig_environment()} if "ziglang" in command else None
     return subprocess.run([*command, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, errors="replace", check=False)
 
@@ -90,11 +95,11 @@ class Compiler:
         return self._run(files, [*self.options, *CODE, *IMAGE, *compact, *files], "image.so", name)
 
     def _run(self, files: dict[str, bytes], arguments: list[str], result: str, name: str) -> bytes:
-        with tempfile.TemporaryDirectory(prefix="weft-c-") as folder:
+        with temporary_folder("weft-c-") as folder:
             for file, data in files.items():
-                (Path(folder) / file).write_bytes(data)
+                (folder / file).write_bytes(data)
             done = _call(self.command, (*arguments, "-o", result), folder)
-            made = Path(folder) / result
+            made = folder / result
             if done.returncode or not made.is_file():
                 said = done.stderr.strip() or f"it ended with {done.returncode}"
                 raise CodegenError(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.errors import ExecutionError, InputError
+from weft.forks import of_this_process
 from weft.machine import Grid
 from weft.runtime.arrays import Array
 from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed
@@ -130,7 +131,7 @@ class CudaDevice(Device):
         memory = Memory(size, address)
         if size < _SMALL:
             self._small += size
-        weakref.finalize(memory, self._give_back, address, size)
+        weakref.finalize(memory, of_this_process(self._give_back), address, size)
         return memory
 
     def _give_back(self, address: int, size: int) -> None:
@@ -194,7 +195,7 @@ class CudaDevice(Device):
                             self._allow(function, shared, name)
                         functions[launch.code, launch.symbol] = function, shared
         module = Module(kernels, functions)
-        weakref.finalize(module, self._unload, list(modules.values()))
+        weakref.finalize(module, of_this_process(self._unload), list(modules.values()))
         return module
 
     def _load(self, code: bytes, kernel: str) -> Any:
@@ -334,7 +335,7 @@ class _Prepared:
             made = run("cuGraphInstantiate", graph, 0)
         finally:
             run("cuGraphDestroy", graph)
-        weakref.finalize(self, _end, device, made)
+        weakref.finalize(self, of_this_process(_end), device, made)
         return made
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import importlib.util
-import tempfile
 import types
 import typing
 import zipfile
@@ -14,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 import ml_dtypes
@@ -24,7 +22,7 @@ from weft import dtypes as dt
 from weft.compilation import Compilation, Kernel
 from weft.dtypes import DType
 from weft.errors import CodegenError, LoweringError, ScheduleError, UnsupportedError, WeftError
-from weft.forks import cached_property
+from weft.forks import cached_property, temporary_folder
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, TensorType
 from weft.graph.operator import Operator, Sample
@@ -358,15 +356,15 @@ class Kit:
 
     def reloaded(self, executable: Executable) -> Executable:
         """The same, from an archive."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.weft"
+        with temporary_folder("weft-") as folder:
+            path = folder / "model.weft"
             executable.save(path)
             return Executable.load(path)
 
     def section_bytes(self, executable: Executable, name: str) -> bytes:
         """A code section as it was saved."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.weft"
+        with temporary_folder("weft-") as folder:
+            path = folder / "model.weft"
             executable.save(path)
             with zipfile.ZipFile(path) as archive:
                 return archive.read(f"code/{name}")
