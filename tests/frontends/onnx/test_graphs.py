@@ -155,6 +155,19 @@ def test_dimensions_become_symbols() -> None:
         np.testing.assert_array_equal(run(graph, array(2, 3), array(2, size)), array(2, 3) + array(2, size))
 
 
+def test_inputs_and_outputs_that_are_named_like_dimensions_keep_their_names() -> None:
+    """Whatever stands first; the symbol gives way."""
+    nodes = [helper.make_node("Mul", ["h", "w"], ["y"]), helper.make_node("Relu", ["y"], ["n"])]
+    proto = model(nodes, [info("h", ["w", "n", "h"]), info("w", ["n", "h"])], ["n", "y"])
+    graph = weft.load(proto)
+    assert [str(v.type) for v in graph.inputs] == ["float32[w_1, n, h_1]", "float32[n, h_1]"] and graph.output_names == ["n", "y"]
+    assert [str(v.type) for v in weft.load(proto, dims={"w": 2, "h": 4}).inputs] == ["float32[2, n, 4]", "float32[n, 4]"]
+    h, w = array(2, 3, 4), array(3, 4)
+    results = weft.compile(graph, cache=False).run({"h": h, "w": w})
+    np.testing.assert_array_equal(results["y"], h * w)
+    np.testing.assert_array_equal(results["n"], np.maximum(h * w, 0))
+
+
 def test_symbols_that_may_be_one() -> None:
     graph = load([node("Mul", ["x", "z"], ["y"])], [info("x", ["n", "m"]), info("z", ["p", "q"])], ["y"])
     for a, b in (((2, 3), (2, 3)), ((1, 3), (2, 1)), ((2, 1), (1, 4)), ((1, 1), (5, 4))):

@@ -186,6 +186,10 @@ class Importer:
         for info in graph.input:
             if info.name not in scope.values:
                 scope.values[info.name] = self.input(info)
+        for info in graph.input:
+            value = scope.values[info.name]
+            if isinstance(value.type, OpenType):
+                value.type = self.sizes(info)
         self.check_dims()
         self.nodes(graph.node, scope, self.versions, "")
         if self.unsupported:
@@ -234,17 +238,19 @@ class Importer:
         return self.builder.constant(array, name)
 
     def input(self, info: onnx.ValueInfoProto) -> Value:
+        """An input, as yet without sizes: their symbols give way to the names of all inputs."""
         kind = info.type.WhichOneof("value")
-        if kind in ("sequence_type", "optional_type"):
-            return self.builder.input(info.name, self.type(info.type, f"input '{info.name}'"))
-        if kind != "tensor_type":
+        if kind not in ("sequence_type", "optional_type", "tensor_type"):
             raise UnsupportedError(f"input '{info.name}' is a {(kind or 'value of no type').removesuffix('_type')}, which is not supported")
-        tensor = info.type.tensor_type
-        dtype = dtype_of(tensor.elem_type, f"input '{info.name}'")
-        if not tensor.HasField("shape"):
+        if kind == "tensor_type" and not info.type.tensor_type.HasField("shape"):
             raise UnsupportedError(f"input '{info.name}' has no shape", hint="export the model with the rank of every input")
+        return self.builder.input(info.name, self.type(info.type, f"input '{info.name}'"))
+
+    def sizes(self, info: onnx.ValueInfoProto) -> TensorType:
+        """The type of a tensor that is an input."""
+        tensor = info.type.tensor_type
         shape = tuple(self.dimension(d, info.name, k) for k, d in enumerate(tensor.shape.dim))
-        return self.builder.input(info.name, TensorType(dtype, shape))
+        return TensorType(dtype_of(tensor.elem_type, f"input '{info.name}'"), shape)
 
     def type(self, proto: TypeProto, what: str) -> Type:
         """A type as the model declares it, without sizes, which are often wrong.
