@@ -114,6 +114,36 @@ def test_a_program_that_runs_while_it_is_imported_forks_after_a_second_and_then_
     assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 0, 0]\n", "")
 
 
+FORKED = """
+import os, signal, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+import weft
+from weft.testing.models import mlp
+x = np.ones((2, 64), np.float32)
+adaptive = weft.compile_adaptive(mlp(), sys.argv[1], after=1, cache=False)
+want = adaptive(x)  # and begins to compile for these sizes
+pid = os.fork()
+if not pid:
+    signal.alarm(60)
+    assert adaptive.wait()
+    adaptive(x)
+    assert adaptive.wait() and adaptive.sizes == [{"x": (2, 64)}], adaptive.sizes
+    assert np.allclose(adaptive(x), want, 1e-5)
+    os._exit(0)
+code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+assert adaptive.wait()
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("target", ["llvm -threads=1", pytest.param("c", marks=pytest.mark.needs("c"))])
+def test_a_forked_child_compiles_with_threads_of_its_own(tmp_path: Path, target: str) -> None:
+    done = run(FORKED, target, cache=tmp_path, seconds=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_fork_waits_for_imports_of_plugins() -> None:
     from weft import forks, plugins
 

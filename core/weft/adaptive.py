@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import warnings
@@ -21,6 +22,18 @@ class AdaptiveWarning(UserWarning):
     """Sizes that came often could not be compiled for; the executable of open sizes goes on serving them."""
 
 
+_all: weakref.WeakSet[AdaptiveExecutable] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for adaptive in list(_all):
+        adaptive._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class AdaptiveExecutable:
     """Runs as the executable of open sizes does, which serves whatever sizes have none of their own (yet).
 
@@ -34,17 +47,18 @@ class AdaptiveExecutable:
         self.open = open_sizes
         self._compile_for, self._most, self._after = compile_for, most, after
         self._made: dict[Shapes, Executable] = {}
+        self._adapts = most > 0 and any(isinstance(d, str) for info in open_sizes.inputs for d in getattr(info, "shape", ()))
+        self._begin()
+        _all.add(self)
+
+    def _begin(self) -> None:
+        """At first, and in a forked child: the thread that compiles stays with the parent, and with it what was asked for and the locks it held."""
         self._calls: dict[Shapes, int] = {}
         self._lock = threading.Lock()
         self._wanted: queue.SimpleQueue[Shapes | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
-        self._asked = 0
-        adapts = most > 0 and any(isinstance(d, str) for info in open_sizes.inputs for d in getattr(info, "shape", ()))
-        self._adapts = adapts
-        if adapts:
-            threading.Thread(target=_serve, args=(weakref.ref(self), self._wanted), name="weft-adaptive", daemon=True).start()
-            weakref.finalize(self, self._wanted.put, None)
+        self._asked, self._served = len(self._made), False
 
     @property
     def inputs(self) -> Sequence[Any]:
@@ -94,6 +108,10 @@ class AdaptiveExecutable:
                     self._asked += 1
                     self._idle.clear()
                     self._wanted.put(shapes)
+                    if not self._served:
+                        self._served = True
+                        threading.Thread(target=_serve, args=(weakref.ref(self), self._wanted), name="weft-adaptive", daemon=True).start()
+                        weakref.finalize(self, self._wanted.put, None)
         return self.open
 
     def _make(self, shapes: Shapes) -> None:

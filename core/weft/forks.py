@@ -22,11 +22,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from functools import cached_property as _cached_property
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
+
+T = TypeVar("T")
 
 MOST_SECONDS = 60.0
 """A fork waits no longer for named locks and for imports of modules that Weft needs: what holds one may wait for the thread that forks."""
@@ -54,6 +56,14 @@ def hold(lock: Any) -> None:
     if not callable(getattr(lock, "acquire", None)) or not callable(getattr(lock, "release", None)):
         raise TypeError(f"a lock has the methods 'acquire' and 'release', got {lock!r}")
     _locks.append(lock)
+
+
+def per_process(make: Callable[[], T]) -> Callable[[], T]:
+    """`make` called once, and once more in a forked child: of what has threads, which stay with the parent."""
+    made = cache(make)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=made.cache_clear)
+    return made
 
 
 def need(package: str) -> None:

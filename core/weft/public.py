@@ -41,7 +41,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "weft": _FACE,
         "weft.errors": EVERYTHING,
-        "weft.forks": ("hold", "of_this_process", "temporary_folder"),
+        "weft.forks": ("hold", "of_this_process", "per_process", "temporary_folder"),
         "weft.dtypes": EVERYTHING,
         "weft.machine": EVERYTHING,
         "weft.target": EVERYTHING,

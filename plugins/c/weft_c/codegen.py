@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 
 from weft.codegen.base import KernelCode
 from weft.codegen.c_family import Emitter
+from weft.forks import per_process
 from weft.loop.nodes import Program
 from weft_c.dialect import C
 from weft_c.toolchain import Compiler
 
 
-@cache
+@per_process
 def _threads() -> ThreadPoolExecutor:
     """They wait for compilers, which are processes."""
     return ThreadPoolExecutor(max(1, min(8, os.cpu_count() or 1)), thread_name_prefix="weft-c")

@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 
 from weft.codegen.base import KernelCode
 from weft.codegen.c_family import Dialect, Emitted, Emitter
 from weft.codegen.launches import Launches, Part, cut
 from weft.errors import CodegenError, LoopError
 from weft.expr.nodes import Expr, Var, substitute
+from weft.forks import per_process
 from weft.loop.boxes import TensorMap
 from weft.loop.nodes import Program
 from weft.machine import Machine
 from weft_gpu.image import Kernel, Launch, Tensor
 
 
-@cache
+@per_process
 def _threads() -> ThreadPoolExecutor:
     """They wait for compilers, which are processes or let go of Python's lock."""
     return ThreadPoolExecutor(max(1, min(8, os.cpu_count() or 1)), thread_name_prefix="weft-gpu")
