@@ -60,6 +60,24 @@ def test_any_reducer_of_any_size(reducer: str, size: int | str, multiple: int, n
     assert str(replay(naive, Trace.from_json(s.trace.to_json()))) == str(s.program)
 
 
+@pytest.mark.parametrize("step", ["pad", "pad_decomposed", "rfactor"])
+@pytest.mark.parametrize("start", ["-0.0f32", "b[a]", "0.0f32"])
+def test_a_sum_of_negative_zeros_keeps_its_sign(step: str, start: str) -> None:
+    naive = parse_program(f"""program p(x: float32[3, 5], b: float32[3]) -> (y: float32[3]) {{
+      for i in 3 {{ for k in 5 {{ block S(a: 3 = i, r: reduce 5 = k) {{ init {{ y[a] = {start} }} y[a] = y[a] + x[a, r] }} }} }} }}""")
+    s = Schedule(naive, checked=True)
+    if step == "rfactor":
+        _, inner = s.split("k", [None, 2])
+        s.rfactor("S", inner)
+    else:
+        if step == "pad_decomposed":
+            s.decompose_reduction("S", "k")
+        s.pad_loop("S", "k", 8)
+    x, b = np.full((3, 5), -0.0, np.float32), np.full(3, -0.0, np.float32)
+    (y,) = interpret(s.program, [x, b]).values()
+    assert np.signbit(y).all() == (start != "0.0f32") and not y.any()
+
+
 def padded_product(rows: int, columns: int, terms: int, both: bool = True) -> tuple[Program, Schedule]:
     unit = gemm(**{name: Operand(name, scope=scope, strides=(None, 1)) for name, scope in zip("ABC", ("left", "right", "sums"))})
     naive = product(rows, columns, terms)

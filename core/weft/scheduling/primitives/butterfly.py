@@ -8,7 +8,7 @@ from weft import dtypes as dt
 from weft.expr.nodes import BUILDERS, Expr, Var, bitxor, const, free_vars, substitute
 from weft.loop.nodes import Block, BlockIter, Buffer, For, Load, Program, Stmt, Store, int_const, seq, stmt_exprs, substitute_stmt
 from weft.scheduling.primitives.cache_read import allocate
-from weft.scheduling.primitives.rfactor import IDENTITIES, update_of
+from weft.scheduling.primitives.rfactor import identity_of, update_of
 from weft.scheduling.region import accesses, loops_under
 from weft.scheduling.rewrite import domain, own_nest
 from weft.scheduling.tree import Tree, nest
@@ -78,7 +78,7 @@ def butterfly(program: Program, block: str, loop: str) -> tuple[Program, list[st
         buffers.append(Buffer(tree.fresh(f"{block}_{n}"), (*store.buffer.shape, f.extent), store.buffer.dtype))
         levels.append(level(buffers[-1], BUILDERS[operation](held(source, mine.var), held(source, bitxor(mine.var, const(n))))))
     result = held(buffers[-1], const(0))
-    if b.init.value != IDENTITIES[operation](value.dtype):
+    if b.init.value != identity_of(operation, value.dtype, b.init.value):
         result = BUILDERS[operation](b.init.value, result)
     body, asked = Store(store.buffer, place, result), substitute(b.predicate, ones)
     used = {v for e in (*stmt_exprs(body), asked) for v in free_vars(e)}

@@ -9,7 +9,7 @@ from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify
 from weft.loop.nodes import Block, Buffer, For, Load, Program, Stmt, Store, int_const, replace_buffers, stmt_exprs, transform_stmts, walk_stmts
 from weft.scheduling.dependence import writers
-from weft.scheduling.primitives.rfactor import IDENTITIES, combination
+from weft.scheduling.primitives.rfactor import IDENTITIES, combination, identity_of, start_of
 from weft.scheduling.region import at_least_zero, poly
 from weft.scheduling.rewrite import clean
 from weft.scheduling.tree import Tree, blocks_in, conjuncts
@@ -29,9 +29,9 @@ def pad_loop(program: Program, block: str, loop: str, multiple: int, value: floa
     Nobody reads what is new, so anything may stand there; a sum needs no condition where its operands have elements enough. A block that is no
     reduction writes zeros beyond where its operands end; with a `value`, it writes that beyond what is wanted, wherever its operands end.
 
-    Of a loop that a reduction runs over, the steps that are new combine with what changes nothing: 0 of a sum, 1 of a product, the least value of a maximum,
-    the greatest of a minimum, true of "and", false of "or". Where the operands were padded so that their elements make that up, no condition is needed, and
-    the formula stays as an instruction means it; so pad the copies of the operands first:
+    Of a loop that a reduction runs over, the steps that are new combine with what changes nothing: 0 of a sum (-0 if it does not start from 0), 1 of a
+    product, the least value of a maximum, the greatest of a minimum, true of "and", false of "or". Where the operands were padded so that their elements make
+    that up, no condition is needed, and the formula stays as an instruction means it; so pad the copies of the operands first:
 
         for i in 16 { block X(xi: 16 = i) { t[xi] = select(xi < 13, x[xi], 0.0f32) } }      (and so w)
         for k in 13 { block S(rk: reduce 13 = k) { init { s[0] = 0.0f32 } s[0] = s[0] + t[rk]*w[rk] } }
@@ -112,7 +112,11 @@ def _longer_sum(tree: Tree, b: Block, var: Var, size: Expr, longer: Expr) -> Stm
         names = ", ".join(c.__name__.lower() for c in IDENTITIES)
         raise tree.error(STEP, f"'{b.name}' does not combine its result and a new value by one of {names}", (b.name,))
     operation, step = found
-    identity = IDENTITIES[operation](step.dtype)
+    start = start_of(b)
+    if b.init is None:
+        before = [tree.block(n, STEP).body for n in writers(tree, [b.body.buffer.name], but=b.name)]
+        start = before[0].value if len(before) == 1 and isinstance(before[0], Store) else None
+    identity = identity_of(operation, step.dtype, start)
 
     def beyond(e: Expr) -> Expr | None:
         return _beyond(tree, e, var, size, longer) if isinstance(e, Load) and any(var.name in free_vars(i) for i in e.indices) else None

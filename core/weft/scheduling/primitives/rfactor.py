@@ -21,6 +21,16 @@ IDENTITIES: dict[type[Expr], Callable[[DType], Const]] = {
 }  # fmt: skip
 
 
+def identity_of(operation: type[Expr], dtype: DType, start: Expr | None) -> Const:
+    """What changes nothing in a reduction from `start` (None: unknown). Only a sum from 0 is never -0, and may take 0 for it."""
+    found = IDENTITIES[operation](dtype)
+    return Const(-0.0, dtype) if operation is Add and dtype.is_float and start != found else found
+
+
+def start_of(block: Block) -> Expr | None:
+    return block.init.value if isinstance(block.init, Store) else None
+
+
 def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tuple[Program, str]:
     """One partial result per iteration of reduction loop `loop`, by a new block in place of `block`, which then combines them. Returns the new block's name.
 
@@ -78,7 +88,7 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
     by_iter: dict[str, Expr] = {v: i.var for i, x in keep for v in free_vars(x) if x == Var(v, dt.int64)}
     if any(free_vars(c).keys() & spatial - by_iter.keys() for c in held):
         raise tree.error(step, f"a condition of '{block}' mixes spatial and reduce loops", (block,))
-    identity = IDENTITIES[operation](value.dtype)
+    identity = identity_of(operation, value.dtype, start_of(b))
     guard = all_of(substitute(c, {**by_iter, **new_iters}) for c in held)
     extents = {i.var.name: i.extent for i, _ in iters}
     step_value = tidy(select(guard, substitute(value, values), identity), extents)
@@ -119,7 +129,7 @@ def update_of(tree: Tree, block: Block, step: str) -> tuple[Store, type[Binary],
     found = combination(body)
     if found is not None:
         operation, value = found
-        return body, operation, select(all_of(asked), value, IDENTITIES[operation](value.dtype)) if asked else value
+        return body, operation, select(all_of(asked), value, identity_of(operation, value.dtype, start_of(block))) if asked else value
     names = ", ".join(c.__name__.lower() for c in IDENTITIES)
     raise tree.error(step, f"'{block.name}' does not combine its result and a new value by one of {names}", (block.name,))
 
