@@ -67,6 +67,41 @@ def test_digits_of_one_axis_between_loops_of_others() -> None:
     agrees(naive, s)
 
 
+@pytest.mark.parametrize("fits", [True, False])
+def test_loops_that_are_alike_are_tried_in_one_order(fits: bool) -> None:
+    """Twelve equal loops of a sum that move nothing, and eight that move one index alike: no number of orders is tried, whether they match or not."""
+    count = 4096 if fits else 4095
+    k = tl.reduce_axis(count, "k")
+    a = tl.placeholder((3,), name="A")
+    times = Intrinsic("times", tl.compute((3,), lambda i: tl.sum(a[i], axis=k), "C"), (Operand("A"), Operand("C")), Call("times"))
+    heads, iters = "".join(f"for l{n} in 2 {{ " for n in range(12)), ", ".join(f"r{n}: reduce 2 = l{n}" for n in range(12))
+    naive = parse_program(f"""program p(x: float32[3]) -> (y: float32[3]) {{ for i in 3 {{ {heads} block S(b: 3 = i, {iters}) {{
+      init {{ y[b] = 0.0f32 }} y[b] = y[b] + x[b] }} {"}" * 12} }} }}""")
+    s = Schedule(naive, checked=True, intrinsics={"times": times})
+    with s.attempt() as tried:
+        s.tensorize("S", "times")
+    assert bool(tried) == fits
+    if fits:
+        agrees(naive, s)
+
+    taps = [tl.reduce_axis(2, f"k{n}") for n in range(8)]
+    wide = tl.placeholder((11,), name="A")
+
+    def tap(i: Any) -> Any:
+        return wide[sum((t.var for t in taps), i)] if fits else wide[sum((t.var for t in taps[1:]), i + taps[0].var * 0)]
+
+    window = Intrinsic("window", tl.compute((3,), lambda i: tl.sum(tap(i), axis=taps), "C"), (Operand("A"), Operand("C")), Call("window"))
+    heads, iters = "".join(f"for l{n} in 2 {{ " for n in range(8)), ", ".join(f"r{n}: reduce 2 = l{n}" for n in range(8))
+    naive = parse_program(f"""program p(x: float32[11]) -> (y: float32[3]) {{ for i in 3 {{ {heads} block S(b: 3 = i, {iters}) {{
+      init {{ y[b] = 0.0f32 }} y[b] = y[b] + x[b + {" + ".join(f"r{n}" for n in range(8))}] }} {"}" * 8} }} }}""")
+    s = Schedule(naive, checked=True, intrinsics={"window": window})
+    with s.attempt() as tried:
+        s.tensorize("S", "window")
+    assert bool(tried) == fits
+    if fits:
+        agrees(naive, s)
+
+
 # -- the law: an assignment exists exactly if tensorize finds one --------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -100,6 +101,51 @@ def test_sums_of_any_length(terms: int | str, rows: int | str, tile: int, height
     rng = np.random.default_rng(count)
     arrays = [rng.integers(-3, 4, shape).astype(np.float32) for shape in ((lines, count), (count,))]
     agree(naive, s, arrays, {d: n for d, n in sizes.items() if d in dims})
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    digits=st.lists(st.integers(1, 4), min_size=2, max_size=3), others=st.lists(st.integers(1, 3), min_size=1, max_size=2), m=st.integers(0, 60),
+    k=st.integers(0, 12), data=st.data(),
+)  # fmt: skip
+def test_digits_of_lengths_that_a_run_ends(digits: list[int], others: list[int], m: int, k: int, data: st.DataObject) -> None:
+    """Rows and terms of any number, the tile of each in several loops, in any order: the condition ends the axis that they make up."""
+    naive = parse_program("""program p(x: float32[m, t], w: float32[t]) -> (y: float32[m]) dims(m, t) {
+      for i in m { for k in t { block S(a: m = i, r: reduce t = k) { init { y[a] = 0.0f32 } y[a] = y[a] + x[a, r]*w[r] } } } }""")
+    s = Schedule(naive, checked=True, intrinsics={"dot": dot()})
+    group, *rows = s.split("i", [None, *digits])
+    step, *terms = s.split("k", [None, *others])
+    inner = data.draw(st.permutations([*rows, *terms]))
+    s.reorder(group, step, *inner)
+    s.tensorize(inner[0], "dot")
+    rng = np.random.default_rng(m)
+    agree(naive, s, [rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k,))], {"m": m, "t": k})
+
+
+@pytest.mark.parametrize("m", [0, 1, 5, 8])
+def test_a_condition_on_the_outer_digits_ends_an_axis(m: int) -> None:
+    """A step of the loop that it bounds is three of the axis; a condition on the inner digit is no end of it."""
+    naive = parse_program("""program p(x: float32[m*3]) -> (y: float32[m*3]) dims(m) {
+      for i in m { for t in 3 { block B(a: m = i, b: 3 = t) { y[a*3 + b] = x[a*3 + b]*2.0f32 + 1.0f32 } } } }""")
+    s = Schedule(naive, checked=True, intrinsics={"vector": vector()})
+    s.split("i", [None, 4])
+    s.tensorize("i_1", "vector")
+    assert "@vector(x[a*12], y[a*12], min(m - a*4, 4)*3)" in str(s)
+    agree(naive, s, [np.arange(3 * m, dtype=np.float32)], {"m": m})
+    inner = re.sub(r"\b3\b", "4", str(naive)).replace("b: 4 = t)", "b: 4 = t) where t < 3")
+    s = Schedule(parse_program(inner), checked=True, intrinsics={"vector": vector()})
+    s.split("i", [None, 4])
+    with pytest.raises(ScheduleError, match="whole"):
+        s.tensorize("i_1", "vector")
+
+
+def test_rounded_ends_of_digits() -> None:
+    naive, s = near("m", 24, 8)
+    digit, _ = s.split(s.loops("B")[-1], [3, 8])
+    s.tensorize(digit, "vector")
+    assert re.search(r"@vector\(.*//8.*\)", str(s))
+    for m in (0, 3, 24, 29):
+        agree(naive, s, [np.arange(3 * m, dtype=np.float32).reshape(3, m)], {"m": m})
 
 
 def near(size: int | str, tile: int, multiple: int) -> tuple[Program, Schedule]:

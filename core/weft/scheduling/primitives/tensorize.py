@@ -102,7 +102,7 @@ def tensorize(
     tell; a buffer is aligned from now on to what its instructions ask for, as far as its memory allows (`alignment`, by the name of a scope). `intrinsics` and
     `alignment` come from the Schedule.
 
-    Conditions must be certain in the whole tile; or they bound one loop, which is an axis whose length the instruction takes at run time
+    Conditions must be certain in the whole tile; or they bound one axis, which is a loop or several, whose length the instruction takes at run time
     (`Intrinsic.dynamic`): then that length ends where the condition does, rounded up to what the length must be a multiple of.
 
         for i_0 in (n + 7)//8 { for i_1 in 8 { block C(v: n = i_0*8 + i_1) where i_0*8 + i_1 < n { y[v] = x[v] + 1.0f32 } } }
@@ -133,6 +133,14 @@ class _Tile:
     values: dict[str, Expr]
     variables: dict[str, tuple[int, str]]
 
+    def value(self, chain: Sequence[str]) -> Poly:
+        """An axis over its loops."""
+        total, size = number(0), 1
+        for loop in reversed(chain):
+            total = total + poly(Var(loop, dt.int64)).scale(size)
+            size *= self.variables[loop][0]
+        return total
+
     def __str__(self) -> str:
         return ", ".join(f"{v}: {'reduce ' if kind == 'reduce' else ''}{n}" for v, (n, kind) in self.variables.items()) or "one step"
 
@@ -141,8 +149,8 @@ class _Tile:
 class _Fitted:
     """An intrinsic at the lengths that an assignment gives it.
 
-    `lengths`: what its code gets; `moving`: how many steps of each loop it computes; `padded`: loops of which it computes more than are wanted, and how many
-    are.
+    `lengths`: what its code gets; `moving`: how many steps of each loop it computes, of an axis that ends within its last one alone; `padded`: axes of which
+    it computes more than are wanted, and how many are.
     """
 
     declared: Intrinsic
@@ -286,21 +294,23 @@ class _Tensorize:
             why = _NOT_WHOLE.format(c)
             if axis is None or length not in x.dynamic:
                 raise _No(1, why, _WHOLE.format(self.block.name))
-            trips = _trips(c, chains[axis])
+            sizes_of = {v: self.tile.variables[v][0] for v in chains[axis]}
+            trips = _trips(c, sizes_of)
             if trips is None:
-                raise _No(1, why, f"a length ends where a condition bounds one loop from above; {_WHOLE.format(self.block.name)}")
-            (loop,) = chains[axis]
+                raise _No(1, why, f"a length ends where a condition bounds its loops, as one, from above; {_WHOLE.format(self.block.name)}")
+            loop = chains[axis][-1]
             multiple = x.multiples.get(length, 1)
             if multiple > 1:
                 if self.tile.variables[loop][1] == "reduce":
                     hint = f"a sum of more elements than there are needs zeros there: pad_loop the copies of its operands, then '{self.block.name}'"
                     raise _No(1, f"{why}, and '{length}' is a multiple of {multiple}", hint)
-                if loop in padded:
+                if axis in padded:
                     # The rounded end is checked against what others store; of two ends the lesser is not known.
                     hint = f"say where loop '{loop}' ends by one condition; {_WHOLE.format(self.block.name)}"
                     raise _No(1, f"{why}: it is the second that ends '{loop}', whose length is a multiple of {multiple}", hint)
-                padded[loop] = trips
+                padded[axis] = trips
                 trips = poly(floordiv(trips.plus(multiple - 1).expr(), multiple)).scale(multiple)
+            moving.update(dict.fromkeys(chains[axis], const(1)))
             lengths[length] = moving[loop] = clean(minimum(lengths[length], trips.expr()), self.outer)
             shorter[length] = (const(1) + Var(length, dt.int64)) * multiple
         at_most = {v: const(sizes[v] // x.multiples.get(v, 1)) for v in shorter}
@@ -374,7 +384,9 @@ class _Tensorize:
         axes = [(v.name, n if isinstance(n, int) else str(n), kind) for v, n, kind in self.intrinsic.extents if not (start and kind == "reduce")]
         best = _No(0, f"the formula of block '{self.block.name}' is not that of the meaning")
         assigned = False
-        for chains in _assign(axes, tile.variables, _digits([place, *(n.indices for n in _leaves(value) if isinstance(n, Load))], tile.variables), {}):
+        steps = _steps([place, *(n.indices for n in _leaves(value) if isinstance(n, Load))], tile.variables)
+        apart = {v for e in _outside(value) for v in free_vars(e)}.union(*self.guards.values())
+        for chains in _assign(axes, tile.variables, _Digits(tile.variables, steps, apart), {}):
             assigned = True
             try:
                 fitted = self.fitted(chains)
@@ -408,7 +420,7 @@ class _Tensorize:
             return
         moving = {**self.outer, **{v: const(n) for v, (n, _) in self.tile.variables.items()}}
         result = Access(self.store.buffer, place, True, None)
-        whole = f"the length of loop '{next(iter(fitted.padded))}' is rounded up to a multiple of what the instruction takes"
+        whole = f"the length of loop '{fitted.chains[next(iter(fitted.padded))][-1]}' is rounded up to a multiple of what the instruction takes"
         for use in (result, *reads):
             inside = zip(use.box(moving), use.buffer.shape)
             if not all(e is not None and at_least_zero(e[0]) and at_least_zero((poly(n) - e[1]).plus(-1)) for e, n in inside):
@@ -417,10 +429,10 @@ class _Tensorize:
         if name not in self.tree.allocate_paths:
             raise _No(5, f"{whole}: what it stores beyond must be nobody's, and '{name}' is a parameter", "cache_write first")
         home = self.tree.allocate_paths[name]
-        for loop, wanted in fitted.padded.items():
+        for axis, wanted in fitted.padded.items():
             # Whoever stores to the buffer stops where the block's condition stops it: so there is nothing beyond that anybody reads.
-            at = [d for d, i in enumerate(place) if loop in free_vars(i)]
-            end = poly(place[at[0]]) - poly(Var(loop, dt.int64)) + wanted if len(at) == 1 else None
+            at = [d for d, i in enumerate(place) if free_vars(i).keys() & set(fitted.chains[axis])]
+            end = poly(place[at[0]]) - self.tile.value(fitted.chains[axis]) + wanted if len(at) == 1 else None
             if end is None or end.names() & {*self.tile.variables, *domain(self.path[len(home) :])}:
                 raise _No(5, f"{whole}, and elements of '{name}' beyond the condition may be others of '{self.block.name}'", "cache_write first")
             other = next((b for b in writers(self.tree, [name]) if b != self.block.name and not self.stops(b, name, at[0], end)), None)
@@ -526,26 +538,68 @@ def _unify(p: Expr, e: Expr, pairs: tuple[Pair, ...], numbers: Container[int]) -
             yield from found
 
 
-def _digits(accesses: Iterable[tuple[Expr, ...]], variables: Mapping[str, tuple[int, str]]) -> Callable[[str, str], bool]:
-    """Whether, of two loops, a step of the first moves every access as far as all steps of the second: they are two digits of one axis."""
-    linear = [[_split(poly(i), variables.keys())[1] for i in indices] for indices in accesses]
-    none = number(0)
+def _outside(e: Expr) -> Iterator[Expr]:
+    """The variables of a formula, but for those in places of what it loads."""
+    if isinstance(e, Var):
+        yield e
+    elif not isinstance(e, Load):
+        for c in e.children():
+            yield from _outside(c)
 
-    def follow(outer: str, inner: str) -> bool:
-        size = variables[inner][0]
-        return all(f is not None and f.get(outer, none) == f.get(inner, none).scale(size) for factors in linear for f in factors)
 
-    return follow
+def _steps(accesses: Iterable[tuple[Expr, ...]], variables: Iterable[str]) -> dict[str, tuple[Poly, ...] | None]:
+    """How far a step of each loop moves every access; None if they are not linear."""
+    names = dict.fromkeys(variables)
+    linear = [_split(poly(i), names.keys())[1] for indices in accesses for i in indices]
+    return {v: None if None in linear else tuple(f.get(v, number(0)) for f in linear if f is not None) for v in names}
+
+
+class _Digits:
+    """Which loops may be digits of one axis, and which are alike: to assign one of these is to assign any.
+
+    Args:
+        steps: of each loop, by `_steps`.
+        apart: loops that are like no other, as more than places depends on them.
+    """
+
+    def __init__(self, variables: Mapping[str, tuple[int, str]], steps: Mapping[str, tuple[Poly, ...] | None], apart: Container[str]) -> None:
+        self.steps = steps
+        self.sizes = {v: n for v, (n, _) in variables.items()}
+        alone = {v for v in variables if v in apart or steps[v] is None}
+        self.still = {v for v, s in steps.items() if v not in alone and not any(p.terms for p in s or ())}
+        """Loops that move nothing, and so may follow each other in any order."""
+        groups: list[str] = []
+        self.group: dict[str, str] = {}
+        for v, x in variables.items():
+            like = next((u for u in groups if v not in alone and u not in alone and (x, steps[v]) == (variables[u], steps[u])), v)
+            groups += [v] if like == v else []
+            self.group[v] = like
+        self.rank = {v: k for k, v in enumerate(groups)}
+
+    def first(self, loops: Iterable[str]) -> list[str]:
+        """Of loops that are alike the first."""
+        found: dict[str, str] = {}
+        for v in loops:
+            found.setdefault(self.group[v], v)
+        return list(found.values())
+
+    def follow(self, outer: str, inner: str) -> bool:
+        """Whether a step of the first moves every access as far as all steps of the second: they are two digits of one axis."""
+        if outer in self.still and inner in self.still:
+            return self.rank[self.group[outer]] <= self.rank[self.group[inner]]  # in any order: one will do
+        mine, other = self.steps[outer], self.steps[inner]
+        return mine is not None and other is not None and all(p == q.scale(self.sizes[inner]) for p, q in zip(mine, other))
 
 
 def _assign(
     axes: Sequence[tuple[str, int | str, str]],
     variables: Mapping[str, tuple[int, str]],
-    follow: Callable[[str, str], bool],
+    digits: _Digits,
     sizes: Mapping[str, int],
 ) -> Iterator[dict[str, tuple[str, ...]]]:
-    """Every way to make each axis up of loops of the tile, of its kind, none left over. An axis has an extent, or the name of a length, which is the same
-    wherever it stands (`sizes`). The innermost loops are tried for the last axes first; an axis of one loop before one of several or none.
+    """Every way to make each axis up of loops of the tile, of its kind, none left over; of loops that are alike in one order. An axis has an extent, or the
+    name of a length, which is the same wherever it stands (`sizes`). The innermost loops are tried for the last axes first; an axis of one loop before one
+    of several or none.
     """
     if not axes:
         if not variables:
@@ -553,35 +607,46 @@ def _assign(
         return
     *rest, (axis, extent, kind) = axes
     wanted = sizes.get(extent) if isinstance(extent, str) else extent
-    for chain in _chains([v for v in reversed(list(variables)) if variables[v][1] == kind], variables, follow, wanted):
+    for chain in _chains([v for v in reversed(list(variables)) if variables[v][1] == kind], digits, wanted):
         size = math.prod(variables[v][0] for v in chain)
         known = {**sizes, extent: size} if isinstance(extent, str) else sizes
-        for more in _assign(rest, {k: x for k, x in variables.items() if k not in chain}, follow, known):
+        for more in _assign(rest, {k: x for k, x in variables.items() if k not in chain}, digits, known):
             yield {**more, axis: chain}
 
 
-def _chains(
-    loops: Sequence[str], variables: Mapping[str, tuple[int, str]], follow: Callable[[str, str], bool], wanted: int | None
-) -> Iterator[tuple[str, ...]]:
+def _chains(loops: Sequence[str], digits: _Digits, wanted: int | None) -> Iterator[tuple[str, ...]]:
     """Loops that make up one axis of `wanted` steps, or of any number: single ones, then several, then none."""
-    found: list[tuple[str, ...]] = [(v,) for v in loops]
+    found: list[tuple[tuple[str, ...], int]] = [((v,), digits.sizes[v]) for v in digits.first(loops)]
     while found:
-        yield from (c for c in found if wanted is None or math.prod(variables[v][0] for v in c) == wanted)
-        found = [(v, *c) for c in found for v in loops if v not in c and follow(v, c[0])]
+        found = [(c, n) for c, n in found if wanted is None or wanted % n == 0]
+        yield from (c for c, n in found if wanted is None or n == wanted)
+        more = ((c, n, v) for c, n in found for v in digits.first(v for v in loops if v not in c) if digits.follow(v, c[0]))
+        found = [((v, *c), n * digits.sizes[v]) for c, n, v in more]
     if wanted is None or wanted == 1:
         yield ()
 
 
-def _trips(condition: Expr, chain: Sequence[str]) -> Poly | None:
-    """How many steps of a loop come before the condition fails, which may be none or less, or more than there are; None if it is no such condition."""
+def _trips(condition: Expr, chain: Mapping[str, int]) -> Poly | None:
+    """How many steps of an axis come before the condition fails, which may be none or less, or more than there are; None if it is no such condition.
+
+    `chain`: its loops and their extents. A condition may speak of the outer ones alone: each of their steps is as many of the axis as the others have.
+    """
     goals = slack(condition)
-    if goals is None or len(goals) != 1 or len(chain) != 1:
+    if goals is None or len(goals) != 1:
         return None
-    rest, factors = _split(goals[0], {chain[0]})
-    step = None if factors is None or chain[0] not in factors else factors[chain[0]].constant
+    rest, factors = _split(goals[0], chain.keys())
+    asked = [v for v in chain if factors is not None and v in factors]
+    if not asked or factors is None or asked != list(chain)[: len(asked)]:
+        return None
+    step, size = factors[asked[-1]].constant, 1
     if step is None or step >= 0:
         return None
-    return rest.plus(1) if step == -1 else poly(floordiv(rest.expr(), -step)).plus(1)
+    for v in reversed(asked):
+        if factors[v] != number(step * size):
+            return None
+        size *= chain[v]
+    trips = rest.plus(1) if step == -1 else poly(floordiv(rest.expr(), -step)).plus(1)
+    return trips.scale(math.prod(n for v, n in chain.items() if v not in asked))
 
 
 def _split(p: Poly, names: object) -> tuple[Poly, dict[str, Poly] | None]:
@@ -610,14 +675,7 @@ class _Place:
         self.fitted, self.intrinsic, self.tile, self.known, self.ones = fitted, fitted.intrinsic, tile, known, ones
         self.names = {axis: chain[-1] for axis, chain in fitted.chains.items() if chain}
         """Of each axis of several steps the loop that counts them by one."""
-        self.values: dict[str, Poly] = {}
-        """What each axis is over the loops."""
-        for axis, chain in fitted.chains.items():
-            total, size = number(0), 1
-            for loop in reversed(chain):
-                total = total + poly(Var(loop, dt.int64)).scale(size)
-                size *= tile.variables[loop][0]
-            self.values[axis] = total
+        self.values = {axis: tile.value(chain) for axis, chain in fitted.chains.items()}
 
     def operands(self, pairs: Sequence[Pair], result: Buffer, place: tuple[Expr, ...], start: bool) -> _Match:
         x = self.intrinsic
