@@ -99,6 +99,15 @@ def listed(triple: str) -> list[str]:
     return names
 
 
+def test_a_processor_whose_model_of_scheduling_is_incomplete_is_compiled_for_by_its_extensions() -> None:
+    """LLVM ends the process on its name, whatever the code."""
+    found = isa(ARM, "oryon-1", "-sha3")
+    assert found.cpu == "generic" and {"+dotprod", "+i8mm", "-sha3"} <= set(found.features.split(","))
+    assert {"dotprod", "i8mm", "fma", "half"} <= found.has and {"dotprod", "i8mm"} <= found.needs and "sha3" not in found.needs
+    manifest = weft.compile(mlp(), f"llvm -mtriple={ARM} -mcpu=oryon-1", cache=False).manifest
+    assert "-mcpu=oryon-1" in manifest.target and "dotprod" in manifest.features
+
+
 @pytest.mark.parametrize("triple", [X86, ARM])
 def test_every_processor_is_described_or_refused(triple: str, request: pytest.FixtureRequest) -> None:
     """Every extension of every processor that LLVM lists can be asked of a machine, is turned off, or is one that code does not contain."""

@@ -68,12 +68,16 @@ class Description:
         has: what it emits, of the names of `Isa.has` but for dot products.
         needs: extensions that its code may contain, by LLVM's names; of architectures whose machines can be asked, x86-64 and AArch64.
         elf: whether its objects are what the linker reads.
+        name, features: what LLVM is told to compile for: the processor's name and what was asked; for a processor whose model of scheduling
+            is incomplete, on which LLVM ends the process, "generic" and all extensions of the processor.
     """
 
     layout: str
     has: frozenset[str]
     needs: frozenset[str]
     elf: bool
+    name: str
+    features: str
 
 
 @functools.cache
@@ -94,20 +98,26 @@ def describe(cpu: Cpu) -> Description:
         known = _asked(cpu)
         store.put(key, known)
     found = json.loads(known)
-    return Description(found["layout"], frozenset(found["has"]), frozenset(found["needs"]), found["elf"])
+    return Description(found["layout"], frozenset(found["has"]), frozenset(found["needs"]), found["elf"], found["name"], found["features"])
 
 
-def _asked(cpu: Cpu) -> bytes:
-    """The answer of a process for this one question."""
+def _asked(cpu: Cpu, *, by_extensions: bool = False) -> bytes:
+    """The answer of a process for this one question.
+
+    Args:
+        by_extensions: LLVM is told the processor's extensions in place of its name.
+    """
     what = f"LLVM cannot compile for '{cpu.triple}' with -mcpu={cpu.name}"
     with scratch_file() as log:
         try:
-            request = json.dumps(asdict(cpu)).encode()
+            request = json.dumps({"cpu": asdict(cpu), "by_extensions": by_extensions}).encode()
             done = subprocess.run(command(__name__), input=request, stdout=subprocess.PIPE, stderr=log, env=environment(), timeout=_SECONDS, check=False)
         except subprocess.TimeoutExpired:
             raise TargetError(what, why=f"the process that was asked did not answer within {_SECONDS:.0f} s") from None
         except OSError as error:
             raise TargetError(what, why=f"no process could be started to ask it: {error.strerror or error}") from None
+        if done.returncode != 0 and not by_extensions and "incomplete machine model" in tail(log):
+            return _asked(cpu, by_extensions=True)
         if done.returncode != 0:
             said = re.findall(r"LLVM ERROR: (.*)", tail(log))
             raise TargetError(what, why=said[-1] if said else f"it ended the process that asked ({ended(done.returncode)}): {tail(log, 300)}")
@@ -235,18 +245,23 @@ def _inlined(cpu: Cpu, asked: list[str]) -> frozenset[str]:
     return frozenset(name for k, name in enumerate(asked) if k not in left)
 
 
-def examine(cpu: Cpu) -> dict[str, Any]:
+def examine(cpu: Cpu, by_extensions: bool) -> dict[str, Any]:
     """What LLVM knows of a processor, as `Description` has it. LLVM may end the process."""
     from weft_llvm.toolchain import compile_object, data_layout
 
     processors, features = _listed(cpu.triple)
     _refuse_unknown(cpu, processors, features)
+    needs = sorted(extensions(cpu, features))
+    if by_extensions:
+        cpu = Cpu(cpu.triple, "generic", ",".join(filter(None, [*("+" + name for name in needs), cpu.features])), cpu.opt)
     image = compile_object("define i64 @f(i64 %x) {\n ret i64 %x\n}\n", cpu)
     return {
         "layout": data_layout(cpu),
         "has": sorted(_emitted(cpu)),
-        "needs": sorted(extensions(cpu, features)),
+        "needs": needs,
         "elf": image[:6] == b"\x7fELF\x02\x01",
+        "name": cpu.name,
+        "features": cpu.features,
     }
 
 
@@ -255,9 +270,10 @@ def main() -> None:
     # Whatever prints to standard output must not get into the answer.
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    cpu = Cpu(**json.loads(sys.stdin.buffer.read()))
+    request = json.loads(sys.stdin.buffer.read())
+    cpu = Cpu(**request["cpu"])
     try:
-        answer = examine(cpu)
+        answer = examine(cpu, request["by_extensions"])
     except TargetError as error:
         answer = {"refused": {"what": error.what, "where": error.where, "why": error.why, "hint": error.hint}}
     except CodegenError as error:

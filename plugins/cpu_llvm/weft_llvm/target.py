@@ -104,7 +104,7 @@ def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
             )
     if unknown:  # LLVM takes them for granted with this processor
         return isa(triple, cpu, ",".join(filter(None, [features, *("-" + name for name in unknown)])), opt)
-    return Isa(triple, cpu, features, found.layout, found.has | (found.needs & DOT_PRODUCTS), found.needs, found.elf, opt)
+    return Isa(triple, found.name, found.features, found.layout, found.has | (found.needs & DOT_PRODUCTS), found.needs, found.elf, opt)
 
 
 class LlvmTarget(TargetKind):
