@@ -806,3 +806,10 @@ def test_hooks_are_called_with_what_they_ask_for() -> None:
     report = StageReport("fuse", "model", 0.5)
     assert host.call("stage_done", stage=report) == []
     assert heard == [report]
+
+
+def test_what_the_system_refuses_is_no_defect_of_the_plugin() -> None:
+    for raised, hint in ((OSError(28, "No space left on device"), "--traceback"), (KeyError("x"), "this is a defect of the plugin; --traceback")):
+        with pytest.raises(PluginError) as error, PluginHost([]).blame("good", "to compile"):
+            raise raised
+        assert error.value.hint == f"{hint} shows the whole way"

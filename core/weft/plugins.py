@@ -192,7 +192,8 @@ class PluginHost:
             raise
         except (Exception, SystemExit) as error:
             found = next((p for p in self.plugins if p.name == plugin), None)
-            hint = "this is a defect of the plugin; --traceback shows the whole way"
+            defect = not isinstance(error, OSError)  # else the system may have had no room, no file or no process left
+            hint = f"{'this is a defect of the plugin; ' if defect else ''}--traceback shows the whole way"
             raise PluginError(f"{found or plugin} failed {doing}", why=_placed(_one_line(error, kind=True), error, found), hint=hint) from error
 
     def blamed(self, contribution: Contribution, function: Callable[..., Any], doing: str) -> Callable[..., Any]:

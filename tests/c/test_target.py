@@ -10,8 +10,10 @@ import re
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -179,6 +181,21 @@ def test_what_the_compiler_says_is_shown() -> None:
     text = str(error.value)
     assert text.startswith("the C compiler does not take 'f'\n") and "return nothing;" in text
     assert "hint: -cc=… names another compiler; weft inspect --stage source shows the text" in text
+
+
+def test_there_is_no_folder_for_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cc = compiler(default_command(), "c99", "2", None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(CodegenError) as error:
+        cc.object("int f(void) { return 0; }\n", "f")
+    assert re.fullmatch(
+        rf"the C compiler could not be asked for 'f'\n  {tmp_path}/none/weft-c-\w+\n  why: No such file or directory\n"
+        "  hint: it needs a folder for its files, which TMPDIR names, and a process", str(error.value)
+    )
+    monkeypatch.setattr(subprocess, "run", Mock(side_effect=OSError(11, "Resource temporarily unavailable")))
+    with pytest.raises(TargetError) as refused:
+        compiler.__wrapped__(default_command(), "c99", "2", None)
+    assert str(refused.value).startswith(f"'{default_command()}' does not run\n  c -cc={default_command()}\n  why: Resource temporarily unavailable\n")
 
 
 def test_images() -> None:

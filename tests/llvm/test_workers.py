@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -257,6 +258,27 @@ def test_closing_fails_what_is_left() -> None:
     with pytest.raises(CodegenError, match="kernel 'late' is submitted to compile workers that are closed"):
         workers.submit(ir(1), HOST, "late")
     workers.close()
+
+
+@pytest.mark.parametrize("had", [0, 1])
+def test_a_thread_that_cannot_start(had: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that run take the job; without any it is an error, and nothing waits for a thread that never ran."""
+    start = threading.Thread.start
+    with Workers(2) as workers:
+        first = [workers.submit(ir(k), HOST, f"f{k}") for k in range(had)]
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+            for k in range(3):
+                if had:
+                    first.append(workers.submit(ir(k), HOST, f"f{k}"))
+                    continue
+                with pytest.raises(CodegenError) as error:
+                    workers.submit(ir(k), HOST, f"f{k}")
+                assert str(error.value).startswith(
+                    f"no thread could be started for a compile worker of kernel 'f{k}'\n  why: can't start new thread\n  hint: end other processes"
+                )
+        assert threading.Thread.start is start
+        assert all(f.result(60) for f in [*first, workers.submit(ir(7), HOST, "f7")])
 
 
 def test_at_least_one() -> None:

@@ -95,19 +95,23 @@ class Compiler:
         return self._run(files, [*self.options, *CODE, *IMAGE, *compact, *files], "image.so", name)
 
     def _run(self, files: dict[str, bytes], arguments: list[str], result: str, name: str) -> bytes:
-        with temporary_folder("weft-c-") as folder:
-            for file, data in files.items():
-                (folder / file).write_bytes(data)
-            done = _call(self.command, (*arguments, "-o", result), folder)
-            made = folder / result
-            if done.returncode or not made.is_file():
-                said = done.stderr.strip() or f"it ended with {done.returncode}"
-                raise CodegenError(
-                    f"the C compiler does not take '{name}'",
-                    where="\n".join([" ".join(self.command), *said.splitlines()[:12]]),
-                    hint="-cc=… names another compiler; weft inspect --stage source shows the text",
-                )
-            return made.read_bytes()
+        try:
+            with temporary_folder("weft-c-") as folder:
+                for file, data in files.items():
+                    (folder / file).write_bytes(data)
+                done = _call(self.command, (*arguments, "-o", result), folder)
+                made = (folder / result).read_bytes() if done.returncode == 0 and (folder / result).is_file() else None
+        except OSError as error:
+            hint = "it needs a folder for its files, which TMPDIR names, and a process"
+            raise CodegenError(f"the C compiler could not be asked for '{name}'", where=error.filename, why=error.strerror or str(error), hint=hint) from None
+        if made is None:
+            said = done.stderr.strip() or f"it ended with {done.returncode}"
+            raise CodegenError(
+                f"the C compiler does not take '{name}'",
+                where="\n".join([" ".join(self.command), *said.splitlines()[:12]]),
+                hint="-cc=… names another compiler; weft inspect --stage source shows the text",
+            )
+        return made
 
 
 @cache
@@ -122,7 +126,10 @@ def compiler(command: str, std: str, opt: str, march: str | None) -> Compiler:
     hint = "install one (gcc, clang), or `pip install ziglang` and take -cc=zig"
     if not words or (command == ZIG and importlib.util.find_spec("ziglang") is None) or shutil.which(words[0]) is None:
         raise TargetError(f"there is no C compiler '{command}'", where=where, hint=hint)
-    done = _call(words, ("--version",))
+    try:
+        done = _call(words, ("--version",))
+    except OSError as error:
+        raise TargetError(f"'{command}' does not run", where=where, why=error.strerror or str(error), hint=hint) from None
     if done.returncode or not done.stdout.strip():
         raise TargetError(f"'{command}' does not say what it is", where=where, why=done.stderr.strip()[:200] or "it says nothing to --version", hint=hint)
     if command == ZIG:

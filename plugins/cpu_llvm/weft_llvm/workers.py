@@ -43,6 +43,7 @@ STOPPED_SECONDS = 10.0
 SILENT_SECONDS = 1800.0
 """After which a worker that runs and does not answer is given up. The largest kernels take seconds."""
 _MORE_MEMORY = "give the process more memory, or end others, and compile again"
+_MORE_THREADS = "end other processes, or allow more: ulimit -u, the pids.max of the process's control group"
 _OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU)
 """Signals that a process does not raise by what it computes."""
 
@@ -98,9 +99,15 @@ class Workers:
             self._waiting += 1
             if self._waiting > 0 and len(self._threads) < self.count:
                 thread = threading.Thread(target=self._serve, name=f"weft-compile-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                self._waiting -= 1  # the new thread waits for one
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the system has no more; those that run take the job
+                    if not self._threads:
+                        self._waiting -= 1
+                        raise CodegenError(f"no thread could be started for a compile worker of kernel '{name}'", why=str(error), hint=_MORE_THREADS) from None
+                else:
+                    self._threads.append(thread)
+                    self._waiting -= 1  # the new thread waits for one
         self._jobs.put((ir, cpu, name, future))
         return future
 
