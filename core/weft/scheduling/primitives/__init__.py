@@ -63,16 +63,19 @@ def apply_primitive(
     intrinsics: Mapping[str, Intrinsic],
     alignment: Callable[[str], int] = any_alignment,
 ) -> tuple[Program, Any]:
-    """A step of PRIMITIVES, which must be there. Traces hold names, so the table that `tensorize` looks names up in is its own argument, and so is what
-    buffers of a memory can be aligned to.
+    """A step of PRIMITIVES, which must be there. Traces hold names, so the table that `tensorize` and `double_buffer` look names up in is its own argument,
+    and so is what buffers of a memory can be aligned to.
 
     Raises:
         ScheduleError: it may not act; or it would change a buffer whose shape or place is written into code that stands for a block.
     """
-    extra = {"intrinsics": intrinsics, "alignment": alignment} if PRIMITIVES[step] is tensorize else {}
-    after, result = PRIMITIVES[step](program, *args, **kwargs, **extra)
+    primitive = PRIMITIVES[step]
+    extra: dict[str, Any] = {"intrinsics": intrinsics} if primitive in (tensorize, double_buffer) else {}
+    if primitive is tensorize:
+        extra["alignment"] = alignment
+    after, result = primitive(program, *args, **kwargs, **extra)
     before = _layouts(program)
-    if before and PRIMITIVES[step] is not double_buffer:  # it writes addresses anew
+    if before and primitive is not double_buffer:  # it writes addresses anew
         now = _layouts(after)
         changed = next((name for name, layouts in before.items() if not all(map(_holds, layouts, now.get(name, layouts)))), None)
         if changed is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
@@ -29,13 +30,17 @@ from weft.loop.nodes import (
 )
 from weft.loop.passes.copies import Names, copy_stmt
 from weft.scheduling.dependence import reads, writers, written_buffers
+from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.loop_kinds import serial_loop
-from weft.scheduling.region import accesses, block_accesses
+from weft.scheduling.primitives.tensorize import ANNOTATION
+from weft.scheduling.region import accesses, block_accesses, poly
 from weft.scheduling.rewrite import clean, domain, own_nest
 from weft.scheduling.tree import Tree, blocks_in, nest, with_conditions
 
 
-def double_buffer(program: Program, block: str, loop: str, through: str | None = None) -> tuple[Program, str]:
+def double_buffer(
+    program: Program, block: str, loop: str, through: str | None = None, *, intrinsics: Mapping[str, Intrinsic] | None = None
+) -> tuple[Program, str]:
     """`block`, which in each iteration of `loop` fills a buffer that others read, fills it one iteration ahead: the buffer has two halves, which iterations
     take in turn. Returns the name of the block that fills the first half before the loop.
 
@@ -53,7 +58,8 @@ def double_buffer(program: Program, block: str, loop: str, through: str | None =
     iteration, when it has arrived: then those who come between do not wait for it. Bind and vectorize the block's loops before.
 
     Blocks that are instructions already, `block` as well as those that read what it writes, get the addresses of the half that they are to use; so the order
-    of double_buffer and tensorize is free. The halves are as aligned as the buffer was.
+    of double_buffer and tensorize is free. Both halves are as aligned as the operands ask that may lie in them; as the buffer was, for code of no known
+    intrinsic. `intrinsics` come from the Schedule.
     """
     step = "double_buffer"
     tree = Tree(program)
@@ -82,12 +88,16 @@ def double_buffer(program: Program, block: str, loop: str, through: str | None =
         raise tree.error(step, f"'{block}' reads '{late[0]}', which the iteration before has not got for it", (block, late[0]))
     if any(a.block is None for a in accesses(f.body, old.name)):
         raise tree.error(step, f"'{old.name}' is read outside of blocks", (old.name,))
-    code = next((x for x in blocks_in(f.body) if any(r.buffer.name == old.name for r in (*(x.reads or ()), *(x.writes or ())))), None)
-    size = int_const(clean(prod((d for d in old.shape), start=const(old.dtype.bytes)), {}))
-    if code is not None and (size is None or size % old.align):
-        begins = "after a number of bytes that only a run knows" if size is None else f"after {size} bytes"
-        why = f"the second half of '{old.name}' begins {begins}; the code of '{code.name}' takes for granted that it is aligned to {old.align}"
-        raise tree.error(step, why, (code.name,), "double_buffer first, tensorize later; or compact_buffer(…, align=…)")
+    bytes_ = clean(prod((d for d in old.shape), start=const(old.dtype.bytes)), {})
+    for code in (x for x in blocks_in(f.body) if any(r.buffer.name == old.name for r in (*(x.reads or ()), *(x.writes or ())))):
+        known = (intrinsics or {}).get(str(code.annotation(ANNOTATION)))
+        asked = old.align if known is None else _asked(known, old)
+        if any(c % asked for c in poly(bytes_).terms.values()):
+            size = int_const(bytes_)
+            begins = "after a number of bytes that only a run knows" if size is None else f"after {size} bytes"
+            why = f"the second half of '{old.name}' begins {begins}; the code of '{code.name}' takes for granted that it is aligned to {asked}"
+            hint = "compact_buffer(…, align=…) before"
+            raise tree.error(step, why, (code.name,), hint if known is not None else f"double_buffer first, tensorize later; or {hint}")
 
     halves = replace(old, shape=(const(2), *old.shape))
     around = domain(path)
@@ -145,6 +155,12 @@ def double_buffer(program: Program, block: str, loop: str, through: str | None =
     if waiting is not None:
         body = Allocate(waiting, body)
     return tree.replace(spot, Allocate(halves, seq(first, replace(f, body=body)))), blocks_in(first)[0].name
+
+
+def _asked(intrinsic: Intrinsic, buffer: Buffer) -> int:
+    """What the operands of an instruction that may lie in a buffer must be aligned to."""
+    fits = (o for o, t in zip(intrinsic.operands, intrinsic.tensors) if t.dtype == buffer.dtype and (not o.scopes or buffer.scope in o.scopes))
+    return max((o.align for o in fits), default=1)
 
 
 def _turned(loops: list[For], loop: str, turn: Expr) -> list[For]:
