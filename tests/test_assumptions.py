@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,11 @@ import pytest
 import weft
 from weft import dtypes as dt
 from weft.errors import ExecutionError, GraphError
-from weft.expr.nodes import Var
+from weft.expr.nodes import Expr, Var
 from weft.graph.assumptions import assumptions, limits
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.verify import verify
-from weft.ops import Add, Argmax, Conv, Fill, GridSample, MatMul, Pad, Reshape, Resize, Slice, TopK
+from weft.ops import Add, Argmax, Conv, Fill, GridSample, MatMul, Pad, Reshape, Resize, Slice, Tile, TopK
 from weft.ops.checking import Require
 from weft.runtime.arrays import aligned_empty
 
@@ -117,6 +118,43 @@ def test_sizes_whose_product_wraps_are_refused_before_memory_is_asked_for(target
         exe(np.array(sizes, np.int64))
     assert message in str(caught.value)
     np.testing.assert_array_equal(exe(np.array([2, 3])), np.ones((2, 3), np.float32))
+
+
+@pytest.mark.parametrize("target", ["llvm -threads=1", "c"])
+def test_an_empty_array_that_is_too_large_without_its_zeros_is_refused_with_numbers_that_say_so(target: str) -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", tensor_type("float32", (dim("n"), dim("m"))))
+    b.output(b.add(Tile(filled(b, 2)), x), "y")
+    exe = weft.compile(b.build(), target, cache=False)
+    with pytest.raises(ExecutionError) as caught:
+        exe(np.ones((0, 3), np.float32), np.array([2**45, 2]))
+    text = f"Tile: {2**45} × 6 elements of float32 are more than memory can hold\n  g\n  hint: give smaller sizes; one of 0 counts as 1 here"
+    assert str(caught.value) == text
+    assert exe(np.ones((0, 3), np.float32), np.array([2**40, 2])).shape == (0, 6)
+
+
+def test_the_error_of_a_size_beyond_64_bits_is_short_and_contradicts_nothing() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", tensor_type("float32", (dim("n"),)))
+    (times,) = filled(b, 1)
+    for _ in range(40):
+        x = b.add(Tile((times,)), x)
+    b.output(x, "y")
+    exe = weft.compile(b.build(), "llvm -threads=1", cache=False)
+    with pytest.raises(ExecutionError) as caught:
+        exe(np.ones(1, np.float32), np.array([8]))
+    what, where, hint = str(caught.value).split("\n")
+    found = re.fullmatch(r"Tile: its output would have size (\d+) on axis 0, expected 0 … 140737488355328", what)
+    assert found and int(found[1]) >= 2**63 - 1 and where == "  g"
+    assert hint.startswith("  hint: it is n*shape.0*") and len(hint) < 80
+
+
+def test_formulas_in_hints_are_short() -> None:
+    long: Expr = dim("a")
+    for k in range(40):
+        long = (long * dim("a") + 3) // (2 + k)
+    hints = [a.hint for a in assumptions(graph_of(Add(), (long,), ("b",)))]
+    assert [h for h in hints if "…" in h and h.endswith(" and b must be equal")] and all(len(h) < 90 for h in hints)
 
 
 def test_memory_that_there_is_not_is_an_error() -> None:

@@ -23,6 +23,8 @@ from weft.tensor.language import Dim, factors
 
 LONGEST = 200
 """Characters of a node's names in a text: archives keep it."""
+BRIEF = 60
+"""Characters of a formula in a hint."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,18 @@ def assume(holds: Expr, args: tuple[Expr, ...], what: str, hint: str, of: str = 
 def assume_equal(a: Dim, b: Dim, what: str) -> None:
     """For type rules: `a` and `b`, which only a run knows, have to be equal."""
     x, y = wrap(a, dt.int64), wrap(b, dt.int64)
-    assume(eq(x, y), (x, y), f"{literal(what)}: expected {{0}}, got {{1}}", f"{literal(a)} and {literal(b)} must be equal")
+    assume(eq(x, y), (x, y), f"{literal(what)}: expected {{0}}, got {{1}}", f"{_brief(a)} and {_brief(b)} must be equal")
 
 
 def assume_at_most(a: Dim, most: Dim, what: str) -> None:
     """For type rules: `a`, which only a run knows, may not exceed `most`."""
     x, y = wrap(a, dt.int64), wrap(most, dt.int64)
-    assume(le(x, y), (x, y), f"{literal(what)}: expected at most {{1}}, got {{0}}", f"{literal(a)} must not exceed {literal(most)}")
+    assume(le(x, y), (x, y), f"{literal(what)}: expected at most {{1}}, got {{0}}", f"{_brief(a)} must not exceed {_brief(most)}")
+
+
+def _brief(d: Dim) -> str:
+    """A formula in an error's template; of a long one its ends."""
+    return literal(shown(d, BRIEF))
 
 
 def assumptions(graph: Graph) -> list[Assumption]:
@@ -105,9 +112,11 @@ def limits(graph: Graph) -> list[Assumption]:
             product = maximum(product, ONE)
             for d in key[1:]:
                 product = mul(product, maximum(d, ONE))
-        sides = " × ".join(str(d) if isinstance(d, int) else f"{{{k}}}" for k, d in enumerate(shape[:ERROR_ARGS])) + (" × …" if len(shape) > ERROR_ARGS else "")
+        counted = tuple(_without_zeros(d) for d in shape[:ERROR_ARGS])
+        sides = " × ".join(str(d) if isinstance(d, int) else f"{{{k}}}" for k, d in enumerate(counted)) + (" × …" if len(shape) > ERROR_ARGS else "")
         what = f"{by}: {sides} elements of {value.type.dtype} are more than memory can hold"
-        sizes[key] = count, Assumption(_up_to(product, LARGEST // count), tuple(wrap(d, dt.int64) for d in shape[:ERROR_ARGS]), what, "")
+        args = tuple(wrap(d, dt.int64) for d in counted)
+        sizes[key] = count, Assumption(_up_to(product, LARGEST // count), args, what, "give smaller sizes; one of 0 counts as 1 here")
 
     for value in graph.inputs:
         hold(value, literal(f"input '{shown(value.name, LONGEST)}'"))
@@ -120,6 +129,15 @@ def limits(graph: Graph) -> list[Assumption]:
                 hold(value, by)
     alone = {key[0].name for key in sizes if len(key) == 1 and isinstance(key[0], Var)}  # whose values' bytes say more
     return [*(a for name, a in symbols.items() if name not in alone), *(a for _, a in sizes.values())]
+
+
+def _without_zeros(d: Dim) -> Dim:
+    """A dimension whose factors of 0 count as 1."""
+    number, symbolic = factors([d])
+    product: Expr | None = None
+    for factor in symbolic.elements():
+        product = maximum(factor, ONE) if product is None else mul(product, maximum(factor, ONE))
+    return max(1, number) if product is None else mul(product, wrap(max(1, number), dt.int64))
 
 
 def _up_to(x: Expr, most: int) -> Expr:
@@ -149,8 +167,8 @@ def _of_node(node: Node, judged: Container[Expr]) -> list[Assumption]:
     for value in node.outputs:
         for axis, d in enumerate(value.type.shape if isinstance(value.type, TensorType) else ()):
             if isinstance(d, Expr) and (holds := le(wrap(0, dt.int64), d)) not in judged:
-                what = f"{_named(node)}: its output would have size {{0}} on axis {axis}"
-                result.append(Assumption(holds, (d,), what, f"{literal(d)} must not be negative"))
+                what = f"{_named(node)}: its output would have size {{0}} on axis {axis}, expected 0 … {LARGEST}"
+                result.append(Assumption(holds, (d,), what, f"it is {_brief(d)}"))
     return result
 
 
