@@ -154,7 +154,7 @@ def _computed(node: Node, arrays: Sequence[Any]) -> Any:
     step = max(1, BLOCK * max(shape) // math.prod(shape))
     result = None
     for first in range(0, max(shape), step):
-        at = (..., slice(first, first + step), *[slice(None)] * (-1 - axis))
+        at: Any = (..., slice(first, first + step), *[slice(None)] * (-1 - axis))
         part = node.op.reference(*(a if a is None or a.ndim < -axis or a.shape[axis] == 1 else a[at] for a in arrays))
         result = np.empty(shape, part.dtype) if result is None else result
         result[at] = part
