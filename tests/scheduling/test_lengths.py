@@ -112,3 +112,54 @@ def test_code_is_compared_with_its_meaning_at_several_lengths() -> None:
     )
     with pytest.raises(ScheduleError, match="the compute code of intrinsic 'larger' disagrees with its meaning"):
         check_intrinsic(wrong)
+
+
+def scaled(dynamic: tuple[str, ...] = ()) -> Intrinsic:
+    """C[i] = A[i]·n, with n alone and as a float: a formula that speaks of its length."""
+    n = tl.var("n")
+    a = tl.placeholder((n,), name="A")
+    value = tl.compute((n,), lambda i: a[i] * n.astype("float32") + (n * 2 - i).astype("float32"), "C", axes=["i"])
+    return Intrinsic("scaled", value, (Operand("A"), Operand("C")), Call("scaled"), dynamic=dynamic)
+
+
+def test_a_formula_may_speak_of_its_length() -> None:
+    """In a cast as anywhere: where lengths are given they are numbers."""
+    assert "C[v_i] = A[v_i]*4.0f32 + float32(8 - v_i)" in str(scaled().at({"n": 4}).program())
+    naive = parse_program("""program p(x: float32[12]) -> (y: float32[12]) {
+      for g in 3 { for i in 4 { block B(a: 3 = g, b: 4 = i) { y[a*4 + b] = x[a*4 + b]*4.0f32 + float32(8 - b) } } } }""")
+    s = Schedule(naive, checked=True, intrinsics={"scaled": scaled()})
+    s.tensorize("i", "scaled")
+    x = np.arange(12, dtype=np.float32)
+    got, want = (interpret(p, [x], intrinsics=meanings([scaled()]))["y"] for p in (s.program, naive))
+    np.testing.assert_array_equal(got, want)
+    mean = tl.reduce_axis(tl.var("m"), "m")
+    a = tl.placeholder((tl.var("m"),), name="A")  # an axis that is named as its length
+    total = Intrinsic("total", tl.compute((), lambda: tl.sum(a[mean], axis=mean), "C"), (Operand("A"), Operand("C")), Call("total"))
+    assert "A[v_m]" in str(total.at({"m": 3}).program())
+
+
+def test_a_length_that_a_formula_speaks_of_does_not_end_early() -> None:
+    naive = parse_program("""program p(x: float32[n]) -> (y: float32[n]) dims(n) {
+      for g in (n + 3)//4 { for i in 4 { block B(a: (n + 3)//4 = g, b: 4 = i) where a*4 + b < n {
+        y[a*4 + b] = x[a*4 + b]*4.0f32 + float32(8 - b) } } } }""")
+    s = Schedule(naive, checked=True, intrinsics={"scaled": scaled(("n",))})
+    with pytest.raises(ScheduleError) as caught:
+        s.tensorize("i", "scaled")
+    assert "the formula of 'scaled' speaks of the length 'n', which is then another" in str(caught.value) and "pad_loop" in str(caught.value)
+
+
+def test_one_instruction_has_one_limit() -> None:
+    """Under whatever names; two that allow one instruction different lengths would each be held to the other's."""
+
+    def copy(name: str, length: str, most: int | None) -> Intrinsic:
+        n = tl.var(length)
+        a = tl.placeholder((n,), name="A")
+        limits = () if most is None else (le(n, most),)
+        return Intrinsic(name, tl.compute((n,), lambda i: a[i], "C"), (Operand("A"), Operand("C")), Call("copy"), limits=limits)
+
+    assert meanings([copy("short", "n", 8), copy("same", "m", 8)]).keys() == {"copy"}
+    for most, text in ((300, "'other' m <= 300"), (None, "'other' any")):
+        with pytest.raises(ScheduleError) as caught:
+            meanings([copy("long", "n", 400), copy("other", "m", most)])
+        assert "'long' and 'other' mean different things by the instruction 'copy'" in str(caught.value)
+        assert f"they allow different lengths: 'long' n <= 400, {text}" in str(caught.value)

@@ -267,6 +267,14 @@ class Intrinsic:
         return (*spatial, *reduced)
 
     @cached_property
+    def spoken(self) -> frozenset[str]:
+        """The lengths that the formula itself speaks of."""
+        (body,) = self.source.bodies
+        parts = (*body.values, *body.init) if isinstance(body, Reduce) else (body,)
+        names = frozenset(v for e in parts for v in free_vars(e)) - {v.name for v, _, _ in self.extents}  # an axis may be named as its length is
+        return names & frozenset(self.lengths)
+
+    @cached_property
     def multiples(self) -> dict[str, int]:
         """What each length is a multiple of, by the limits that say `n % c == 0`."""
         found = dict.fromkeys(self.lengths, 1)
@@ -312,12 +320,17 @@ class Intrinsic:
         def rule(n: Expr) -> Expr | None:
             return Read(tensors[id(n.tensor)], n.indices) if isinstance(n, Read) else None
 
+        spoken = {v: sizes[v] for v in self.spoken}
+
+        def known(e: Expr) -> Expr:
+            return transform(substitute(e, spoken), rule)
+
         (body,) = self.source.bodies
         if isinstance(body, Reduce):
             axes = tuple(replace(a, extent=fixed([a.extent])[0]) for a in body.axes)
-            body = Reduce(body.reducer, tuple(transform(v, rule) for v in body.values), axes, body.index, body.init)
+            body = Reduce(body.reducer, tuple(known(v) for v in body.values), axes, body.index, tuple(known(v) for v in body.init))
         else:
-            body = transform(body, rule)
+            body = known(body)
         shape = fixed(self.source.shape)
         meaning = Tensor(self.meaning.name, shape, self.meaning.dtype, Compute(self.source.axes, shape, (body,)))
         return replace(self, meaning=meaning, limits=(), dynamic=(), given=given)
@@ -522,18 +535,23 @@ def meanings(intrinsics: Iterable[Intrinsic]) -> dict[str, Any]:
     """What `interpret` needs to run tensorized Programs: instruction name → function.
 
     Raises:
-        ScheduleError: two intrinsics call one instruction and mean different things by it.
+        ScheduleError: two intrinsics call one instruction and mean different things by it, or allow it different lengths.
     """
     found: dict[str, Any] = {}
-    texts: dict[str, tuple[str, str]] = {}
+    texts: dict[str, tuple[Intrinsic, str]] = {}
     for i in intrinsics:
         for form in ("compute", "reset", "update"):
             code = i.code(form)
             if isinstance(code, Call):
                 text = repr([_text(x, form) for x in i.examples()]) if i.lengths else _text(i, form)
-                other, said = texts.setdefault(code.name, (i.name, text))
-                if said != text:
-                    raise ScheduleError(f"the intrinsics '{other}' and '{i.name}' mean different things by the instruction '{code.name}'")
+                other, said = texts.setdefault(code.name, (i, text))
+                if said != text or _limits(other) != _limits(i):
+                    why = None
+                    if said == text:
+                        limits = [f"'{x.name}' {' and '.join(map(str, x.limits)) or 'any'}" for x in (other, i)]
+                        why = f"they allow different lengths: {', '.join(limits)}"
+                    what = f"the intrinsics '{other.name}' and '{i.name}' mean different things by the instruction '{code.name}'"
+                    raise ScheduleError(what, why=why)
                 found.setdefault(code.name, i.means(form))
         if i.queue is not None and isinstance(i.compute, Call):
             found.setdefault(begin(i.compute.name), Begin(i.queue, i.begins()))
@@ -553,6 +571,12 @@ def queued(intrinsics: Iterable[Intrinsic]) -> dict[str, Queue]:
     if wrong is not None:
         raise ScheduleError(wrong, hint="declare the queue once, and name it in each intrinsic")
     return found
+
+
+def _limits(intrinsic: Intrinsic) -> set[Expr]:
+    """The limits, free of names."""
+    names = {v: Var(f"length {k}", dt.int64) for k, v in enumerate(intrinsic.lengths)}
+    return {substitute(x, names) for x in intrinsic.limits}
 
 
 def _text(intrinsic: Intrinsic, form: Form) -> str:

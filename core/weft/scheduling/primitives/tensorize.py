@@ -313,6 +313,10 @@ class _Tensorize:
             moving.update(dict.fromkeys(chains[axis], const(1)))
             lengths[length] = moving[loop] = clean(minimum(lengths[length], trips.expr()), self.outer)
             shorter[length] = (const(1) + Var(length, dt.int64)) * multiple
+        spoken = next((v for v in shorter if v in x.spoken), None)
+        if spoken is not None:
+            why = f"a run may have fewer steps than the tile, and the formula of '{x.name}' speaks of the length '{spoken}', which is then another"
+            raise _No(1, why, "pad_loop makes tiles whole")
         at_most = {v: const(sizes[v] // x.multiples.get(v, 1)) for v in shorter}
         for limit in x.limits if shorter else ():
             if not certain(clean(substitute(limit, {**{v: const(n) for v, n in sizes.items()}, **shorter}), at_most), at_most):
