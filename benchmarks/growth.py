@@ -235,6 +235,37 @@ def padded(levels: int) -> onnx.ModelProto:
     return _model(nodes, [("x0", FLOAT, ["n"])], [(f"x{levels}", FLOAT, [None])], numbers)
 
 
+def pads(levels: int) -> onnx.ModelProto:
+    """Each step padded by numbers of its own, known only at run time."""
+    inputs = [("x0", FLOAT, ["n", "m"]), *((f"p{k}", INT, [4]) for k in range(levels))]
+    return _model([helper.make_node("Pad", [f"x{k}", f"p{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, [None, None])])
+
+
+def expands(levels: int) -> onnx.ModelProto:
+    """Each step broadcast with a shape of its own, known only at run time: a size is that of the step before, or where it is 1 the shape's."""
+    inputs = [("x0", FLOAT, ["n", "m"]), *((f"s{k}", INT, [2]) for k in range(levels))]
+    return _model([helper.make_node("Expand", [f"x{k}", f"s{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, [None, None])])
+
+
+def tiles(levels: int) -> onnx.ModelProto:
+    """Each step repeated a number of times of its own, known only at run time."""
+    inputs = [("x0", FLOAT, ["n", "m"]), *((f"t{k}", INT, [2]) for k in range(levels))]
+    return _model([helper.make_node("Tile", [f"x{k}", f"t{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, [None, None])])
+
+
+def compressed(levels: int) -> onnx.ModelProto:
+    """Of each step the columns that conditions of its own choose."""
+    inputs = [("x0", FLOAT, ["n", "m"]), *((f"c{k}", BOOL, [f"k{k}"]) for k in range(levels))]
+    nodes = [helper.make_node("Compress", [f"x{k}", f"c{k}"], [f"x{k + 1}"], axis=1) for k in range(levels)]
+    return _model(nodes, inputs, [(f"x{levels}", FLOAT, [None, None])])
+
+
+def pools(levels: int) -> onnx.ModelProto:
+    """Each step half as large, rounded up."""
+    nodes = [helper.make_node("MaxPool", [f"x{k}"], [f"x{k + 1}"], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1) for k in range(levels)]
+    return _model(nodes, [("x0", FLOAT, ["n", 3, "h", "w"])], [(f"x{levels}", FLOAT, ["n", 3, None, None])])
+
+
 def function_of_itself(levels: int) -> onnx.ModelProto:
     """f(x) = g(g(x)), g(x) = h(h(x)), …: 2ⁿ calls one after another, which must be refused."""
     return _functions(levels, lambda f: [helper.make_node(f, ["a"], ["t"], domain="own"), helper.make_node(f, ["t"], ["b"], domain="own")])
@@ -336,7 +367,7 @@ CHAINS: dict[str, Callable[[int], onnx.ModelProto]] = {
     for f in (
         gather, gather_of_itself, gather_arithmetic, gather_elements, nested_if, nested_if_failing, nested_loop, concat, concat_axes, shape_sums,
         shape_products, shape_powers, shape_mix, shape_of_expanded, data_products, data_sizes, product, product_of_open, transposed_product,
-        sums_of_slices, padded, function_of_itself, function_twice, constants,
+        sums_of_slices, padded, pads, expands, tiles, compressed, pools, function_of_itself, function_twice, constants,
     )
 }  # fmt: skip
 """Kind → the model of so many steps."""

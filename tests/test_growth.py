@@ -21,6 +21,8 @@ from weft.passes import fold_constants as folding
 from weft.passes.fold_constants import fold_constants
 
 STEPS = 30
+SLOW = ("pads", "compressed", "pools")
+"""Chains of kernels that differ, each of which is compiled: some seconds."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,7 +38,7 @@ def seconds(model: bytes) -> float:
     return min(time.perf_counter() - clock, time.process_time() - own)
 
 
-@pytest.mark.parametrize("kind", [k for k in CHAINS if k not in REFUSED])
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.full if k in SLOW else ()) for k in CHAINS if k not in REFUSED])
 def test_a_chain_of_thirty_steps_compiles_in_a_moment(kind: str) -> None:
     """Within the limit of `benchmarks.growth`; on a machine that is too slow or busy for it, at most ten times as long as half the chain, which leaves
     room for a cube and none for what doubles with each step."""
@@ -93,6 +95,12 @@ def test_chains_that_are_cut_give_what_their_definition_says() -> None:
     np.testing.assert_allclose(first("padded", 9, v[:3]), repeated(lambda t: np.pad(t, (1, 0)) + np.pad(t, (0, 1)), v[:3], 9), rtol=1e-5)
     np.testing.assert_array_equal(first("concat", 6, f(3)), np.tile(f(3), 64))
     np.testing.assert_array_equal(first("function_twice", 9, f(4)), np.maximum(f(4), 0) * 512)
+    one, rows = f(1, 3), [np.array(s) for s in ((1, 1), (1, 3), (4, 1), (4, 3), (1, 1), (4, 1))]
+    np.testing.assert_array_equal(first("expands", 6, one, *rows), np.broadcast_to(one, (4, 3)))
+    sides = [np.array(p) for p in ((1, 0, 0, 2), (0, 0, 0, 0), (0, 3, 1, 0), (-1, 0, 0, 1), (0, 0, 2, -2), (2, 1, 1, 0))]
+    padded = repeated(lambda t: np.pad(t, ((1, 0), (0, 2))), f(2, 3), 1)
+    padded = np.pad(np.pad(np.pad(padded, ((0, 1), (3, 0)))[1:], ((0, 0), (0, 1))), ((0, 2), (0, 0)))[:, :-2]
+    np.testing.assert_array_equal(first("pads", 6, f(2, 3), *sides), np.pad(padded, ((2, 1), (1, 0))))
 
 
 def test_wide_models_give_what_their_definition_says() -> None:

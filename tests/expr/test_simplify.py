@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from random import Random
 
 import numpy as np
@@ -70,6 +71,8 @@ CASES = [
     ("select(i < 3, min(i, 3), i + 1)", "select(i < 3, i, i + 1)", ()),
     ("select(n == 1, 1, n)", "n", ()),
     ("select(n != 3, n, 3)", "n", ()),
+    ("select(n == m, n + x, m + x)", "m + x", ()),
+    ("select(n != m + 1, m - x, n - 1 - x)", "m - x", ()),
     ("select(select(n == 1, 1, n) == 1, min(n, 512), n)*12//n*64", "768", ("0 <= n",)),
     ("select(p < n, p%n, 0)", "select(p < n, p, 0)", ()),
     ("j + p*16 < n", "true", ("j < min(16, n - p*16)",)),
@@ -244,3 +247,14 @@ def test_a_product_of_many_sums_stays_one() -> None:
     made = simplify(whole)
     assert len(str(made)) < 20_000
     assert evaluate(made, {name: np.int64(v) for name, v in values.items()}) == 3**20
+
+
+def test_selects_whose_conditions_hold_selects_take_time_of_their_nodes() -> None:
+    """What a size is after many broadcasts: that of the step before, or where it is 1 another."""
+    size: Expr = Var("n")
+    for k in range(8):
+        size = n.select(n.eq(size, 1), Var(f"s{k}"), size)
+    began = time.process_time()
+    assert simplify(size, {"n": Range(0, None)}) is size
+    assert str(simplify(size, {"n": Range(2, None)})) == "n"
+    assert time.process_time() - began < 1

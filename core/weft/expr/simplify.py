@@ -387,6 +387,11 @@ class Simplifier:
         b = self.under(cond, False).simplify(b) if not isinstance(b, plain) and cond.dtype.lanes == 1 else self.simplify(b)
         if a == b:
             return a
+        if isinstance(cond, (Eq, Ne)) and _is_index(e) and _is_index(cond.a):
+            # select(x == y, y + z, x + z): where the condition holds both are the same.
+            apart, by = _combine(self.sum(a), self.sum(b), -1), _combine(self.sum(cond.a), self.sum(cond.b), -1)
+            if apart == by or apart == _scale(by, -1):
+                return b if type(cond) is Eq else a
         if type(cond) in (Eq, Ne) and e.dtype.is_integer and cond.dtype.lanes == 1:
             # select(x == 1, 1, x): where the condition says that both are the same, the other one is always it.
             if type(cond) is Eq and self.under(cond, True).simplify(b) == a:
@@ -397,11 +402,15 @@ class Simplifier:
         return result if isinstance(result, Select) else self.simplify(result)
 
     def under(self, cond: Expr, value: bool) -> Simplifier:
-        """What simplifies where `cond` has this value."""
+        """What simplifies where `cond` has this value. A condition with a select in it is no fact: what is known where would double with each nested one."""
         found = self.children.get((cond, value))
         if found is None:
-            fact = cond if value else self.simplify(n.not_(cond))
-            found = self.children[cond, value] = Simplifier(self.narrowed, (fact,), self)
+            if n.has(cond, Select):
+                found = self
+            else:
+                fact = cond if value else self.simplify(n.not_(cond))
+                found = Simplifier(self.narrowed, (fact,), self)
+            self.children[cond, value] = found
         return found
 
     # -- conditions
@@ -616,8 +625,9 @@ class Simplifier:
             if lo is not None and lo >= 0:
                 continue
             for fact in candidates:
-                for fm, fv in fact.items():
-                    if not fm or (fv < 0) != (v < 0):
+                # What divides an atom alone is the atom: no other term of the fact need be looked at.
+                for fm, fv in fact.items() if len(m) > 1 else ((m, fact.get(m, 0)),):
+                    if not fm or not fv or (fv < 0) != (v < 0):
                         continue
                     by = _quotient(m, fm)
                     if by is None or not all(self.ranges.of(f).within(0, None) for f in by):

@@ -68,7 +68,7 @@ MAX_DEPTH = 64
 # Nodes that functions, branches and loops may come to when they are written out: so many, or so many times those in the file.
 WRITTEN, WRITTEN_PER_NODE = 20_000, 100
 # Parts of the formula of a size beyond which it gets a symbol of its own, whose value a kernel computes: formulas of formulas would double with each step.
-LONGEST = 128
+LONGEST = 40
 # ONNX's operators of which two with the same operands differ.
 RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"})
 
