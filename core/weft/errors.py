@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -195,6 +196,13 @@ def nearest(word: str, known: object) -> str | None:
 
     close = difflib.get_close_matches(word, [str(k) for k in known], n=1, cutoff=0.5)  # type: ignore[attr-defined]
     return close[0] if close else None
+
+
+def from_signal(error: BaseException) -> bool:
+    """Whether a handler of signals raised it, in the middle of what was being done: a time limit, or the end of the program. It is nobody's failure."""
+    handlers = [getattr(h, "func", h) for h in map(signal.getsignal, signal.valid_signals()) if callable(h)]
+    codes = {getattr(h, "__code__", None) or getattr(type(h).__call__, "__code__", None) for h in handlers} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def raised_in(error: BaseException, package: str = "") -> str | None:

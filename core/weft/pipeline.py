@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft import settings
-from weft.errors import ArchiveError, FrontendError, GraphError, InputError, PluginError, TargetError, enough_memory, expect, nearest
+from weft.errors import ArchiveError, FrontendError, GraphError, InputError, PluginError, TargetError, enough_memory, expect, from_signal, nearest
 from weft.forks import cached_property
 from weft.hooks import Frontend, StageReport
 from weft.options import make_options, parse_options, print_options
@@ -348,7 +348,9 @@ def _frontend(model: Any, name: str | None) -> Contribution:
             try:
                 if getattr(c.value, function)(argument):
                     found.append(c)
-            except Exception as error:  # noqa: BLE001 - foreign code: a frontend that fails to say takes nothing
+            except Exception as error:  # foreign code: a frontend that fails to say takes nothing
+                if from_signal(error):
+                    raise
                 plugins.failed(c.plugin, "frontends", error)
         return found
 

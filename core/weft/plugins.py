@@ -20,7 +20,7 @@ import pluggy
 
 from weft import forks
 from weft.contributions import misdeclared, misfit, unmarked
-from weft.errors import ExecutionError, PluginError, WeftError, raised_in
+from weft.errors import ExecutionError, PluginError, WeftError, from_signal, raised_in
 from weft.hooks import PROJECT, EngineKind, Specifications
 
 if TYPE_CHECKING:
@@ -126,7 +126,9 @@ class PluginHost:
         try:
             plugin.object = entry.load()
             self._register(plugin)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure of foreign code quarantines that plugin alone
+        except (Exception, SystemExit) as error:  # any failure of foreign code quarantines that plugin alone
+            if from_signal(error):
+                raise
             if self.manager.has_plugin(entry.name):
                 self.manager.unregister(name=entry.name)
             plugin.failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
@@ -163,6 +165,8 @@ class PluginHost:
                 if wrong is not None:
                     raise PluginError(wrong)
             except (Exception, SystemExit) as error:  # foreign code
+                if from_signal(error):
+                    raise
                 self.failed(plugin, hook, error)
                 if required == plugin.name:
                     # An error of ours says what is wrong by itself, unless it is about the plugin's own result.
@@ -191,6 +195,8 @@ class PluginHost:
         except (WeftError, MemoryError):
             raise
         except (Exception, SystemExit) as error:
+            if from_signal(error):
+                raise
             found = next((p for p in self.plugins if p.name == plugin), None)
             defect = not isinstance(error, OSError)  # else the system may have had no room, no file or no process left
             hint = f"{'this is a defect of the plugin; ' if defect else ''}--traceback shows the whole way"
@@ -338,7 +344,9 @@ def _guarded_device(plugins: PluginHost, item: Contribution) -> DeviceKind:
     def missing() -> str | None:
         try:
             return kind.missing()
-        except Exception as error:  # noqa: BLE001 - foreign code
+        except Exception as error:  # foreign code
+            if from_signal(error):
+                raise
             plugins.failed(item.plugin, "devices", error)
             return f"{item.plugin} failed to say whether it is: {_one_line(error, kind=True)}"
 
@@ -388,7 +396,9 @@ def engine_kinds() -> list[EngineKind]:
         def available() -> str | None:
             try:
                 return kind.available()
-            except Exception as error:  # noqa: BLE001 - foreign code
+            except Exception as error:  # foreign code
+                if from_signal(error):
+                    raise
                 plugins.failed(item.plugin, "engines", error)
                 return None
 

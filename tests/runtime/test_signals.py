@@ -19,19 +19,21 @@ from tests.runtime.models import affine
 
 import weft
 from weft import dtypes as dt
+from weft.errors import PluginError
 from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, tensor_type
+from weft.hooks import hookimpl
 from weft.ops import Add, CountNonZero, MatMul, NonZero, Relu
-from weft.plugins import host
+from weft.plugins import PluginHost, host
 from weft.runtime import Executable
-from weft.runtime.device import open_device
+from weft.runtime.device import blamed, open_device
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
 SECONDS, SECONDS_FULL = 1.5, 20.0
 
 
-class Alarm(BaseException):
-    """What a handler raises; of no class that anybody would catch."""
+class Alarm(Exception):
+    """What a handler raises, as a time limit may be."""
 
 
 @pytest.fixture
@@ -154,3 +156,31 @@ while True:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "running\n" and done.returncode == -signal.SIGINT and done.stderr.strip().endswith("KeyboardInterrupt"), done.stderr
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, SystemExit, KeyboardInterrupt])
+def test_what_a_handler_raises_in_a_plugin_is_no_failure_of_the_plugin(kind: type[BaseException]) -> None:
+    class Late:
+        @hookimpl
+        def targets(self) -> list[Any]:
+            signal.raise_signal(signal.SIGALRM)
+            return []
+
+    def handler(number: int, frame: object) -> None:
+        raise kind("late")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    plugins = PluginHost([])
+    plugins.register(Late(), "late")
+    try:
+        with pytest.raises(kind, match="late"):
+            plugins.call("targets")
+        with pytest.raises(kind, match="late"), plugins.blame("late", "to compile"):
+            signal.raise_signal(signal.SIGALRM)
+        with pytest.raises(kind, match="late"), blamed("late", "the copy"):
+            signal.raise_signal(signal.SIGALRM)
+        assert not plugins.failures
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(PluginError, match=r"plugin .late. \(registered by hand\) failed to compile"), plugins.blame("late", "to compile"):
+        raise SystemExit("not by a handler")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import GraphError, InputError, WeftError, nearest
+from weft.errors import GraphError, InputError, WeftError, from_signal, nearest
 from weft.expr.nodes import Const, Expr, Var, free_vars, substitute
 from weft.graph.nodes import Graph, Node, OpenType, OptionalType, SequenceType, TensorType, Type, Value
 from weft.graph.rewrite import concrete
@@ -93,6 +93,8 @@ def apply(node: Node, arrays: Sequence[Any], env: Mapping[str, int]) -> tuple[An
     except WeftError:
         raise
     except Exception as error:
+        if from_signal(error):
+            raise
         names = f"\nfrom {', '.join(sorted(node.names))}" if node.names else ""
         raise GraphError(f"the reference of {type(node.op).__name__} failed: {error}", where=repr(node) + names) from error
     results = result if isinstance(result, tuple) else (result,)

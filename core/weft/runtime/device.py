@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from weft.errors import ExecutionError, WeftError, nearest, raised_in
+from weft.errors import ExecutionError, WeftError, from_signal, nearest, raised_in
 from weft.runtime.arrays import ALIGNMENT, Array, aligned_empty
 
 
@@ -236,6 +236,8 @@ def blamed(device: str, what: str) -> Iterator[None]:
     except WeftError:
         raise
     except Exception as error:
+        if from_signal(error):
+            raise
         place = raised_in(error)
         why = (f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) + (f" ({place})" if place else "")
         raise ExecutionError(f"{what} failed on device '{device}'", why=why) from error

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.dtypes import all_dtypes
-from weft.errors import InputError
+from weft.errors import InputError, from_signal
 from weft.runtime.abi import DEVICE_CPU, DEVICE_CUDA_HOST, DLTensor, dlpack_type
 
 _DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU"}
@@ -101,6 +101,8 @@ def _device(value: Any, name: str = "") -> int:
     try:
         return int(value.__dlpack_device__()[0])
     except Exception as error:  # foreign code
+        if from_signal(error):
+            raise
         which = f"input '{name}'" if name else "an input"
         where = f" (device '{value.device}')" if hasattr(value, "device") else ""
         raise InputError(f"{which} has no data that can be read{where}", why=str(error) or type(error).__name__, hint="give a tensor on the CPU") from error
@@ -115,6 +117,8 @@ def foreign_tensor(value: Any, name: str, **asked: Any) -> Foreign:
     try:
         capsule = value.__dlpack__(**asked)
     except Exception as error:  # foreign code
+        if from_signal(error):
+            raise
         raise InputError(f"input '{name}' cannot be read through DLPack", why=str(error)) from error
     api = ctypes.pythonapi
     api.PyCapsule_GetPointer.restype = ctypes.c_void_p
@@ -160,5 +164,7 @@ def as_array(value: Any, name: str) -> np.ndarray[Any, Any]:
         try:
             return np.asarray(value)
         except Exception as error:  # foreign code
+            if from_signal(error):
+                raise
             raise InputError(f"input '{name}' has no data that can be read", why=str(error) or type(error).__name__) from error
     raise InputError(f"input '{name}' is no tensor, got {type(value).__name__}", hint="give a numpy array, or anything with __dlpack__ or __array__")

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from weft import dtypes as dt
-from weft.errors import LoopError, ScheduleError, WeftError, nearest
+from weft.errors import LoopError, ScheduleError, WeftError, from_signal, nearest
 from weft.expr.nodes import Const, Eq, Expr, ExprLike, FloorMod, Ramp, Var, add, const, free_vars, mul, substitute, transform, wrap
 from weft.expr.simplify import simplify
 from weft.forks import cached_property
@@ -385,6 +385,8 @@ class Intrinsic:
         except WeftError:
             raise
         except Exception as error:  # foreign code
+            if from_signal(error):
+                raise
             raise ScheduleError(f"the {form} code of intrinsic '{self.name}' failed", why=f"{type(error).__name__}: {error}") from error
         if not isinstance(stmt, Stmt):
             raise ScheduleError(f"the {form} code of intrinsic '{self.name}' gives {stmt!r}, which is no statement", hint="return a weft.loop.nodes.Stmt")

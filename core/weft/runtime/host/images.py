@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import ExecutionError
+from weft.errors import ExecutionError, from_signal
 from weft.runtime.arrays import Array
 from weft.runtime.host.registry import host_function
 
@@ -41,7 +41,9 @@ def image_decoder(given: Any, *, pixels: str) -> Array:
                 decoded = np.asarray(picture.convert("L" if pixels == "Grayscale" else "RGB"))
     except ExecutionError:
         raise
-    except Exception as error:  # noqa: BLE001 - decoders of many formats, on bytes of anybody
+    except Exception as error:  # decoders of many formats, on bytes of anybody
+        if from_signal(error):
+            raise
         raise ExecutionError("the bytes are no picture that can be decoded", why=f"{type(error).__name__}: {error}"[:300]) from None
     if pixels == "Grayscale":
         return np.ascontiguousarray(decoded[:, :, None])

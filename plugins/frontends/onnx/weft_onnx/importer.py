@@ -19,7 +19,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 
 from weft import dtypes as dt
 from weft.dtypes import DType
-from weft.errors import FrontendError, UnsupportedError, WeftError, nearest
+from weft.errors import FrontendError, UnsupportedError, WeftError, from_signal, nearest
 from weft.expr.nodes import Expr, Var, free_vars, maximum, ne, select, size_of, wrap
 from weft.expr.ranges import Range, range_of
 from weft.graph.nodes import Graph, GraphBuilder, OpenType, OptionalType, SequenceType, TensorType, Type, Value
@@ -981,7 +981,9 @@ def invalid(proto: onnx.ModelProto) -> str | None:
     try:
         onnx.checker.check_model(proto)
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
-    except Exception as error:  # noqa: BLE001 - onnx's own classes of errors, which differ by version
+    except Exception as error:  # onnx's own classes of errors, which differ by version
+        if from_signal(error):
+            raise
         return " ".join(str(error).split())[:300] or type(error).__name__
     return None
 

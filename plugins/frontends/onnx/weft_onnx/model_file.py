@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from weft.errors import FrontendError
+from weft.errors import FrontendError, from_signal
 from weft_onnx.wire import encoded, fields
 
 Array = np.ndarray[Any, Any]
@@ -62,6 +62,8 @@ def _parsed(data: memoryview, what: str, folder: Path | None) -> Model:
     try:
         proto = onnx.ModelProto.FromString(_without_weights(data, mapped))
     except Exception as error:  # the decoder's own exception class differs between protobuf's implementations
+        if from_signal(error):
+            raise
         raise FrontendError(f"{what} is not an ONNX model", why=f"it does not parse as a ModelProto: {error}", hint="is the file complete?") from error
     return _checked(Model(proto, folder, mapped), what)
 
