@@ -28,8 +28,8 @@ from weft.passes.eliminate_common_subexpressions import RANDOM
 LIMIT = 64 << 20
 """Bytes of a result that need no justification by the size of its inputs."""
 MADE, MADE_PER_BYTE = 256 << 20, 16
-"""Bytes that folding may make in a compilation: so many, and so many for each byte of the imported model's constants. A file of 200 bytes may ask for any
-number of them; weights go through a few steps at most (dequantised, scaled, transposed)."""
+"""Bytes that folding may make in a compilation: so many, and so many for each byte of the imported model's constants, whose elements count as four at least.
+A file of 200 bytes may ask for any number of them; weights go through a few steps at most (dequantised, scaled, transposed)."""
 WORK, WORK_PER_ELEMENT = 1 << 32, 1 << 11
 """Quarters of nanoseconds, as `work_of` counts them, that folding may take in a compilation, likewise: about a second, and what adapters of a large model
 take."""
@@ -64,16 +64,14 @@ def fold_constants(graph: Graph, limit: int = LIMIT, keep: tuple[type[Operator],
         if sum(_size(v, 4) for v in node.outputs) > max(limit, sum(given.values())):
             return None
         size, work = sum(map(_size, node.outputs)), work_of(node.op, inputs, node.outputs)
-        if work is None or work > budget.work or size > budget.made:
+        if work is None or not budget.take(size, work):  # of views as well: what is stored is a copy of each
             return None
-        budget.work -= work
         try:
             with np.errstate(all="ignore"):
                 result = _computed(node, [None if v is None else v.constant for v in inputs])
         except (WeftError, ArithmeticError, ValueError, IndexError):
             return None  # it fails at run time as well, where the error names the run's data
         results = result if isinstance(result, tuple) else (result,)
-        budget.made -= size  # of views as well: what is stored is a copy of each
         folded = []
         for old, data in zip(node.outputs, results):
             array = np.asarray(data)
@@ -112,8 +110,16 @@ class Budget:
         for one in graphs:
             own.update((id(v.constant), v.constant) for v in one.constants())
             graphs += [body for node in one.nodes for body in bodies(node.op)]
-        size, elements = sum(a.nbytes for a in own.values()), sum(a.size for a in own.values())
+        size, elements = sum(a.size * max(4, a.itemsize) for a in own.values()), sum(a.size for a in own.values())
         return cls(MADE + MADE_PER_BYTE * size, WORK + WORK_PER_ELEMENT * elements)
+
+    def take(self, made: int, work: int = 0) -> bool:
+        """Whether so much may still be made and done, which it is then."""
+        if made > self.made or work > self.work:
+            return False
+        self.made -= made
+        self.work -= work
+        return True
 
 
 LINEAR: dict[type[Operator], int] = {

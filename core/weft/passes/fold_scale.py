@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,20 @@ from weft.graph.operator import Operator
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.ops.arithmetic import Add, Divide, Multiply, Subtract
 from weft.ops.contraction import Conv, MatMul
+from weft.passes.fold_constants import Budget
 
 Array = np.ndarray[Any, Any]
 
 
-def fold_scale(graph: Graph) -> Graph:
+def fold_scale(graph: Graph, budget: Budget | None = None) -> Graph:
     """Afterwards no constant factor per channel stands right before or after a convolution or product with constant weights that
-    nothing else uses, and at most one constant term after it. Results change by rounding only."""
+    nothing else uses, and at most one constant term after it, as long as weights may be made (`weft.passes.fold_constants.Budget`). Results change by rounding
+    only."""
     if not any(isinstance(n.op, (Conv, MatMul)) for n in graph.nodes):
         return graph
-    return rewrite(graph, _scale_after, _terms_after, _scale_before, on=(Multiply, Divide, Add, Subtract, Conv, MatMul))
+    budget = budget or Budget.of(graph)
+    rules = (partial(_scale_after, budget=budget), _terms_after, partial(_scale_before, budget=budget))
+    return rewrite(graph, *rules, on=(Multiply, Divide, Add, Subtract, Conv, MatMul))
 
 
 def anchor_of(r: Rewriter, value: Value | None) -> Node | None:
@@ -61,11 +66,13 @@ def split_operands(inputs: tuple[Value | None, ...]) -> list[tuple[Value, Value]
     return [(x, c) for x, c in ((a, b), (b, a)) if c.constant is not None and x.constant is None]
 
 
-def scaled(r: Rewriter, op: Operator, inputs: tuple[Value | None, ...], factors: Array, by_input: bool = False) -> Value:
-    """The convolution or product with weights times one factor per output (or input) channel."""
+def scaled(r: Rewriter, op: Operator, inputs: tuple[Value | None, ...], factors: Array, budget: Budget, by_input: bool = False) -> Value | None:
+    """The convolution or product with weights times one factor per output (or input) channel; None if no more weights may be made."""
     weights = inputs[1]
     assert weights is not None and weights.constant is not None
     w = weights.constant
+    if not budget.take(w.nbytes):
+        return None
     if isinstance(op, MatMul):
         axis = 0 if by_input else 1
     else:
@@ -82,7 +89,7 @@ def along_channels(r: Rewriter, numbers: Array, node: Node, like: Value) -> Valu
     return r.constant(numbers.reshape(-1, *(1,) * after), "bias", like=like)
 
 
-def _scale_after(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+def _scale_after(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], budget: Budget) -> Replacement:
     if not isinstance(node.op, (Multiply, Divide)):
         return None
     pairs = split_operands(inputs) if isinstance(node.op, Multiply) else [(inputs[0], inputs[1])]
@@ -107,8 +114,8 @@ def _scale_after(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> R
             if not (factors != 0).all():
                 return None
             factors = 1.0 / factors
-        result = scaled(r, anchor.op, anchor.inputs, factors)
-        return result if terms is None else r.add(Add(), result, along_channels(r, terms * factors, anchor, result))
+        result = scaled(r, anchor.op, anchor.inputs, factors, budget)
+        return result if terms is None or result is None else r.add(Add(), result, along_channels(r, terms * factors, anchor, result))
     return None
 
 
@@ -139,7 +146,7 @@ def _terms_after(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> R
     return None
 
 
-def _scale_before(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+def _scale_before(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], budget: Budget) -> Replacement:
     if not isinstance(node.op, (Conv, MatMul)):
         return None
     x, weights = inputs[0], inputs[1]
@@ -155,5 +162,5 @@ def _scale_before(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> 
             continue
         factors = per_channel(constant, node, x)
         if factors is not None:
-            return scaled(r, node.op, (value, *inputs[1:]), factors, by_input=True)
+            return scaled(r, node.op, (value, *inputs[1:]), factors, budget, by_input=True)
     return None
