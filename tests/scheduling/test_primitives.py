@@ -12,10 +12,11 @@ from tests.scheduling.nests import argmax, conv, matmul, same, softmax, stencil
 
 from weft.errors import ScheduleError
 from weft.expr.nodes import const
-from weft.loop.nodes import Allocate, Program, Region, transform_stmts, walk_stmts
+from weft.loop.nodes import Allocate, Block, Program, Region, transform_stmts, walk_stmts
 from weft.loop.parser import parse_program
-from weft.scheduling import Schedule, Trace, replay
+from weft.scheduling import Schedule, Trace, dependence, replay
 from weft.scheduling.primitives import PRIMITIVES
+from weft.scheduling.region import Access, block_accesses
 
 SCAN = """program scan(x: float32[4, 3]) -> (y: float32[4, 3]) {
   allocate s: float32[3]
@@ -285,6 +286,30 @@ HEADS = """program heads(x: float32[2, 4, 5]) -> (y: float32[5, 8]) {
   for g in 2 { for r in 4 { for n in 5 { block A(ag: 2 = g, ar: 4 = r, an: 5 = n) { a[ag, ar, an] = x[ag, ar, an]*2.0f32 } } } }
   for m in 5 { for h in 8 { block B(bm: 5 = m, bh: 8 = h) { y[bm, bh] = a[bh//4, bh%4, bm] + 1.0f32 } } }
 }"""
+
+
+def test_inlining_looks_at_the_blocks_that_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks of a group, one after another: each is looked at once, and again when it has changed."""
+    looked = []
+
+    def counted(block: Block, buffer: str | None = None) -> list[Access]:
+        looked.append(block.name)
+        return block_accesses(block, buffer)
+
+    monkeypatch.setattr(dependence, "block_accesses", counted)
+
+    def total(count: int) -> int:
+        allocations = " ".join(f"allocate a{k}: float32[4]" for k in range(count))
+        blocks = " ".join(f"for i{k} in 4 {{ block A{k}(v{k}: 4 = i{k}) {{ a{k}[v{k}] = x[v{k}] + {k}.0f32 }} }}" for k in range(count))
+        last = f"for j in 4 {{ block Y(w: 4 = j) {{ y[w] = {' + '.join(f'a{k}[w]' for k in range(count))} }} }}"
+        s = Schedule(parse_program(f"program p(x: float32[4]) -> (y: float32[4]) {{ {allocations} {blocks} {last} }}"))
+        looked.clear()
+        for k in range(count):
+            s.compute_inline(f"A{k}")
+        assert s.blocks() == ["Y"] and "allocate" not in str(s)
+        return len(looked)
+
+    assert total(40) <= 2.5 * total(20)
 
 
 def test_reverse_compute_inline_keeps_apart_what_the_consumer_takes_as_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from weakref import ref
 
 from weft.expr.nodes import Expr, FloorDiv, FloorMod, Var, free_vars, walk
 from weft.expr.ranges import range_of
@@ -10,15 +11,32 @@ from weft.loop.nodes import Allocate, Block, Buffer, For, Stmt, int_const, walk_
 from weft.scheduling.region import Access, Interval, Poly, accesses, at_least_zero, block_accesses, interval, loops_under, number, poly, union_box
 from weft.scheduling.tree import Tree, blocks_in
 
+_MOST_BLOCKS = 4096
+_touched: dict[int, tuple[ref[Block], tuple[str, ...], tuple[str, ...]]] = {}
+
+
+def touched(block: Block) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the buffers that a block loads and of those that it stores, in order of first use. Remembered, for every primitive asks it of all blocks, of
+    which it changes a few.
+    """
+    found = _touched.get(id(block))
+    if found is None or found[0]() is not block:
+        uses = block_accesses(block)
+        loaded, stored = (tuple(dict.fromkeys(a.buffer.name for a in uses if a.write == write)) for write in (False, True))
+        if len(_touched) >= _MOST_BLOCKS:
+            _touched.clear()
+        found = _touched[id(block)] = (ref(block), loaded, stored)
+    return found[1], found[2]
+
 
 def reads(block: Block) -> list[str]:
     """Buffers that the block reads, in order of first use; not those it only accumulates into."""
-    written = set(writes(block))
-    return list(dict.fromkeys(a.buffer.name for a in block_accesses(block) if not a.write and a.buffer.name not in written))
+    loaded, stored = touched(block)
+    return [name for name in loaded if name not in stored]
 
 
 def writes(block: Block) -> list[str]:
-    return list(dict.fromkeys(a.buffer.name for a in block_accesses(block) if a.write))
+    return list(touched(block)[1])
 
 
 def written_buffers(block: Block) -> list[Buffer]:
@@ -26,31 +44,31 @@ def written_buffers(block: Block) -> list[Buffer]:
 
 
 def all_blocks(tree: Tree) -> list[Block]:
-    return blocks_in(tree.program.body)
+    return tree.blocks
 
 
 def writers(tree: Tree, buffers: Iterable[str], but: str | None = None) -> list[str]:
     """Names of the blocks that write any of the buffers, in program order."""
     wanted = set(buffers)
-    return [b.name for b in all_blocks(tree) if b.name != but and wanted & set(writes(b))]
+    return [b.name for b in all_blocks(tree) if b.name != but and not wanted.isdisjoint(touched(b)[1])]
 
 
 def readers(tree: Tree, buffers: Iterable[str], but: str | None = None) -> list[str]:
     wanted = set(buffers)
-    return [b.name for b in all_blocks(tree) if b.name != but and wanted & {a.buffer.name for a in block_accesses(b) if not a.write}]
+    return [b.name for b in all_blocks(tree) if b.name != but and not wanted.isdisjoint(touched(b)[0])]
 
 
 def producers(tree: Tree, block: str, step: str = "producers") -> list[str]:
     """Blocks that write what `block` reads or accumulates into, in program order."""
     b = tree.block(block, step)
-    return writers(tree, {a.buffer.name for a in block_accesses(b)} - _first_written(b), but=block)
+    loaded, stored = touched(b)
+    return writers(tree, {*loaded, *stored} - _first_written(b), but=block)
 
 
 def _first_written(block: Block) -> set[str]:
     """Buffers that the block starts itself: nobody's value comes in."""
-    mine = set(writes(block))
-    read = {a.buffer.name for a in block_accesses(block) if not a.write}
-    return {b for b in mine if block.init is not None or b not in read}
+    loaded, stored = touched(block)
+    return {b for b in stored if block.init is not None or b not in loaded}
 
 
 def consumers(tree: Tree, block: str, step: str = "consumers") -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from weft import dtypes as dt
 from weft.errors import ScheduleError, nearest
 from weft.expr.nodes import And, Const, Expr, Var, all_of
+from weft.forks import cached_property
 from weft.loop.nodes import Allocate, Block, Buffer, For, Let, Program, Seq, Stmt, seq, stmt_children, substitute_stmt, with_stmt_children
 
 Path = tuple[Stmt, ...]
@@ -44,6 +45,11 @@ class Tree:
             self._visit(c, path)
 
     # -- finding
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """In program order, outermost only."""
+        return blocks_in(self.program.body)
+
     def block_path(self, name: str, step: str) -> Path:
         return self._get(self.block_paths, name, step, "block")
 
@@ -110,6 +116,25 @@ def rebuild(path: Path, new: Stmt | None, stop: int = 0) -> Stmt | None:
     return new
 
 
+def rebuild_all(stmt: Stmt, new: Sequence[tuple[Path, Stmt | None]], dropped: Path = ()) -> Stmt | None:
+    """The whole program where statements at the ends of paths became others (None: gone), and an allocation its body; only what lies on a path is looked at."""
+    ends = {id(path[-1]): s for path, s in new}
+    along = {id(s) for path in (*(path for path, _ in new), dropped) for s in path}
+
+    def visit(s: Stmt) -> Stmt | None:
+        if id(s) in ends:
+            return ends[id(s)]
+        if id(s) not in along:
+            return s
+        children = [visit(c) for c in stmt_children(s)]
+        left = tuple(c for c in children if c is not None)
+        if not left or (len(left) < len(children) and not isinstance(s, Seq)):
+            return None
+        return left[0] if dropped and s is dropped[-1] else with_stmt_children(s, left)
+
+    return visit(stmt)
+
+
 def contains(stmt: Stmt, test: Callable[[Stmt], bool]) -> bool:
     stack = [stmt]
     while stack:
@@ -122,9 +147,14 @@ def contains(stmt: Stmt, test: Callable[[Stmt], bool]) -> bool:
 
 def blocks_in(stmt: Stmt) -> list[Block]:
     """The blocks of `stmt` in program order, outermost only."""
-    if isinstance(stmt, Block):
-        return [stmt]
-    return [b for c in stmt_children(stmt) for b in blocks_in(c)]
+    found, stack = [], [stmt]
+    while stack:
+        s = stack.pop()
+        if isinstance(s, Block):
+            found.append(s)
+        else:
+            stack.extend(stmt_children(s)[::-1])
+    return found
 
 
 def map_blocks(stmt: Stmt, change: Callable[[Block], Block]) -> Stmt:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.expr.nodes import Const, Expr, Var, substitute, transform, walk
-from weft.loop.nodes import Allocate, Block, Evaluate, IntrinsicCall, Let, Load, Program, Seq, Stmt, Store, map_exprs, transform_stmts, walk_stmts
+from weft.loop.nodes import Block, Evaluate, IntrinsicCall, Let, Load, Program, Seq, Stmt, Store, map_exprs, walk_stmts
 from weft.scheduling.dependence import out_of_scope, readers, reads, writers
 from weft.scheduling.region import accesses, loops_under, union_box
 from weft.scheduling.rewrite import clean_extents, domain, outgrows, own_predicate, private_depth, tidy
-from weft.scheduling.tree import Tree, blocks_in
+from weft.scheduling.tree import Path, Tree, rebuild_all
 
 
 def single_store(tree: Tree, block: Block, step: str, hint: str | None = None) -> tuple[Store, Expr]:
@@ -38,11 +38,6 @@ def whole_index(store: Store, block: Block) -> dict[int, str] | None:
     return found
 
 
-def drop_allocation(program: Program, name: str) -> Program:
-    """The Program without the allocation of a buffer nobody uses any more."""
-    return program.with_body(transform_stmts(program.body, lambda s: s.body if isinstance(s, Allocate) and s.buffer.name == name else None))
-
-
 def compute_inline(program: Program, block: str) -> tuple[Program, None]:
     """Puts the formula of `block` wherever its result is loaded; block and buffer disappear.
 
@@ -67,7 +62,7 @@ def compute_inline(program: Program, block: str) -> tuple[Program, None]:
     users = readers(tree, [name], but=block)
     if not users:
         raise tree.error(step, f"nobody reads '{name}'", (block,))
-    order = [x.name for x in blocks_in(program.body)]
+    order = [x.name for x in tree.blocks]
     last = max(order.index(u) for u in users)
     late = [w for w in writers(tree, reads(b), but=block) if order.index(block) < order.index(w) <= last]
     if late:
@@ -86,16 +81,13 @@ def compute_inline(program: Program, block: str) -> tuple[Program, None]:
             if outgrows(path, b, {v: read[k] for k, v in dims.items()}) is not None:
                 why = f"'{u}' may read what '{block}' stored in another iteration, when its own buffers held something else"
                 raise tree.error(step, why, (block, u), "compute_inline before compact_buffer")
-    touched: set[str] = set(users)
 
     def load(node: Expr) -> Expr | None:
         if isinstance(node, Load) and node.buffer.name == name:
             return substitute(value, {v: node.indices[k] for k, v in dims.items()})
         return None
 
-    def rule(s: Stmt) -> Stmt | None:
-        if not isinstance(s, Block) or s.name not in touched:
-            return None
+    def inlined(s: Block) -> Block:
         extents = clean_extents(s)
         # What a reduction accumulates into is named alike where it is read and stored, also where an iterator has one value only.
         stored = [Load(x.buffer, x.indices) for x in walk_stmts(s.body) if isinstance(x, Store)]
@@ -110,5 +102,5 @@ def compute_inline(program: Program, block: str) -> tuple[Program, None]:
 
         return replace(s, body=map_exprs(s.body, change), init=None if s.init is None else map_exprs(s.init, change))
 
-    inlined = program.with_body(tree.replace(path, None).body)
-    return drop_allocation(inlined.with_body(transform_stmts(inlined.body, rule)), name), None
+    new: list[tuple[Path, Stmt | None]] = [(path, None), *((tree.block_path(u, step), inlined(tree.block(u, step))) for u in users)]
+    return program.with_body(rebuild_all(program.body, new, tree.allocate_paths.get(name, ())) or Seq(())), None

@@ -7,10 +7,10 @@ from dataclasses import replace
 from weft.expr.nodes import Const, Expr, FloorDiv, FloorMod, Var, add, const, mul, substitute, transform, walk
 from weft.loop.nodes import Block, Load, Program, Seq, Store, int_const
 from weft.scheduling.dependence import out_of_scope, readers, reads, writers
-from weft.scheduling.primitives.compute_inline import drop_allocation, single_store
+from weft.scheduling.primitives.compute_inline import single_store
 from weft.scheduling.region import Interval, accesses, certain, loops_under, number, union_box
 from weft.scheduling.rewrite import clean_extents, domain, outgrows, own_predicate, private_depth, tidy
-from weft.scheduling.tree import Tree, blocks_in
+from weft.scheduling.tree import Tree, blocks_in, rebuild_all
 
 
 def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]:
@@ -87,8 +87,7 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
         return tidy(transform(marked, load), clean_extents(producer))
 
     new = replace(producer, body=Store(store.buffer, tuple(put(i) for i in store.indices), put(value)))
-    removed = Tree(tree.replace(path, None))
-    return drop_allocation(removed.replace(removed.block_path(producer.name, step), new), name), None
+    return program.with_body(rebuild_all(program.body, [(path, None), (there, new)], tree.allocate_paths.get(name, ())) or Seq(())), None
 
 
 def certain_equal(a: Expr, b: Expr) -> bool:
