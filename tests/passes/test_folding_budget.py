@@ -42,6 +42,7 @@ from weft.ops import (
 from weft.passes import fold_constants as folding
 from weft.passes.fold_constants import Budget, fold_constants, work_of
 from weft.passes.pipeline import SHARED, run_passes
+from weft_onnx import importer
 
 ROOT = Path(__file__).parents[2]
 MOST = 160
@@ -153,6 +154,24 @@ def test_numbers_that_nodes_ask_for_come_to_so_many_in_all() -> None:
     with pytest.raises(FrontendError, match="places of the parts would be 4915200 numbers, at most 16777216 are made of so little") as caught:
         weft.load(helper.make_model(graph, opset_imports=OPSETS, ir_version=10).SerializeToString())
     assert caught.value.why == "other nodes have 14745600"
+
+
+def test_what_is_computed_at_import_has_a_bound_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop of constants that is written out, each trip a scatter, whose reference takes its steps in Python."""
+    trips = [helper.make_node("ScatterElements", ["s", "at", "by"], ["t"], reduction="add"), helper.make_node("Identity", ["c"], ["d"])]
+    takes = [ELEMENTS("i", TensorProto.INT64, []), ELEMENTS("c", TensorProto.BOOL, []), ELEMENTS("s", TensorProto.FLOAT, [64])]
+    loop = helper.make_graph(trips, "l", takes, [ELEMENTS("d", TensorProto.BOOL, []), ELEMENTS("t", TensorProto.FLOAT, [64])])
+    numbers = {"n": np.array(50), "c0": np.array(True), "s0": np.zeros(64, np.float32), "at": np.arange(64), "by": np.ones(64, np.float32)}
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["n", "c0", "s0"], ["u"], body=loop), helper.make_node("Add", ["x", "u"], ["y"])], "g",
+        [ELEMENTS("x", TensorProto.FLOAT, [64])], [ELEMENTS("y", TensorProto.FLOAT, [64])], [numpy_helper.from_array(v, k) for k, v in numbers.items()],
+    )  # fmt: skip
+    data = helper.make_model(graph, opset_imports=OPSETS, ir_version=10).SerializeToString()
+    assert len(weft.load(data).nodes) == 1
+    monkeypatch.setattr(importer, "FOLDED_WORK", 10 * 64 << 16)
+    cut = weft.load(data)
+    assert 40 < len(cut.nodes) < 50
+    np.testing.assert_array_equal(evaluate(cut, [np.zeros(64, np.float32)])[0], np.full(64, 50, np.float32))
 
 
 def test_a_range_is_data_that_the_allowance_covers() -> None:

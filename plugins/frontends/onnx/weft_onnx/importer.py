@@ -62,6 +62,8 @@ Array = np.ndarray[Any, Any]
 OLDEST, NEWEST = 7, onnx.defs.onnx_opset_version()
 # A result that is constant and this small is computed at once: shapes that go through floats stay known.
 FOLDED = 1024
+# What that may take in all, as `work_of` counts it: some seconds. A loop that is written out may do it thousands of times.
+FOLDED_WORK = 1 << 34
 # Numbers that are made at import of attributes and sizes alone, in all: a file of a hundred bytes may ask for any number of them.
 MADE = 1 << 24
 MAX_DEPTH = 64
@@ -139,7 +141,7 @@ class Importer:
         self._read: dict[int, tuple[onnx.TensorProto, Array]] = {}
         self._shortened: list[dict[Expr, Expr]] = [{}]
         self.shortened = 0
-        self.written = self.made = 0
+        self.written = self.made = self.folding = 0
         self.most_written = max(WRITTEN, WRITTEN_PER_NODE * (count_nodes(self.proto.graph) + sum(count_nodes(f) for f in self.proto.functions)))
 
     @property
@@ -439,8 +441,12 @@ class Importer:
         arrays = [None if i is None else i.constant for i in node.inputs]
         if math.prod(static(value.type.shape)) > FOLDED or not arrays or any(i is not None and a is None for i, a in zip(node.inputs, arrays)):
             return value
-        if sum(a.size for a in arrays if a is not None) > 4 * FOLDED or attribute_symbols(node.op) or work_of(node.op, node.inputs, node.outputs) is None:
+        if sum(a.size for a in arrays if a is not None) > 4 * FOLDED or attribute_symbols(node.op):
             return value
+        work = work_of(node.op, node.inputs, node.outputs)
+        if work is None or self.folding + work > FOLDED_WORK:
+            return value
+        self.folding += work
         try:
             with np.errstate(all="ignore"):
                 array = np.asarray(node.op.reference(*arrays))
