@@ -19,6 +19,7 @@ from weft.errors import FrontendError, UnsupportedError
 from weft_onnx import plugin
 from weft_onnx.model_file import read_model
 from weft_onnx.tensors import to_array
+from weft_onnx.wire import mentions
 
 
 def add_weights(rows: int = 64) -> onnx.ModelProto:
@@ -44,6 +45,24 @@ def test_large_weights_stay_in_the_file(tmp_path: Path) -> None:
     assert not read.proto.graph.initializer[0].HasField("raw_data")
     array = to_array(read.proto.graph.initializer[0], read.mapped["w"])
     assert not array.flags.writeable or array.flags.owndata
+
+
+def test_weights_are_not_read_to_find_the_files_of_a_model(tmp_path: Path) -> None:
+    """What names other files stands beside the weights."""
+    proto, path = add_weights(), tmp_path / "m.onnx"
+    weights = proto.graph.initializer[0]
+    weights.raw_data = b"location" * (len(weights.raw_data) // 8)
+    path.write_bytes(proto.SerializeToString())
+    assert not mentions(path, b"location") and plugin.files(path, plugin.OnnxOptions()) == []
+    for place in (proto.graph.node[0], weights):
+        place.doc_string = "its location"
+        path.write_bytes(proto.SerializeToString())
+        assert mentions(path, b"location")
+        place.ClearField("doc_string")
+    other = proto.graph.initializer.add(name="v", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    other.external_data.add(key="location", value="v.bin")
+    path.write_bytes(proto.SerializeToString())
+    assert plugin.files(path, plugin.OnnxOptions()) == [tmp_path / "v.bin"]
 
 
 def test_importing_the_plugin_imports_no_framework() -> None:

@@ -14,14 +14,9 @@ import numpy as np
 import onnx
 
 from weft.errors import FrontendError, from_signal
-from weft_onnx.wire import encoded, fields
+from weft_onnx.wire import GRAPH, INITIALIZER, MAPPED, RAW_DATA, encoded, fields
 
 Array = np.ndarray[Any, Any]
-
-# ModelProto.graph, GraphProto.initializer, TensorProto.raw_data: the way to the weights.
-GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9
-# Payloads from this size on stay in the file.
-MAPPED = 4096
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -65,14 +64,11 @@ def files(path: Path, options: OnnxOptions) -> list[Path]:
     Raises:
         FrontendError: a look at the file shows that it is no model.
     """
-    from weft_onnx.wire import look_at
+    from weft_onnx.wire import look_at, mentions
 
     look_at(path)
-    if not path.stat().st_size:
+    if not mentions(path, b"location"):
         return []
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if data.find(b"location") < 0:
-            return []
     from weft_onnx.model_file import external_files
 
     return external_files(path)

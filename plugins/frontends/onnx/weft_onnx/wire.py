@@ -10,6 +10,10 @@ from weft.errors import FrontendError
 
 OUTERMOST = 100_000
 """Fields of a model beside its graph, at most: operator sets, functions and notes."""
+# ModelProto.graph, GraphProto.initializer, TensorProto.raw_data: the way to the weights.
+GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9
+# Payloads from this size on stay in the file.
+MAPPED = 4096
 
 
 def look_at(path: Path) -> None:
@@ -29,6 +33,35 @@ def look_at(path: Path) -> None:
         except (ValueError, IndexError) as error:
             why = f"it does not parse as a ModelProto: {error}"
             raise FrontendError(f"'{path}' is not an ONNX model", why=why, hint="is the file complete?") from error
+
+
+def mentions(path: Path, word: bytes) -> bool:
+    """Whether a model file has these bytes anywhere but in the raw data of its large initialisers, which are not read; True if it is no model within.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+        at = 0
+        try:
+            for start, end in _weights(data):
+                if mapped.find(word, at, start) >= 0:
+                    return True
+                at = end
+        except (ValueError, IndexError):
+            return True
+        return mapped.find(word, at) >= 0
+
+
+def _weights(data: memoryview) -> Iterator[tuple[int, int]]:
+    """Where the raw data of large initialisers start and end."""
+    for number, kind, _, graph, end in fields(data):
+        for n, k, _, tensor, e in fields(data[graph:end]) if number == GRAPH and kind == 2 else ():
+            for m, w, _, start, z in fields(data[graph + tensor : graph + e]) if n == INITIALIZER and k == 2 and e - tensor >= MAPPED else ():
+                if m == RAW_DATA and w == 2:
+                    yield graph + tensor + start, graph + tensor + z
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
