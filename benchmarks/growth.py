@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -24,6 +24,8 @@ from benchmarks.arguments import chosen, judge, machine, write_report
 
 CHAIN_LIMIT, WIDE_LIMIT = 2.0, 5.0
 OPSET = 20
+Input: TypeAlias = "tuple[str, int, Sequence[Any]]"
+"""Name, dtype and shape."""
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
 
@@ -237,25 +239,25 @@ def padded(levels: int) -> onnx.ModelProto:
 
 def pads(levels: int) -> onnx.ModelProto:
     """Each step padded by numbers of its own, known only at run time."""
-    inputs = [("x0", FLOAT, ["n", "m"]), *((f"p{k}", INT, [4]) for k in range(levels))]
+    inputs: list[Input] = [("x0", FLOAT, ["n", "m"]), *((f"p{k}", INT, [4]) for k in range(levels))]
     return _model([helper.make_node("Pad", [f"x{k}", f"p{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, [None, None])])
 
 
 def expands(levels: int) -> onnx.ModelProto:
     """Each step broadcast with a shape of its own, known only at run time: a size is that of the step before, or where it is 1 the shape's."""
-    inputs = [("x0", FLOAT, ["n", "m"]), *((f"s{k}", INT, [2]) for k in range(levels))]
+    inputs: list[Input] = [("x0", FLOAT, ["n", "m"]), *((f"s{k}", INT, [2]) for k in range(levels))]
     return _model([helper.make_node("Expand", [f"x{k}", f"s{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, [None, None])])
 
 
 def tiles(levels: int) -> onnx.ModelProto:
     """Each step repeated a number of times of its own, known only at run time."""
-    inputs = [("x0", FLOAT, ["n", "m"]), *((f"t{k}", INT, [2]) for k in range(levels))]
+    inputs: list[Input] = [("x0", FLOAT, ["n", "m"]), *((f"t{k}", INT, [2]) for k in range(levels))]
     return _model([helper.make_node("Tile", [f"x{k}", f"t{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, [None, None])])
 
 
 def compressed(levels: int) -> onnx.ModelProto:
     """Of each step the columns that conditions of its own choose."""
-    inputs = [("x0", FLOAT, ["n", "m"]), *((f"c{k}", BOOL, [f"k{k}"]) for k in range(levels))]
+    inputs: list[Input] = [("x0", FLOAT, ["n", "m"]), *((f"c{k}", BOOL, [f"k{k}"]) for k in range(levels))]
     nodes = [helper.make_node("Compress", [f"x{k}", f"c{k}"], [f"x{k + 1}"], axis=1) for k in range(levels)]
     return _model(nodes, inputs, [(f"x{levels}", FLOAT, [None, None])])
 
@@ -388,14 +390,12 @@ def _info(name: str, dtype: int, shape: Sequence[Any]) -> onnx.ValueInfoProto:
 
 
 def _model(
-    nodes: Sequence[onnx.NodeProto], inputs: Sequence[tuple[str, int, Sequence[Any]]], outputs: Sequence[tuple[str, int, Sequence[Any]]],
-    constants: dict[str, np.ndarray[Any, Any]] | None = None, functions: Sequence[onnx.FunctionProto] = (), opsets: Sequence[onnx.OperatorSetIdProto] = (),
+    nodes: Sequence[onnx.NodeProto], inputs: Sequence[Input], outputs: Sequence[Input], constants: dict[str, np.ndarray[Any, Any]] | None = None,
+    functions: Sequence[onnx.FunctionProto] = (), opsets: Sequence[onnx.OperatorSetIdProto] = (),
 ) -> onnx.ModelProto:  # fmt: skip
     tensors = [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()]
     graph = helper.make_graph(list(nodes), "growth", [_info(*i) for i in inputs], [_info(*o) for o in outputs], tensors)
-    model: onnx.ModelProto = helper.make_model(
-        graph, opset_imports=list(opsets) or [helper.make_opsetid("", OPSET)], functions=list(functions), ir_version=10
-    )
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=list(opsets) or [helper.make_opsetid("", OPSET)], functions=list(functions), ir_version=10)
     return model
 
 
