@@ -248,10 +248,12 @@ def test_code_that_nothing_runs_is_not_made() -> None:
 
 
 @pytest.mark.needs("ziglang")
-def test_zig_works_where_the_home_is_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ZIG_GLOBAL_CACHE_DIR", "XDG_CACHE_HOME"):
+@pytest.mark.parametrize("home", ["/dev/null", "", None])
+def test_zig_works_where_the_home_is_read_only_or_none(home: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ZIG_GLOBAL_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", "/dev/null")  # not to be written by root either
+    if home is not None:
+        monkeypatch.setenv("HOME", home)  # /dev/null: not to be written by root either
     toolchain._zig_environment.cache_clear()
     try:
         toolchain.compiler.cache_clear()

@@ -40,7 +40,7 @@ def default_command() -> str:
 
 def zig_environment() -> dict[str, str]:
     """What zig must be told besides this process's environment: a folder for its cache, which lives as long as the process, where its own cannot be
-    written, as in a home that is read-only."""
+    written or is none, as in a home that is read-only or without a home."""
     return _zig_environment(os.getpid())
 
 
@@ -48,10 +48,11 @@ def zig_environment() -> dict[str, str]:
 def _zig_environment(process: int) -> dict[str, str]:
     if os.environ.get("ZIG_GLOBAL_CACHE_DIR"):
         return {}
-    there = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / ZIG
+    home = os.environ.get("HOME")  # zig asks nobody else for it
+    there = Path(os.environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")) / ZIG
     while not there.exists() and there != there.parent:
         there = there.parent
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+    if there.is_absolute() and there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return {}
     folder = tempfile.mkdtemp(prefix="weft-zig-")
     atexit.register(of_this_process(shutil.rmtree), folder, ignore_errors=True)
