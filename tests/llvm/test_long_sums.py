@@ -58,18 +58,30 @@ def test_sums_of_millions(name: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["llvm", "c"])
-@pytest.mark.parametrize(("op", "reference"), [
-    (ops.CumSum(0), lambda x: x.cumsum(0)),
-    (ops.CumSum(0, True, True), lambda x: np.append(x[1:][::-1].cumsum(0)[::-1], np.zeros_like(x[:1]), 0)),
-])  # fmt: skip
-@pytest.mark.parametrize("shape", [(COUNT,), (COUNT // 8, 8)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_prefix_sums(target: str, op: ops.CumSum, reference: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("exclusive", "shape", "dtype"), [(False, (COUNT // 4,), "float32"), (True, (COUNT // 16, 4), "float32"), (False, (COUNT // 16, 4), "float16")]
+)
+def test_prefix_sums(target: str, exclusive: bool, shape: tuple[int, ...], dtype: str) -> None:
+    op = ops.CumSum(0, exclusive, reverse=exclusive)
     x = np.full(shape, 1e-3, dtype)
+    want = x.astype(np.float64).cumsum(0)
+    want = np.append(np.flip(want[:-1], 0), np.zeros_like(want[:1]), 0) if exclusive else want
     b = GraphBuilder("g")
     b.output(b.add(op, b.input("x", tensor_type(dtype, (N, *shape[1:])))), "y")
     y = weft.compile(b.build(), target=target, cache=False).run({"x": x})["y"].astype(np.float64)
-    np.testing.assert_allclose(y, reference(x.astype(np.float64)), rtol=2e-6 if dtype == "float32" else 5e-4)
+    np.testing.assert_allclose(y, want, rtol=2e-6 if dtype == "float32" else 5e-4)
+
+
+@pytest.mark.parametrize("target", ["llvm", "c"])
+def test_prefix_sums_along_an_axis_that_only_a_run_knows(target: str) -> None:
+    node = helper.make_node("CumSum", ["x", "axis"], ["y"], reverse=1)
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"]), helper.make_tensor_value_info("axis", TensorProto.INT64, [])]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    executable = weft.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), target=target, cache=False)
+    for axis, shape in ((0, (COUNT // 16, 2)), (-1, (2, COUNT // 16)), (1, (30, 50))):
+        x = np.full(shape, 0.1, np.float32)
+        (y,) = executable.run({"x": x, "axis": np.array(axis)}).values()
+        np.testing.assert_allclose(y, np.flip(np.flip(x, axis).cumsum(axis, dtype=np.float64), axis), rtol=2e-6)
 
 
 def test_attention_to_many_keys() -> None:

@@ -139,6 +139,19 @@ program padded(x: float32[n]) -> (y: float32[(n + 2)//3]) dims(n) {
 }
 """
 
+TRIANGLE = """
+program triangle(x: float32[n, n]) -> (y: float32[1]) dims(n) {
+  y[0] = 0.0f32
+  for i in n {
+    for j in i + 1 {
+      for k in min(n - j, 2) {
+        y[0] = y[0] + x[i, j]
+      }
+    }
+  }
+}
+"""
+
 
 def blocked(program: Program, longest: int = 2, block: int = 2) -> Program:
     return block_sums(program, longest, block)
@@ -148,7 +161,9 @@ def totals(program: Program) -> list[str]:
     return [s.buffer.name for s in walk_stmts(program.body) if isinstance(s, Allocate) and s.buffer.name.endswith("_total")]
 
 
-@pytest.mark.parametrize("text", [ROW, TILE, STARTED_INSIDE, PREFIX, IN_PLACE, PADDED], ids=["row", "tile", "started_inside", "prefix", "in_place", "padded"])
+@pytest.mark.parametrize(
+    "text", [ROW, TILE, STARTED_INSIDE, PREFIX, IN_PLACE, PADDED, TRIANGLE], ids=["row", "tile", "started_inside", "prefix", "in_place", "padded", "triangle"]
+)
 @pytest.mark.parametrize("block", [1, 2, 3, 100])
 def test_the_meaning_stays(text: str, block: int) -> None:
     program = parse_program(text)
@@ -262,3 +277,13 @@ def test_what_branches_add_to_an_element_has_one_total() -> None:
     after = blocked(program)
     assert totals(after) == ["acc_total"]
     same(program, after, {"n": 11}, exact=False)
+
+
+def test_a_loop_may_have_sums_of_both_kinds() -> None:
+    program = parse_program(IN_PLACE.replace("y[i, t] = acc[]", "y[i, t] = acc[]\n y[0, 0] = y[0, 0] + x[1, t]"))
+    assert len(totals(blocked(program))) == 1  # the sum is not alone: its buffer is stored otherwise, too
+    program = parse_program(IN_PLACE.replace("acc[] = 0.0f32", "acc[] = 0.0f32\n allocate sum: float32[]\n sum[] = 0.0f32").replace(
+        "y[i, t] = acc[]", "y[i, t] = acc[]\n sum[] = sum[] + x[1, t]").replace("    }\n  }\n", "    }\n    y[i, 0] = sum[]\n  }\n"))  # fmt: skip
+    after = blocked(program)
+    assert sorted(totals(after)) == ["acc_total", "sum_total"]
+    same(program, after, {"n": 13}, exact=False)

@@ -31,7 +31,7 @@ from weft.expr.nodes import (
     transform,
     walk,
 )  # fmt: skip
-from weft.expr.ranges import Range
+from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import prove
 from weft.loop.nodes import (
     Allocate,
@@ -88,9 +88,9 @@ def block_sums(program: Program, longest: int = LONGEST, block: int = BLOCK) -> 
       }
       if 1024 < n { acc[] = total[] + (acc[] - lost[]) }
     """
+    program = _block_prefixes(program, longest, min(block, PREFIX))
     found = _sums(program)
-    prefixes = _prefixes(program, longest)
-    if not found and not prefixes:
+    if not found:
         return program
     names = Names.of(program)
     tops: dict[str, list[_Sum]] = {}
@@ -101,7 +101,7 @@ def block_sums(program: Program, longest: int = LONGEST, block: int = BLOCK) -> 
             # What two branches add to an element has one total.
             if all(s.place() != x.place() for x in here):
                 here.append(s)
-    if not tops and not prefixes:
+    if not tops:
         return program
 
     def visit(stmt: Stmt) -> Stmt:
@@ -111,9 +111,6 @@ def block_sums(program: Program, longest: int = LONGEST, block: int = BLOCK) -> 
         if isinstance(stmt, For) and stmt.var.name in tops:
             # Sums that begin at one loop share its blocks.
             return _blocked(stmt, tops[stmt.var.name], block, names)
-        if isinstance(stmt, For):
-            mine = [p for p in prefixes if p.loop.var.name == stmt.var.name]
-            return _prefix_blocks(stmt, mine, min(block, PREFIX), names) if mine else stmt
         return stmt
 
     return simplify(program.with_body(visit(program.body)))
@@ -151,12 +148,17 @@ class _Sum:
             result *= n
         return result
 
-    def steps_inside(self, loop: str) -> Expr:
-        """The steps of one iteration of the chain's loop of this name."""
+    def steps_inside(self, loop: str, unknown: int) -> Expr:
+        """The steps of one iteration of the chain's loop of this name; where they differ, the most, or `unknown` if nothing says how many."""
         at = next(k for k, f in enumerate(self.chain) if f.var.name == loop)
+        inside = {s.var.name for s in walk_stmts(self.chain[at]) if isinstance(s, (For, Let))}
         result: Expr = int64(1)
         for f in self.chain[at + 1 :]:
-            result = result * f.extent
+            if free_vars(f.extent).keys() & inside:
+                most = range_of(f.extent, {v: Range(0, None) for v in inside}).hi
+                result = result * int64(unknown if most is None else most)
+            else:
+                result = result * f.extent
         return result
 
 
@@ -309,7 +311,7 @@ def _blocked(top: For, sums: Sequence[_Sum], block: int, names: Names) -> Stmt:
         most: Expr = int64(1)
         for s in sums:
             if any(f.var.name == loop.var.name for f in s.chain):
-                most = maximum(most, s.steps_inside(loop.var.name))
+                most = maximum(most, s.steps_inside(loop.var.name, block))
         return maximum(floordiv(int64(block), maximum(most, int64(1))), int64(1))
 
     def visit(stmt: Stmt) -> Stmt:
@@ -470,9 +472,18 @@ class _Prefix:
     """The loops and conditions, outermost first, around the statement that stores an element of `state`."""
 
 
-def _prefixes(program: Program, longest: int) -> list[_Prefix]:
+def _block_prefixes(program: Program, longest: int, block: int) -> Program:
     loops = [s for s in walk_stmts(program.body) if isinstance(s, For) and s.kind == "serial" and ((n := int_const(s.extent)) is None or n > longest)]
-    return [p for loop in loops for s in walk_stmts(loop.body) if isinstance(s, Store) and (p := _prefix_of(s, loop, program)) is not None]
+    found = [p for loop in loops for s in walk_stmts(loop.body) if isinstance(s, Store) and (p := _prefix_of(s, loop, program)) is not None]
+    if not found:
+        return program
+    names = Names.of(program)
+
+    def visit(stmt: Stmt) -> Stmt | None:
+        mine = [p for p in found if isinstance(stmt, For) and p.loop.var.name == stmt.var.name]
+        return _prefix_blocks(stmt, mine, block, names) if isinstance(stmt, For) and mine else None
+
+    return simplify(program.with_body(transform_stmts(program.body, visit)))
 
 
 def _prefix_of(store: Store, loop: For, program: Program) -> _Prefix | None:
