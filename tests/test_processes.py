@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,32 @@ def test_what_is_held_at_forks_is_a_lock() -> None:
 
     with pytest.raises(TypeError, match="a lock has the methods 'acquire' and 'release', got 'lock'"):
         hold("lock")
+
+
+@pytest.mark.parametrize("name", ["weft-weights", "weft-c"])
+@pytest.mark.needs("c")
+def test_no_thread_is_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import weft
+    from weft.testing.models import mlp
+    from weft_c.codegen import _threads
+
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith(name):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    _threads.cache_clear()  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(weft.WeftError) as error:
+            weft.compile(mlp(), "c", cache=False)
+    assert str(error.value) == (
+        "there is no thread left to compile the model\n  why: can't start new thread\n"
+        "  hint: end other processes, or allow more: ulimit -u, the pids.max of the process's control group"
+    )
+    assert weft.compile(mlp(), "c", cache=False).manifest.machine
 
 
 CLOSED = """

@@ -121,15 +121,25 @@ class SettingError(WeftError):
 
 @contextmanager
 def enough_memory(doing: str) -> Iterator[None]:
-    """Also a decorator. What runs out of memory is an error that says what was being done.
+    """Also a decorator. What runs out of memory, or of threads, is an error that says what was being done.
 
     Raises:
-        ExecutionError: a MemoryError was raised.
+        ExecutionError: a MemoryError was raised, or a thread could not be started.
     """
     try:
         yield
+    except RuntimeError as error:
+        if not no_thread(error):
+            raise
+        hint = "end other processes, or allow more: ulimit -u, the pids.max of the process's control group"
+        raise ExecutionError(f"there is no thread left {doing}", why=str(error), hint=hint) from error
     except MemoryError as error:
         raise ExecutionError(f"there is not enough memory {doing}", why=str(error) or None, hint="give smaller sizes, or more memory") from error
+
+
+def no_thread(error: BaseException) -> bool:
+    """Whether it is what Python raises where the system gives no more threads."""
+    return isinstance(error, RuntimeError) and str(error) == "can't start new thread"
 
 
 def expect(value: object, kinds: type | tuple[type, ...], what: str, wanted: str, error: type[WeftError] = InputError, hint: str | None = None) -> None:

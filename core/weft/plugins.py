@@ -20,7 +20,7 @@ import pluggy
 
 from weft import forks
 from weft.contributions import misdeclared, misfit, unmarked
-from weft.errors import ExecutionError, PluginError, WeftError, from_signal, raised_in
+from weft.errors import ExecutionError, PluginError, WeftError, from_signal, no_thread, raised_in
 from weft.hooks import PROJECT, EngineKind, Specifications
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class PluginHost:
         except (WeftError, MemoryError):
             raise
         except (Exception, SystemExit) as error:
-            if from_signal(error):
+            if from_signal(error) or no_thread(error):
                 raise
             found = next((p for p in self.plugins if p.name == plugin), None)
             defect = not isinstance(error, OSError)  # else the system may have had no room, no file or no process left
