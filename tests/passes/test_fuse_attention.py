@@ -199,3 +199,14 @@ def test_a_target_that_does_not_claim_it_gets_the_graph_as_it_is() -> None:
     m = Model()
     graph = m.finish(m.scores())
     assert fuse_attention(graph, Capabilities(claims=frozenset({"Softmax"}))) is graph
+
+
+@pytest.mark.parametrize("many", [12, 3000])
+def test_terms_that_are_added_to_scores(many: int) -> None:
+    """So many as no attention has are left to loops; they do not end the interpreter's stack."""
+    m = Model()
+    scores = m.scores()
+    for number in range(many):
+        scores = m.b.add(Add(), scores, m.b.input(f"mask{number}", tensor_type("float32", (S, T))))
+    after = fuse_attention(m.finish(scores))
+    assert sum(isinstance(n.op, ScaledDotProductAttention) for n in after.nodes) == (many == 12)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +22,7 @@ from weft.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpos
 from weft.ops.reduction import ReduceSum
 from weft.ops.transcendental import Erf
 from weft.ops.window import AveragePool, MaxPool, MaxPoolWithIndices
-from weft.passes.simplify_algebra import simplify_algebra
+from weft.passes.simplify_algebra import scalar_of, simplify_algebra
 
 N = Var("n")
 Build = Callable[[GraphBuilder, Value], Value]
@@ -228,6 +230,31 @@ def test_nearly_gelu() -> None:
 
     assert len(simplified(lambda b, x: other(b, x, scale=0.6))) == 5
     assert len(simplified(lambda b, x: other(b, x, inner=1.5))) == 5
+
+
+def test_a_product_of_many_factors_is_no_gelu() -> None:
+    """Nor one that takes the interpreter's whole stack, or a look at every factor for every product."""
+    b = GraphBuilder()
+    x, y = b.input("x", tensor_type("float32", (4,))), b.input("y", tensor_type("float32", (4,)))
+    for _ in range(3000):
+        x = b.add(Multiply(), x, y)
+    b.output(x)
+    begun = time.process_time()
+    assert len(simplify_algebra(b.build()).nodes) == 3000
+    assert time.process_time() - begun < 2
+
+
+def test_weights_that_differ_are_not_compared_whole() -> None:
+    weights = GraphBuilder().constant(numbers(1000, 1000))
+    tracemalloc.start()
+    assert scalar_of(weights) is None
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100_000  # a comparison takes a byte per element
+    assert scalar_of(GraphBuilder().constant(np.full((100, 3), 0.5, np.float32).T)) == 0.5
+    late = np.full(1000, 0.5, np.float32)
+    late[-1] = 1
+    assert scalar_of(GraphBuilder().constant(late)) is None
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ from weft.passes.simplify_algebra import all_equal, scalar_of
 from weft.tensor.language import Dim
 
 Shape = tuple[Dim, ...]
+DEPTH = 16
+"""The most nodes that are looked through between the products of an attention, and in front of one."""
 
 
 def fuse_attention(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
@@ -111,10 +113,14 @@ def _softmax(r: Rewriter, weights: Value) -> tuple[Node | None, str]:
     return softmax, blank
 
 
-def find_scores(r: Rewriter, value: Value) -> Scores | None:
-    """The first product of an attention behind masks and scalings, if nothing else uses what lies between; builds nothing."""
+def find_scores(r: Rewriter, value: Value, depth: int = DEPTH) -> Scores | None:
+    """The first product of an attention behind masks and scalings, if nothing else uses what lies between; builds nothing.
+
+    Args:
+        depth: how many nodes may lie between.
+    """
     node = r.producer(value)
-    if node is None or r.uses(value) > 1 or len(node.outputs) != 1:
+    if node is None or depth < 0 or r.uses(value) > 1 or len(node.outputs) != 1:
         return None
     a, b, *_ = (*node.inputs, None, None)
     if isinstance(node.op, MatMul):
@@ -125,24 +131,24 @@ def find_scores(r: Rewriter, value: Value) -> Scores | None:
         pairs = [(a, b), (b, a)] if isinstance(node.op, Multiply) else [(a, b)]
         for x, c in pairs:
             factor = scalar_of(c)
-            inner = find_scores(r, x) if factor and x is not None and _equal(x.shape, value.shape) else None
+            inner = find_scores(r, x, depth - 1) if factor and x is not None and _equal(x.shape, value.shape) else None
             if inner is not None and not inner.terms and factor is not None:
                 return replace(inner, scale=inner.scale * factor if isinstance(node.op, Multiply) else inner.scale / factor)
         return None
     if isinstance(node.op, Add):
-        return _changed(r, a, b, value) or _changed(r, b, a, value)
+        return _changed(r, a, b, value, depth) or _changed(r, b, a, value, depth)
     if isinstance(node.op, Where):
         _, _, c = node.inputs
         if a is None or b is None or c is None:
             return None
         for x, other, inverted in ((b, c, False), (c, b, True)):
             fill = scalar_of(other)
-            inner = _changed(r, x, a, value, inverted) if fill is not None else None
+            inner = _changed(r, x, a, value, depth, inverted) if fill is not None else None
             if inner is not None and inner.fill in (None, fill):
                 return replace(inner, fill=fill)
         return None
     if isinstance(node.op, Reshape) and a is not None and _equal(a.shape[-2:], value.shape[-2:]) and len(value.shape) > 2:
-        inner = find_scores(r, a)
+        inner = find_scores(r, a, depth - 1)
         if inner is None:
             return None
         shapes = [_regrouped(t.shape, inner.shape, value.shape) for t in inner.terms]
@@ -151,11 +157,11 @@ def find_scores(r: Rewriter, value: Value) -> Scores | None:
     return None
 
 
-def _changed(r: Rewriter, x: Value | None, term: Value | None, value: Value, inverted: bool = False) -> Scores | None:
+def _changed(r: Rewriter, x: Value | None, term: Value | None, value: Value, depth: int, inverted: bool = False) -> Scores | None:
     """The scores `x` with one more term, if the term leaves their shape."""
     if x is None or term is None or not _equal(x.shape, value.shape):
         return None
-    inner = find_scores(r, x)
+    inner = find_scores(r, x, depth - 1)
     return None if inner is None else replace(inner, terms=(*inner.terms, Term(term, term.shape, inverted)))
 
 
@@ -192,22 +198,22 @@ def _unscaled(r: Rewriter, value: Value) -> tuple[Value, float]:
     return value, 1.0
 
 
-def _swapped(r: Rewriter, value: Value) -> Value:
-    """A value with its last two axes exchanged, without computing what an earlier exchange undoes."""
+def _swapped(r: Rewriter, value: Value, depth: int = DEPTH) -> Value:
+    """A value with its last two axes exchanged, without computing what an earlier exchange undoes, at most `depth` nodes before."""
     rank = len(value.shape)
     swap = (*range(rank - 2), rank - 1, rank - 2)
-    node = r.producer(value)
+    node = r.producer(value) if depth else None
     before = node.inputs[0] if node is not None and node.inputs else None
     if node is not None and before is not None:
         if isinstance(node.op, Transpose):
             axes = tuple(node.op.axes[a] for a in swap)
             return before if axes == tuple(range(rank)) else r.add(Transpose(axes), before)
         if isinstance(node.op, Reshape) and len(before.shape) > 2 and _equal(before.shape[-2:], value.shape[-2:]):
-            return _with_lead(r, _swapped(r, before), value.shape[:-2])
+            return _with_lead(r, _swapped(r, before, depth - 1), value.shape[:-2])
         if isinstance(node.op, (Multiply, Divide)):
             inner, factor = _unscaled(r, value)
             if inner is not value:
-                turned = _swapped(r, inner)
+                turned = _swapped(r, inner, depth - 1)
                 return r.add(Multiply(), turned, r.constant(factor, "scale", like=turned))  # type: ignore[no-any-return]
     return r.add(Transpose(swap), value)  # type: ignore[no-any-return]
 

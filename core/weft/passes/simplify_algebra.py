@@ -72,13 +72,18 @@ def simplify_algebra(graph: Graph, rules: Sequence[AlgebraRule] | None = None, o
     return rewrite(graph, *(as_rule(item) for item in rules), on=tuple({o: None for item in rules for o in item.operators}))
 
 
+_FIRST = 64  # elements that are looked at before all are
+
 # -- facts ------------------------------------------------------------------------------------------------------------
 
 
 def all_equal(value: Value | None, number: float) -> bool:
     """Whether the value is a constant all of whose elements are `number`."""
     data = value.constant if value is not None else None
-    return data is not None and data.size > 0 and data.dtype != object and bool((data == number).all())
+    if data is None or data.size == 0 or data.dtype == object:
+        return False
+    # Most weights differ at once, and rules ask of each of them again and again.
+    return bool((data.flat[:_FIRST] == number).all() and (data.size <= _FIRST or (data == number).all()))
 
 
 def scalar_of(value: Value | None) -> float | None:
@@ -86,7 +91,7 @@ def scalar_of(value: Value | None) -> float | None:
     if value is None or value.constant is None or value.constant.size == 0 or value.dtype.kind not in ("int", "uint", "float"):
         return None
     first = value.constant.reshape(-1)[0]
-    return float(first) if bool((value.constant == first).all()) else None
+    return float(first) if all_equal(value, first) else None
 
 
 def _if_same(value: Value | None, node: Node) -> Outcome:
@@ -297,9 +302,12 @@ def _swish(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
 
 def _gelu(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     """x · ½ · (erf(x/√2) + 1), its factors in any order."""
-    factors = [f for v in inputs for f in _factors(r, v)]
-    scale = math.prod(n for f in factors if (n := scalar_of(f)) is not None)
-    others = [f for f in factors if scalar_of(f) is None]
+    factors = _factors(r, inputs, 6)  # x and the gate, ½ in one number or a few
+    if factors is None:
+        return None
+    numbers = [scalar_of(f) for f in factors]
+    scale = math.prod(n for n in numbers if n is not None)
+    others = [f for f, n in zip(factors, numbers) if n is None]
     if len(others) != 2 or not math.isclose(scale, 0.5, rel_tol=1e-6):
         return None
     for x, gate in (others, others[::-1]):
@@ -316,12 +324,20 @@ def _gelu(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     return None
 
 
-def _factors(r: Rewriter, value: Value | None) -> list[Value]:
-    """What a product of products multiplies; one that something else needs as well is a factor itself."""
-    before = r.producer(value, Multiply) if value is not None and r.single_use(value) else None
-    if before is None:
-        return [] if value is None else [value]
-    return [f for v in before.inputs for f in _factors(r, v)]
+def _factors(r: Rewriter, values: Inputs, most: int) -> list[Value] | None:
+    """What a product of products multiplies; one that something else needs as well is a factor itself. None if there are more than `most`."""
+    factors: list[Value] = []
+    left = list(reversed(values))
+    while left:
+        value = left.pop()
+        before = r.producer(value, Multiply) if value is not None and r.single_use(value) else None
+        if before is not None:
+            left += reversed(before.inputs)
+        elif value is not None:
+            factors.append(value)
+        if len(factors) + len(left) > most:
+            return None
+    return factors
 
 
 def _infers(node: Node, op: Operator, inputs: Sequence[Value | None]) -> bool:
