@@ -243,6 +243,13 @@ def pads(levels: int) -> onnx.ModelProto:
     return _model([helper.make_node("Pad", [f"x{k}", f"p{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, [None, None])])
 
 
+def slices(levels: int) -> onnx.ModelProto:
+    """Of each step a slice whose start, end and step are known only at run time."""
+    inputs: list[Input] = [("x0", FLOAT, ["n"]), *((f"{bound}{k}", INT, [1]) for k in range(levels) for bound in ("start", "end", "step"))]
+    nodes = [helper.make_node("Slice", [f"x{k}", f"start{k}", f"end{k}", "axis", f"step{k}"], [f"x{k + 1}"]) for k in range(levels)]
+    return _model(nodes, inputs, [(f"x{levels}", FLOAT, [None])], {"axis": np.array([0])})
+
+
 def expands(levels: int) -> onnx.ModelProto:
     """Each step broadcast with a shape of its own, known only at run time: a size is that of the step before, or where it is 1 the shape's."""
     inputs: list[Input] = [("x0", FLOAT, ["n", "m"]), *((f"s{k}", INT, [2]) for k in range(levels))]
@@ -369,7 +376,7 @@ CHAINS: dict[str, Callable[[int], onnx.ModelProto]] = {
     for f in (
         gather, gather_of_itself, gather_arithmetic, gather_elements, nested_if, nested_if_failing, nested_loop, concat, concat_axes, shape_sums,
         shape_products, shape_powers, shape_mix, shape_of_expanded, data_products, data_sizes, product, product_of_open, transposed_product,
-        sums_of_slices, padded, pads, expands, tiles, compressed, pools, function_of_itself, function_twice, constants,
+        sums_of_slices, padded, pads, slices, expands, tiles, compressed, pools, function_of_itself, function_twice, constants,
     )
 }  # fmt: skip
 """Kind → the model of so many steps."""

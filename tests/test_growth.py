@@ -100,6 +100,12 @@ def test_chains_that_are_cut_give_what_their_definition_says() -> None:
     sides = [np.array(p) for p in ((1, 0, 0, 2), (0, 0, 0, 0), (0, 3, 1, 0), (-1, 0, 0, 1), (0, 0, 2, -2), (2, 1, 1, 0))]
     padded = repeated(lambda t: np.pad(t, ((1, 0), (0, 2))), f(2, 3), 1)
     padded = np.pad(np.pad(np.pad(padded, ((0, 1), (3, 0)))[1:], ((0, 0), (0, 1))), ((0, 2), (0, 0)))[:, :-2]
+    bounds = [(1, 60, 1), (-1, -99, -2), (0, 99, 3), (99, -99, -1), (1, 9, 1), (0, 99, 1), (7, 0, -2), (0, 1, 5)]
+    numbers = [np.array([b]) for bound in bounds for b in bound]
+    expected = f(64)
+    for start, end, step in bounds:
+        expected = expected[start:end:step]
+    np.testing.assert_array_equal(first("slices", len(bounds), f(64), *numbers), expected)
     np.testing.assert_array_equal(first("pads", 6, f(2, 3), *sides), np.pad(padded, ((2, 1), (1, 0))))
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from weft.expr.nodes import Expr, Var, size_of, walk
+from weft import dtypes as dt
+from weft.expr.nodes import Add, Expr, Mul, Sub, Var, size_of, walk
+from weft.expr.simplify import linear
 from weft.graph.group import Group
 from weft.graph.layout import Layout
 from weft.graph.nodes import Graph, Node, TensorType, Value
@@ -486,9 +488,17 @@ def reading_of(node: Node) -> Reading:
         for k, x in enumerate(operands):
             if isinstance(e, Read) and e.tensor is x:
                 reads, repeats = found.get(k, (0, 1))
-                longest = max((sum(isinstance(v, Var) and v.name in axes for v in walk(i)) for i in e.indices), default=1)
+                longest = max((_occurrences(i, axes) for i in e.indices), default=1)
                 found[k] = (reads + 1, max(repeats, longest))
     return Reading(size_of(formula), sum(isinstance(e, Var) and e.name in axes for e in walk(formula)), found)
+
+
+def _occurrences(index: Expr, axes: Collection[str]) -> int:
+    """How often axes occur in an index once its products are multiplied out, as simplification does: twice in i·(a − b)."""
+    if isinstance(index, Var):
+        return index.name in axes
+    parts = (f for m in linear(index) for f in m) if index.dtype == dt.int64 and isinstance(index, (Add, Sub, Mul)) else index.children()
+    return sum(_occurrences(p, axes) for p in parts)
 
 
 def trailing_axes(node: Node) -> tuple[int, ...] | None:
