@@ -237,6 +237,25 @@ def padded(levels: int) -> onnx.ModelProto:
     return _model(nodes, [("x0", FLOAT, ["n"])], [(f"x{levels}", FLOAT, [None])], numbers)
 
 
+def wheres(levels: int) -> onnx.ModelProto:
+    """t = c ? t : u, conditions and values of the run: each element is read under the conditions of all steps behind it."""
+    inputs: list[Input] = [("x0", FLOAT, ["n"])]
+    inputs += [i for k in range(levels) for i in ((f"c{k}", BOOL, ["n"]), (f"u{k}", FLOAT, ["n"]))]
+    return _model([helper.make_node("Where", [f"c{k}", f"x{k}", f"u{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, ["n"])])
+
+
+def wheres_of_themselves(levels: int) -> onnx.ModelProto:
+    """t = t > u ? t : v: the condition holds all conditions before."""
+    inputs: list[Input] = [("x0", FLOAT, ["n"])]
+    nodes = []
+    for k in range(levels):
+        inputs += [(f"u{k}", FLOAT, ["n"]), (f"v{k}", FLOAT, ["n"])]
+        nodes += [
+            helper.make_node("Greater", [f"x{k}", f"u{k}"], [f"c{k}"]), helper.make_node("Where", [f"c{k}", f"x{k}", f"v{k}"], [f"x{k + 1}"]),
+        ]  # fmt: skip
+    return _model(nodes, inputs, [(f"x{levels}", FLOAT, ["n"])])
+
+
 def pads(levels: int) -> onnx.ModelProto:
     """Each step padded by numbers of its own, known only at run time."""
     inputs: list[Input] = [("x0", FLOAT, ["n", "m"]), *((f"p{k}", INT, [4]) for k in range(levels))]
@@ -376,7 +395,8 @@ CHAINS: dict[str, Callable[[int], onnx.ModelProto]] = {
     for f in (
         gather, gather_of_itself, gather_arithmetic, gather_elements, nested_if, nested_if_failing, nested_loop, concat, concat_axes, shape_sums,
         shape_products, shape_powers, shape_mix, shape_of_expanded, data_products, data_sizes, product, product_of_open, transposed_product,
-        sums_of_slices, padded, pads, slices, expands, tiles, compressed, pools, function_of_itself, function_twice, constants,
+        sums_of_slices, padded, wheres, wheres_of_themselves, pads, slices, expands, tiles, compressed, pools, function_of_itself, function_twice,
+        constants,
     )
 }  # fmt: skip
 """Kind → the model of so many steps."""

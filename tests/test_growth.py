@@ -109,6 +109,16 @@ def test_chains_that_are_cut_give_what_their_definition_says() -> None:
     np.testing.assert_array_equal(first("pads", 6, f(2, 3), *sides), np.pad(padded, ((2, 1), (1, 0))))
 
 
+def test_chains_of_where_choose_as_numpy_does() -> None:
+    rng = np.random.default_rng(0)
+    x, conditions, u, v = f(37), rng.random((6, 37)) < 0.5, *rng.normal(0, 9, (2, 6, 37)).astype(np.float32)
+    chosen = compared = x
+    for c, a, b in zip(conditions, u, v):
+        chosen, compared = np.where(c, chosen, a), np.where(compared > a, compared, b)
+    np.testing.assert_array_equal(first("wheres", 6, x, *(t for pair in zip(conditions, u) for t in pair)), chosen)
+    np.testing.assert_array_equal(first("wheres_of_themselves", 6, x, *(t for pair in zip(u, v) for t in pair)), compared)
+
+
 def test_wide_models_give_what_their_definition_says() -> None:
     pieces = [f(k % 3, 3) for k in range(200)]
     inputs = [helper.make_tensor_value_info(f"x{k}", TensorProto.FLOAT, [f"n{k}", 3]) for k in range(200)]

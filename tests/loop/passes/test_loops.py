@@ -11,7 +11,7 @@ from passcheck import ALL, same
 from weft import dtypes as dt
 from weft.errors import LoopError
 from weft.expr.functions import call
-from weft.expr.nodes import Expr, Ramp, Select, Var, all_of, const, maximum, minimum, ne, select, walk
+from weft.expr.nodes import Expr, Ramp, Select, Var, all_of, const, maximum, minimum, ne, select, size_of, walk
 from weft.loop.nodes import (
     TRUE,
     Allocate,
@@ -314,6 +314,60 @@ def test_guard_loads() -> None:
     predicates = [n for s in walk_stmts(after.body) for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Load) and n.predicate is not None]
     assert len(predicates) == 2
     assert sum(isinstance(n, Select) for s in walk_stmts(after.body) for e in stmt_exprs(s) for n in walk(e)) == 3
+
+
+def chosen(levels: int, compared: Expr | None = None) -> tuple[Expr, tuple[Buffer, ...]]:
+    """i < 5 ? (x1[i + 3] < 0 ? (x0[i + 3] < 0 ? 1 : y0[i + 3]) : y1[i + 3]) : 7 for two levels, and the buffers; `compared` stands for 0."""
+    inputs: list[Buffer] = []
+    value: Expr = const(1.0)
+    for k in range(levels):
+        x, y = buffer(f"x{k}", (8,), F32), buffer(f"y{k}", (8,), F32)
+        inputs += [x, y]
+        value = select(x[I + 3] < (const(0.0) if compared is None else compared), value, y[I + 3])
+    return select(I < 5, value, 7.0), tuple(inputs)
+
+
+def lets(p: Program) -> list[Let]:
+    return [s for s in walk_stmts(p.body) if isinstance(s, Let)]
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3, 24])
+def test_guards_of_nested_conditions_are_not_repeated(levels: int) -> None:
+    """Elements 5 … 7 would read out of bounds, which the interpreter refuses; formulas grow with the square of the levels at most."""
+    value, inputs = chosen(levels)
+    y = buffer("y", (8,), F32)
+    p = Program("p", inputs, (y,), (), loop(I, 8, Store(y, (I,), value)))
+    after = guard_loads(p)
+    assert len(lets(after)) == levels - 1
+    assert sum(size_of(e) for s in walk_stmts(after.body) for e in stmt_exprs(s)) <= 60 * levels + 20 * levels * levels
+    same(p, after)
+    same(p, vectorize_loops(guard_loads(p.with_body(loop(I, 8, Store(y, (I,), value), "vectorized")))))
+
+
+def test_conditions_that_are_nested_alike_have_one_name() -> None:
+    value, inputs = chosen(4)
+    y = buffer("y", (8,), F32)
+    p = Program("p", inputs, (y,), (), loop(I, 8, Store(y, (I,), value + maximum(value, 0.0))))
+    after = guard_loads(p)
+    same(p, after)
+    assert len(lets(after)) == 3
+
+
+def test_conditions_stay_where_computing_them_before_would_change_what_they_are() -> None:
+    """A While asks in every round; a predicated store reads nothing where its predicate fails; what a store adds to is told by its formula."""
+    value, inputs = chosen(4)
+    y, z, v = buffer("y", (8,), F32), buffer("z", (5,), F32), buffer("v", (1,), F32)
+    own, _ = chosen(4, v[0] - 0.5)
+    zero = int64(0)
+    for outputs, body in (
+        ((y,), loop(I, 8, Allocate(v, Seq((Store(v, (zero,), const(2.0)), While(value < v[0], Store(v, (zero,), v[0] - 8.0)), Store(y, (I,), v[0])))))),
+        ((z,), loop(I, 8, Store(z, (I,), value, I < 5))),
+        ((v,), Seq((Store(v, (zero,), const(0.0)), loop(I, 8, Store(v, (zero,), v[0] + own))))),
+    ):  # fmt: skip
+        p = Program("p", inputs, outputs, (), body)
+        after = guard_loads(p)
+        same(p, after)
+        assert not lets(after)
 
 
 def lowered(p: Program) -> Program:

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from weft.expr.nodes import Const, Expr, Select, and_, has, not_
+from weft.expr.nodes import Const, Expr, Select, Var, and_, has, not_, walk
 from weft.expr.ranges import Range, range_of
-from weft.loop.nodes import For, Let, Load, Program, Stmt, int_const, map_stmt_exprs, stmt_children, with_stmt_children
+from weft.loop.nodes import (
+    AtomicUpdate,
+    For,
+    If,
+    IntrinsicCall,
+    Let,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    int_const,
+    map_stmt_exprs,
+    stmt_children,
+    with_stmt_children,
+)  # fmt: skip
+from weft.loop.passes.copies import Names
 from weft.loop.passes.simplify import Scope, program_scope
 
 
@@ -17,26 +32,50 @@ def _is_zero(e: Expr) -> bool:
 def guard_loads(program: Program) -> Program:
     """Gives a Load on a side of a Select the Select's condition as predicate, unless it is in bounds anyway.
 
-    select(c, x[i], 0.0) becomes the predicated load alone, since lanes without predicate give zero.
+    select(c, x[i], 0.0) becomes the predicated load alone, since lanes without predicate give zero. A condition that reads under a guard which itself
+    reads memory is bound by a Let in front of the statement: written out, each level of selects would repeat the guards of all levels around it, twice.
     """
+    names: list[Names] = []  # made at the first use: most kernels bind nothing
 
     def visit(stmt: Stmt, scope: Scope) -> Stmt:
-        stmt = map_stmt_exprs(stmt, lambda e: guard_expr(e, scope))
-        if isinstance(stmt, For):
-            hi = range_of(stmt.extent, scope.ranges).hi
-            scope = scope.with_range(stmt.var.name, Range(0, None if hi is None else hi - 1))
-        elif isinstance(stmt, Let) and stmt.var.dtype.is_integer and stmt.var.dtype.lanes == 1:
-            scope = scope.with_range(stmt.var.name, range_of(stmt.value, scope.ranges))
-        children = stmt_children(stmt)
-        if not children:
-            return stmt
-        new = tuple(visit(c, scope) for c in children)
-        return with_stmt_children(stmt, new) if any(n is not c for n, c in zip(new, children)) else stmt
+        bound: dict[Expr, Var] = {}
+
+        def bind(cond: Expr) -> Expr:
+            if not _movable(cond, stmt):
+                return cond
+            if cond not in bound:
+                if not names:
+                    names.append(Names.of(program))
+                bound[cond] = Var(names[0].fresh("chosen"), cond.dtype)
+            return bound[cond]
+
+        guarded = map_stmt_exprs(stmt, lambda e: guard_expr(e, scope, bind))
+        if isinstance(guarded, For):
+            hi = range_of(guarded.extent, scope.ranges).hi
+            scope = scope.with_range(guarded.var.name, Range(0, None if hi is None else hi - 1))
+        elif isinstance(guarded, Let) and guarded.var.dtype.is_integer and guarded.var.dtype.lanes == 1:
+            scope = scope.with_range(guarded.var.name, range_of(guarded.value, scope.ranges))
+        children = stmt_children(guarded)
+        if children:
+            new = tuple(visit(c, scope) for c in children)
+            guarded = with_stmt_children(guarded, new) if any(n is not c for n, c in zip(new, children)) else guarded
+        for cond, var in reversed(bound.items()):
+            guarded = Let(var, cond, guarded)
+        return guarded
 
     return program.with_body(visit(program.body, program_scope(program)))
 
 
-def guard_expr(expr: Expr, scope: Scope) -> Expr:
+def _movable(cond: Expr, stmt: Stmt) -> bool:
+    """Whether `cond` may be computed in front of `stmt`: there it happens once, before all that the statement does."""
+    if not isinstance(stmt, (Store, AtomicUpdate, Let, If)) or (isinstance(stmt, Store) and stmt.predicate is not None):
+        return False  # a While asks again in every round; what a predicated store reads relies on its predicate
+    own = stmt.buffer.name if isinstance(stmt, (Store, AtomicUpdate)) else None  # vectorize_loops tells by the value whether it is accumulated
+    return not any(isinstance(n, IntrinsicCall) or (isinstance(n, Load) and n.buffer.name == own) for n in walk(cond))
+
+
+def guard_expr(expr: Expr, scope: Scope, bind: Callable[[Expr], Expr]) -> Expr:
+    """`expr` with its loads guarded; `bind` gives the name of a condition that should not be repeated, or the condition itself."""
     if not has(expr, Select):
         return expr
     certain = set(_unconditional(expr))
@@ -44,6 +83,8 @@ def guard_expr(expr: Expr, scope: Scope) -> Expr:
     def rule(e: Expr, cond: Expr | None) -> Expr:
         if isinstance(e, Select):
             c = rule(e.cond, cond)
+            if c is not e.cond and _guards_nest(c):
+                c = bind(c)
             a = rule(e.a, c if cond is None else and_(cond, c))
             b = rule(e.b, not_(c) if cond is None else and_(cond, not_(c)))
             if isinstance(a, Load) and a.predicate == c and _is_zero(b):
@@ -59,6 +100,10 @@ def guard_expr(expr: Expr, scope: Scope) -> Expr:
         return e
 
     return rule(expr, None)
+
+
+def _guards_nest(cond: Expr) -> bool:
+    return any(isinstance(n, Load) and n.predicate is not None and has(n.predicate, Load) for n in walk(cond))
 
 
 def in_bounds(load: Load, ranges: Mapping[str, Range]) -> bool:
