@@ -294,6 +294,12 @@ def pools(levels: int) -> onnx.ModelProto:
     return _model(nodes, [("x0", FLOAT, ["n", 3, "h", "w"])], [(f"x{levels}", FLOAT, ["n", 3, None, None])])
 
 
+def products_of_matrices(levels: int) -> onnx.ModelProto:
+    """Each step times a matrix of its own, all sizes open: the same kernel, under other names of sizes."""
+    inputs: list[Input] = [("x0", FLOAT, ["n", "m0"]), *((f"w{k}", FLOAT, [f"m{k}", f"m{k + 1}"]) for k in range(levels))]
+    return _model([helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, ["n", f"m{levels}"])])
+
+
 def function_of_itself(levels: int) -> onnx.ModelProto:
     """f(x) = g(g(x)), g(x) = h(h(x)), …: 2ⁿ calls one after another, which must be refused."""
     return _functions(levels, lambda f: [helper.make_node(f, ["a"], ["t"], domain="own"), helper.make_node(f, ["t"], ["b"], domain="own")])
@@ -395,8 +401,8 @@ CHAINS: dict[str, Callable[[int], onnx.ModelProto]] = {
     for f in (
         gather, gather_of_itself, gather_arithmetic, gather_elements, nested_if, nested_if_failing, nested_loop, concat, concat_axes, shape_sums,
         shape_products, shape_powers, shape_mix, shape_of_expanded, data_products, data_sizes, product, product_of_open, transposed_product,
-        sums_of_slices, padded, wheres, wheres_of_themselves, pads, slices, expands, tiles, compressed, pools, function_of_itself, function_twice,
-        constants,
+        sums_of_slices, padded, wheres, wheres_of_themselves, pads, slices, expands, tiles, compressed, pools, products_of_matrices, function_of_itself,
+        function_twice, constants,
     )
 }  # fmt: skip
 """Kind → the model of so many steps."""

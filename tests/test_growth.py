@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -139,6 +140,17 @@ def test_kernels_that_differ_in_a_constant_only_are_one() -> None:
     assert len(scheduled) <= 2  # x + 0 is a copy
     for k, y in enumerate(exe(f(5))):
         np.testing.assert_array_equal(y, f(5) + k)
+
+
+def test_kernels_that_differ_in_names_of_sizes_only_are_one() -> None:
+    """Each call has sizes of its own."""
+    scheduled: list[str] = []
+    model = model_of("products_of_matrices", 4).SerializeToString()
+    exe = weft.compile(model, cache=False, on_stage=lambda r: scheduled.extend([r.subject] * (r.stage == "schedule")))
+    assert len(scheduled) == 1
+    sizes = (3, 17, 1, 40, 5, 9)
+    x, *matrices = (np.arange(a * b, dtype=np.float32).reshape(a, b) % 5 - 2 for a, b in itertools.pairwise(sizes))
+    np.testing.assert_array_equal(exe(x, *matrices), np.linalg.multi_dot([x, *matrices]))
 
 
 @pytest.mark.parametrize(("taken", "kind"), [(t, k) for t in (True, False) for k in ("nested_if", "nested_if_failing")])

@@ -29,10 +29,11 @@ from weft.errors import (
     nearest,
     shown,
 )  # fmt: skip
-from weft.expr.nodes import Expr
+from weft.expr.nodes import Expr, Var, substitute
 from weft.graph.assumptions import assumptions, limits
 from weft.graph.group import Group, kernel_text
 from weft.graph.nodes import Graph, Node, OptionalType, SequenceType, TensorType, Type
+from weft.graph.rewrite import mentioned_symbols
 from weft.hooks import StageReport
 from weft.kernel_cache import KernelCache
 from weft.log import logger
@@ -92,6 +93,8 @@ class Kernel:
     lowered: Program | None = None
     code: KernelCode | None = None
     cached: bool = False
+    renamed: bool = False
+    """It serves groups whose symbols have other names than its own, too: its launches may be of different sizes."""
 
 
 @dataclass
@@ -117,8 +120,8 @@ class Compilation:
     check: bool = False
     profile: bool = False
     dumped: int = 0
-    _keys: dict[str, str] = field(default_factory=dict, repr=False)
-    """Text of a group's body → key of its kernel."""
+    _keys: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict, repr=False)
+    """Text of a group's body → key of its kernel, and the symbols of the first such body, by whose names the kernel has them."""
     _by_key: dict[str, Kernel] = field(default_factory=dict, repr=False)
 
     @contextmanager
@@ -249,7 +252,9 @@ class Compilation:
             if id(node) in names:
                 kernel = self.kernels[names[id(node)]]
                 assert kernel.code is not None
-                uses[id(node)] = KernelUse(kernel.name, kernel.naive.dims, kernel.code.scratch)
+                symbols = self.symbols_of(node)
+                dims = tuple(symbols[d.name] for d in kernel.naive.dims)
+                uses[id(node)] = KernelUse(kernel.name, dims, tuple(substitute(size, symbols) for size in kernel.code.scratch))
         return uses
 
     def _lower(self, body: Graph) -> Program:
@@ -263,16 +268,25 @@ class Compilation:
         assert isinstance(node.op, Group)
         # Layers repeat: a body's text is far cheaper to make than its program, and equal texts give equal programs.
         text = kernel_text(node.op.body)
-        key = self._keys.get(text, "")
+        key, _ = self._keys.get(text, ("", ()))
         if not key:
             naive = self._lower(node.op.body)
-            key = self._keys[text] = store.key(naive)
+            key = store.key(naive)
+            self._keys[text] = key, tuple(mentioned_symbols(node.op.body))
             if key not in self._by_key:
                 kernel = Kernel(kernel_name(node, key), naive)
                 self._by_key[key] = self.kernels[kernel.name] = kernel
                 kernel.code = store.get(key, kernel.name)
                 kernel.cached = kernel.code is not None
-        return key, self._by_key[key]
+        kernel = self._by_key[key]
+        kernel.renamed |= self._keys[text][1] != tuple(mentioned_symbols(node.op.body))
+        return key, kernel
+
+    def symbols_of(self, node: Node) -> dict[str, Var]:
+        """The symbols of a compiled group by the names that its kernel has for them: groups that differ in names of symbols only are one kernel."""
+        assert isinstance(node.op, Group)
+        _, own = self._keys[kernel_text(node.op.body)]
+        return dict(zip(own, mentioned_symbols(node.op.body).values(), strict=True))
 
     def uncompilable(self, graph: Graph) -> dict[int, WeftError]:
         """Of a graph of groups, those whose kernels cannot be scheduled, or whose schedules the code generator cannot compile: number of the node → why.

@@ -181,15 +181,17 @@ def described(compilation: Compilation, launched: Sequence[tuple[str, Node]], si
 
     target = compilation.target
     functions = target.codegen().functions
-    works: dict[str, Work | None] = {}
+    works: dict[tuple[str, tuple[tuple[str, int], ...]], Work | None] = {}
     rules: dict[str, str] = {}
     calls = []
     held: dict[str, float] = {}
     for k, (name, node) in enumerate(launched):
         kernel = compilation.kernels[name]
-        if kernel.name not in works:
-            works[kernel.name] = count_work(kernel.naive, functions, sizes)
-        work = works[kernel.name]
+        known = {own: sizes[s.name] for own, s in compilation.symbols_of(node).items() if s.name in sizes}
+        key = kernel.name, tuple(known.items())
+        if key not in works:
+            works[key] = count_work(kernel.naive, functions, known)
+        work = works[key]
         constants, others = (0.0, 0.0) if work is None else split_bytes(node, work.bytes)
         for value in node.inputs:
             if value is not None and value.constant is not None:

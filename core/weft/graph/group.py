@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.errors import GraphError
+from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, Node, Type, Value
 from weft.graph.operator import Array, Operator, Sample
 
@@ -44,8 +45,13 @@ class Group(Operator):
 
 
 def kernel_text(body: Graph) -> str:
-    """The body as text that is equal for equal kernels: values numbered, no framework names. Types, layouts and one-element constants show."""
+    """The body as text that is equal for equal kernels: values and symbols numbered, no framework names. Types, layouts and one-element constants show."""
     from weft.graph.printer import print_graph
+    from weft.graph.rewrite import mentioned_symbols, substitute_symbols
+
+    symbols = mentioned_symbols(body)
+    if symbols:
+        body = substitute_symbols(body, {name: Var(f"s{k}") for k, name in enumerate(symbols)})
 
     new = Graph("kernel")
     values: dict[int, Value] = {}
@@ -60,4 +66,4 @@ def kernel_text(body: Graph) -> str:
         inputs = [None if v is None else numbered(v) for v in node.inputs]
         new.nodes.append(Node(node.op, inputs, [numbered(o) for o in node.outputs]))
     new.outputs = [numbered(v) for v in body.outputs]
-    return print_graph(new)
+    return f"{len(symbols)} symbols, {print_graph(new)}"

@@ -315,7 +315,7 @@ class Kit:
         dims = sizes_of(compiled.executable, inputs)
         times = launched(compiled.executable)
         own = [k for k in compiled.kernels.values() if times[k.name] and k.scheduled is not None]
-        return Counted.sum((self.ledger.add(k, times[k.name], dims), times[k.name]) for k in own)
+        return Counted.sum((self.ledger.add(k, times[k.name], {} if k.renamed else dims), times[k.name]) for k in own)
 
     def note(self, intrinsics: Sequence[str], kind: str, used: Collection[str], why: str) -> None:
         """Records a case that was made for intrinsics: in which of them it was used, and why not where it was not."""

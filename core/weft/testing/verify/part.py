@@ -188,7 +188,8 @@ class Trial:
 
     @property
     def dims(self) -> dict[str, int]:
-        return {d.name: self.env[d.name] for d in self.kernel.naive.dims}
+        symbols = self.part.compilation.symbols_of(self.node)
+        return {d.name: self.env[symbols[d.name].name] for d in self.kernel.naive.dims}
 
     def stored_inputs(self, buffers: Sequence[Buffer]) -> list[Array]:
         """The inputs as these parameters of a program hold them."""
