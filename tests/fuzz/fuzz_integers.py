@@ -48,7 +48,10 @@ REALS = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 1e-30, 1e9, 2.0**31, 2.0**62, 2.0**63, 
 REFERENCE: dict[str, tuple[str, Callable[[Sequence[Array]], bool]]] = {
     **dict.fromkeys(("LSTM", "GRU", "RNN"), ("it takes no notice of lengths", lambda given: True)),
     "OneHot": ("it does not cast depths and indices to int64, as is specified", lambda given: any((a != np.trunc(a)).any() for a in given[:2])),
-    "Resize": ("it computes places in float64", lambda given: any(a.dtype.kind == "f" and (np.abs(a) > 1e6).any() for a in given[1:])),
+    "Resize": (
+        "it computes places in float64; of a region that ends at the border rounding decides whether its last place is within",
+        lambda given: any(a.dtype.kind == "f" and ((np.abs(a) > 1e6).any() or (a.size % 2 == 0 and (a[a.size // 2 :] == 1).any())) for a in given[1:]),
+    ),
     "Trilu": ("numpy negates the diagonal's number", lambda given: any((np.abs(a.astype(np.float64)) > 2.0**31).any() for a in given[1:])),
     "Range": ("numpy's range by an infinite step has an element, the specified one has none", lambda given: not np.isfinite(given[2].astype(np.float64)).all()),
 }
