@@ -302,7 +302,8 @@ def explore(
             if until():
                 break
             arrays = changed(subject, number)
-            outcome = attempt(partial(run, subject, executable, arrays), room=BYTES)
+            # A run may use up its room, and of addresses that were there before what was not memory yet.
+            outcome = attempt(partial(run, subject, executable, arrays), memory=BYTES + (64 << 20), room=BYTES)
             if outcome.finding == "hang" and subject.loops:
                 words["a long loop"] += 1
                 break  # others would take as long
