@@ -121,6 +121,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.runtime.dlpack": ("Foreign", "foreign_tensor"),
         "weft.runtime.executable": ("Executable", "NativeCode"),
         "weft.runtime.formulas": ("Formula", "formula"),
+        "weft.runtime.header": ("abi_header", "declarations"),
         "weft.runtime.support": ("architectures",),
         "weft.runtime.threads": ("available_threads",),
         # tests

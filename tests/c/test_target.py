@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import weft
+from weft.codegen.segment import SegmentSpec
 from weft.errors import CodegenError, TargetError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
@@ -26,11 +27,12 @@ from weft.ops.activation import Relu
 from weft.ops.arithmetic import Add
 from weft.ops.contraction import MatMul
 from weft.pipeline import resolve_target
-from weft.runtime.abi import OFFSETS, TENSOR_OFFSETS
+from weft.runtime.abi import STRUCTURES
 from weft.runtime.executable import Executable
 from weft.testing.imports import imports_beyond
 from weft.testing.models import mlp
-from weft_c import image, segment, toolchain
+from weft_c import image, toolchain
+from weft_c.segment import emit_segment
 from weft_c.toolchain import Compiler, compiler, default_command
 
 VECTORS: list[Any] = [
@@ -143,9 +145,11 @@ def test_march_says_what_it_needs(cc: str) -> None:
 
 
 def test_structures_are_those_of_the_binary_interface() -> None:
-    asserts = [("context", f, at) for f, at in OFFSETS.items()] + [("tensor", f, at) for f, at in TENSOR_OFFSETS.items()]
-    lines = [f"typedef char {kind}_{field}[offsetof({kind}, {field}) == {at} ? 1 : -1];" for kind, field, at in asserts]
-    compiler(default_command(), "c99", "2", None).object("#include <stddef.h>\n#include <stdint.h>\n" + segment._HEAD + "\n".join(lines) + "\n", "offsets")
+    """The system's compiler lays out what segments declare as the runtime does."""
+    asserts = [(s.name, field, at) for s in STRUCTURES for field, at in s.offsets().items()]
+    lines = [f"typedef char {kind}_{field}[offsetof(struct {kind}, {field}) == {at} ? 1 : -1];" for kind, field, at in asserts]
+    text = emit_segment(SegmentSpec("s", (), (), 0, (), (), ()))
+    compiler(default_command(), "c99", "2", None).object(text + "\n".join(lines) + "\n", "offsets")
 
 
 def test_options() -> None:

@@ -1,12 +1,16 @@
-"""The binary interface between compiled code and whoever runs it: the call context, DLPack's tensor, imports, error codes.
+"""The binary interface between compiled code and whoever runs it: structures, functions, imports and error codes.
 
-Compiled code reads these by offset; nothing here may move without a new `ABI_VERSION`.
+`STRUCTURES` is the one description of every structure that compiled code and the runtime share. The ctypes classes below, the offsets that emitters use
+(`OFFSETS`, `TENSOR_OFFSETS`, …) and the C header (`weft.runtime.header`) are made from it. Compiled code reads fields by offset; nothing here may move
+without a new `ABI_VERSION`.
 """
 
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, Literal, TypeAlias
 
 from weft.dtypes import DType, dtype
 
@@ -16,84 +20,199 @@ LARGEST = 1 << 47
 """No size, position, step or number of bytes of a run is larger: processors address no more memory. Sums of several, and products with small numbers, fit into
 64 bits."""
 
+Kind: TypeAlias = Literal["pointer", "int64", "uint64", "int32", "uint16", "uint8"]
+POINTER = 8
+"""Bytes of a pointer on the processors that native code is made for now."""
+_BYTES = {"int64": 8, "uint64": 8, "int32": 4, "uint16": 2, "uint8": 1}
+_CTYPES: dict[str, Any] = {
+    "pointer": ctypes.c_void_p, "int64": ctypes.c_int64, "uint64": ctypes.c_uint64, "int32": ctypes.c_int32, "uint16": ctypes.c_uint16, "uint8": ctypes.c_uint8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a structure. `c` is the C type of a pointer; `count` is the length of an array."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    c: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A structure as C lays it out: fields in order, each at a multiple of its own size, the whole a multiple of the largest of these.
+
+    This holds on every processor with 64-bit integers aligned to 8 bytes: x86-64, aarch64, riscv64, and with pointers of 4 bytes wasm32, arm32, riscv32.
+    """
+
+    name: str
+    meaning: str
+    fields: tuple[Field, ...]
+
+    def offsets(self, pointer: int = POINTER) -> dict[str, int]:
+        """Byte offset of every field, for pointers of 4 or 8 bytes."""
+        return self._layout(pointer)[0]
+
+    def size(self, pointer: int = POINTER) -> int:
+        """Bytes of the structure, for pointers of 4 or 8 bytes."""
+        return self._layout(pointer)[1]
+
+    def _layout(self, pointer: int) -> tuple[dict[str, int], int]:
+        if pointer not in (4, 8):
+            raise ValueError(f"pointers have 4 or 8 bytes, not {pointer}")
+        offsets, at, most = {}, 0, 1
+        for f in self.fields:
+            size = _BYTES.get(f.kind, pointer)
+            at = -(-at // size) * size
+            offsets[f.name] = at
+            at += size * f.count
+            most = max(most, size)
+        return offsets, -(-at // most) * most
+
+    def ctypes_fields(self) -> list[tuple[str, Any]]:
+        """`_fields_` of the ctypes class."""
+        return [(f.name, _CTYPES[f.kind] * f.count if f.count > 1 else _CTYPES[f.kind]) for f in self.fields]
+
+
+CONTEXT = Structure("weft_context", "What a segment and its kernels get as `ctx`: one per concurrent call.", (
+    Field("version", "int64", "ABI_VERSION of the runtime"),
+    Field("arena", "pointer", "memory of this call, aligned to 64 bytes", "void *"),
+    Field("arena_bytes", "int64", "bytes of the arena"),
+    Field("constants", "pointer", "where each constant of the segment lies", "void *const *"),
+    Field("parallel_for", "pointer", "runs a parallel loop; NULL: loops run in the thread of the caller", "weft_parallel_for *"),
+    Field("allocate_arena", "pointer", "makes the arena larger", "weft_allocate_arena *"),
+    Field("allocate_output", "pointer", "finds memory for an output", "weft_allocate_output *"),
+    Field("imports", "pointer", "functions of the C library, in the order of the imports; NULL for those that the system lacks", "void *const *"),
+    Field("pool", "pointer", "the state of the worker pool, which parallel_for reads", "void *"),
+    Field("threads", "int64", "threads that parallel_for may use, the caller's included; 0: there is no pool"),
+    Field("error_code", "int64", "0, or why the run ended"),
+    Field("error_args", "int64", "what the error code says about", count=ERROR_ARGS),
+    Field("host", "pointer", "weft_host, for functions of the runtime that a segment calls, not for segments", "void *"),
+))  # fmt: skip
+TENSOR = Structure("weft_tensor", "DLPack's DLTensor (the unmanaged part, ABI of DLPack 0.8 and 1.x).", (
+    Field("data", "pointer", "the memory that the elements lie in; NULL: an output without storage", "void *"),
+    Field("device_type", "int32", "DLDevice.device_type"),
+    Field("device_id", "int32", "DLDevice.device_id"),
+    Field("ndim", "int32", "dimensions"),
+    Field("code", "uint8", "DLDataType.code"),
+    Field("bits", "uint8", "DLDataType.bits"),
+    Field("lanes", "uint16", "DLDataType.lanes, 1"),
+    Field("shape", "pointer", "size of each dimension", "int64_t *"),
+    Field("strides", "pointer", "elements from one index to the next; NULL: row-major", "int64_t *"),
+    Field("byte_offset", "uint64", "where in the memory the first element lies"),
+))  # fmt: skip
+ROOM = Structure("weft_room", "Memory that native code has reserved with `posix_memalign`.", (
+    Field("data", "pointer", "the memory", "void *"),
+    Field("bytes", "int64", "its size"),
+))  # fmt: skip
+HOST = Structure("weft_host", "What `ctx.host` points to: for functions of the runtime's own native code, not for segments.", (
+    Field("outputs", "pointer", "the `out` of the call", "weft_tensor *const *"),
+    Field("rooms", "pointer", "for each output, where it lies if only the segment knows its size", "weft_room *"),
+    Field("count", "int64", "outputs"),
+))  # fmt: skip
+MOVE = Structure("weft_move", "A tensor of a loop whose data move on after each trip.", (
+    Field("tensor", "pointer", "the tensor", "weft_tensor *"),
+    Field("bytes", "int64", "by how many bytes"),
+))  # fmt: skip
+SWAP = Structure("weft_swap", "Two tensors of a loop that exchange their data after each trip.", (
+    Field("taken", "pointer", "an input of the segment", "weft_tensor *"),
+    Field("given", "pointer", "an output of the segment", "weft_tensor *"),
+))  # fmt: skip
+TRIPS = Structure("weft_trips", "What the entry `repeat` of the section `loops` gets of a loop.", (
+    Field("trips", "int64", "trips at most"),
+    Field("done", "int64", "afterwards: trips that ended well"),
+    Field("going", "int64", "afterwards: 0 if a test ended the loop"),
+    Field("number", "pointer", "the number of the trip, counted on", "int64_t *"),
+    Field("test", "pointer", "where a trip says whether there is another, a byte; NULL: it does not say", "const uint8_t *"),
+    Field("moving", "int64", "length of `moves`"),
+    Field("moves", "pointer", "tensors whose data move on", "const weft_move *"),
+    Field("carried", "int64", "length of `swaps`"),
+    Field("swaps", "pointer", "tensors that exchange their data", "const weft_swap *"),
+))  # fmt: skip
+STRUCTURES: tuple[Structure, ...] = (TENSOR, CONTEXT, ROOM, HOST, MOVE, SWAP, TRIPS)
+"""Every structure, in an order in which C can declare them."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A type of functions that cross the interface, as C writes it. 0 is success where the result is an int32."""
+
+    name: str
+    result: str
+    parameters: str
+    meaning: str
+
+
+FUNCTIONS: tuple[Function, ...] = (
+    Function("weft_kernel", "int32_t", "weft_context *ctx, void *const *buffers, const int64_t *dims", "A kernel: inputs, outputs, scratch."),
+    Function("weft_run", "int32_t", "weft_context *ctx, const weft_tensor *const *in, weft_tensor *const *out", "A segment."),
+    Function("weft_task", "void", "weft_context *ctx, void *closure, int64_t index, int64_t thread", "A task of a parallel loop."),
+    Function("weft_parallel_for", "int32_t", "weft_context *ctx, weft_task *task, void *closure, int64_t tasks", "Runs tasks 0 to tasks - 1."),
+    Function("weft_allocate_arena", "void *", "weft_context *ctx, int64_t bytes", "Makes the arena at least so large; NULL if it cannot."),
+    Function(
+        "weft_allocate_output", "int32_t", "weft_context *ctx, int64_t index, int64_t rank, const int64_t *shape",
+        "Writes data and shape of an output without storage.",
+    ),
+    Function(
+        "weft_repeat", "int32_t", "weft_context *ctx, weft_run *run, const weft_tensor *const *in, weft_tensor *const *out, weft_trips *trips",
+        "Calls a segment again and again.",
+    ),
+)  # fmt: skip
+
 
 class Context(ctypes.Structure):
-    """What a segment and its kernels get as `ctx`: one per concurrent call."""
+    """`CONTEXT` in this process."""
 
-    _fields_ = [
-        ("version", ctypes.c_int64),
-        ("arena", ctypes.c_void_p),
-        ("arena_bytes", ctypes.c_int64),
-        ("constants", ctypes.c_void_p),
-        ("parallel_for", ctypes.c_void_p),
-        ("allocate_arena", ctypes.c_void_p),
-        ("allocate_output", ctypes.c_void_p),
-        ("imports", ctypes.c_void_p),
-        ("pool", ctypes.c_void_p),
-        ("threads", ctypes.c_int64),
-        ("error_code", ctypes.c_int64),
-        ("error_args", ctypes.c_int64 * ERROR_ARGS),
-        ("host", ctypes.c_void_p),
-    ]
-
-
-class Room(ctypes.Structure):
-    """Memory that native code has reserved with `posix_memalign`."""
-
-    _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_int64)]
-
-
-class Host(ctypes.Structure):
-    """What `ctx.host` points to: for the functions of the runtime's own native code that a segment calls, not for segments."""
-
-    _fields_ = [
-        ("outputs", ctypes.c_void_p),  # DLTensor**, the `out` of the call
-        ("rooms", ctypes.c_void_p),  # Room*, one for each output: where those lie whose sizes only the segment knows
-        ("count", ctypes.c_int64),  # of outputs
-    ]
-
-
-OFFSETS: dict[str, int] = {name: getattr(Context, name).offset for name, *_ in Context._fields_}
-"""Byte offset of every field of the context, for emitters."""
+    _fields_ = CONTEXT.ctypes_fields()
 
 
 class DLTensor(ctypes.Structure):
-    """DLPack's tensor (the unmanaged part, ABI of DLPack 0.8 and 1.x)."""
+    """`TENSOR` in this process."""
 
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("byte_offset", ctypes.c_uint64),
-    ]
+    _fields_ = TENSOR.ctypes_fields()
 
 
-TENSOR_OFFSETS: dict[str, int] = {name: getattr(DLTensor, name).offset for name, *_ in DLTensor._fields_}
+class Room(ctypes.Structure):
+    """`ROOM` in this process."""
+
+    _fields_ = ROOM.ctypes_fields()
+
+
+class Host(ctypes.Structure):
+    """`HOST` in this process."""
+
+    _fields_ = HOST.ctypes_fields()
+
+
+class Move(ctypes.Structure):
+    """`MOVE` in this process."""
+
+    _fields_ = MOVE.ctypes_fields()
+
+
+class Swap(ctypes.Structure):
+    """`SWAP` in this process."""
+
+    _fields_ = SWAP.ctypes_fields()
 
 
 class Trips(ctypes.Structure):
-    """What the entry `repeat` of a target's section `loops` gets of a loop, beside the context, the segment and its tensors."""
+    """`TRIPS` in this process."""
 
-    _fields_ = [
-        ("trips", ctypes.c_int64),  # at most
-        ("done", ctypes.c_int64),  # afterwards: those that ended well
-        ("going", ctypes.c_int64),  # afterwards: 0 if a test ended it
-        ("number", ctypes.c_void_p),  # int64*: the number of the trip, counted on
-        ("test", ctypes.c_void_p),  # where a trip says whether there is another, a byte; NULL: it does not say
-        ("moving", ctypes.c_int64),  # so many of
-        ("moves", ctypes.c_void_p),  # {DLTensor*, int64 bytes}: tensors whose data move on by so much
-        ("carried", ctypes.c_int64),  # so many of
-        ("swaps", ctypes.c_void_p),  # {DLTensor* in, DLTensor* out}: tensors that exchange their data
-    ]
+    _fields_ = TRIPS.ctypes_fields()
 
 
-TRIPS_OFFSETS: dict[str, int] = {name: getattr(Trips, name).offset for name, *_ in Trips._fields_}
+OFFSETS: dict[str, int] = CONTEXT.offsets()
+"""Byte offset of every field of the context where pointers have 8 bytes, for emitters."""
+TENSOR_OFFSETS: dict[str, int] = TENSOR.offsets()
+TRIPS_OFFSETS: dict[str, int] = TRIPS.offsets()
+
+POOL_BYTES = 32768
+"""What the worker pool may use of its state. Zeros are a pool without workers."""
+POOL_SPIN = 320
+"""Where in the pool's state the number of counter ticks stands that an idle thread spins before it sleeps; 0: the pool's own guess."""
 
 DEVICE_CPU = 1
 DEVICE_CUDA_HOST = 3

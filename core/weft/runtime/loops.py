@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.runtime.abi import DLTensor, Trips
+from weft.runtime.abi import DLTensor, Move, Swap, Trips
 from weft.runtime.arrays import Array, aligned_empty, array_address
 from weft.runtime.control import Collected, Course
 from weft.runtime.native import NativeSegment
@@ -26,14 +26,6 @@ _FIRST_ROWS = 64
 _SLICE_TRIPS, _SLICE_SECONDS = 16, 0.02
 """Trips without a look at signals, at first; twice as many as long as they take less than this."""
 _REPEAT = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 5)
-
-
-class _Move(ctypes.Structure):
-    _fields_ = [("tensor", ctypes.c_void_p), ("bytes", ctypes.c_int64)]
-
-
-class _Swap(ctypes.Structure):
-    _fields_ = [("taken", ctypes.c_void_p), ("given", ctypes.c_void_p)]
 
 
 class _Rows:
@@ -115,22 +107,22 @@ class NativeTrips:
         number = np.array(k, np.int64)
         with self._body.lend() as call:
             ins, outs = call.inputs, call.outputs
-            moves = (_Move * max(1, len(items) + len(rows)))()
-            swaps = (_Swap * max(1, len(carried)))()
+            moves = (Move * max(1, len(items) + len(rows)))()
+            swaps = (Swap * max(1, len(carried)))()
             ins.bind(0, array_address(number), ())
             for i, (x, y) in enumerate(zip(carried, other)):
                 ins.bind(1 + i, array_address(x), x.shape)
                 outs.bind(tests + i, array_address(y), y.shape)
-                swaps[i] = _Swap(_address(ins.items[1 + i]), _address(outs.items[tests + i]))
+                swaps[i] = Swap(_address(ins.items[1 + i]), _address(outs.items[tests + i]))
             first = 1 + len(carried)
             for i, x in enumerate(taken):
                 ins.bind(first + i, array_address(x) + k * x.strides[0], x.shape[1:])
-                moves[i] = _Move(_address(ins.items[first + i]), x.strides[0])
+                moves[i] = Move(_address(ins.items[first + i]), x.strides[0])
             for i, x in enumerate(kept, first + len(taken)):
                 ins.bind(i, array_address(x), x.shape)
             for i, r in enumerate(rows):
                 outs.bind(tests + len(carried) + i, r.address(), r.shape)
-                moves[len(taken) + i] = _Move(_address(outs.items[tests + len(carried) + i]), r.step)
+                moves[len(taken) + i] = Move(_address(outs.items[tests + len(carried) + i]), r.step)
             if tests:
                 outs.bind(0, array_address(last[0]), last[0].shape)
             todo = Trips(

@@ -15,14 +15,10 @@ import time
 from dataclasses import dataclass
 
 from weft import settings
-from weft.runtime.abi import Context
+from weft.runtime.abi import POOL_BYTES, POOL_SPIN, Context
 from weft.runtime.loader import address_of, imports_table
 from weft.runtime.support import support
 
-STATE_BYTES = 32768
-"""What the pool may use of its state. Zeros are a pool without workers; `parallel_for` starts those it needs."""
-SPIN_OFFSET = 320
-"""Where in the state the number of counter ticks stands that an idle thread spins before it sleeps; 0: the pool's own guess."""
 SPIN_SECONDS = 50e-6
 _MADV_WIPEONFORK = 18
 
@@ -101,7 +97,7 @@ def process_pool() -> Pool:
     with _lock:
         if _pool is None:
             code = support()
-            memory = mmap.mmap(-1, STATE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            memory = mmap.mmap(-1, POOL_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             # A child of fork() has no workers: the kernel gives it zeros even where Python's own hook does not run.
             with contextlib.suppress(OSError, AttributeError, ValueError):
                 memory.madvise(_MADV_WIPEONFORK)
@@ -124,7 +120,7 @@ def _calibrate(ticks: int) -> int:
 
 def _write_spin() -> None:
     assert _memory is not None
-    _memory[SPIN_OFFSET : SPIN_OFFSET + 8] = _spin_ticks.to_bytes(8, "little")
+    _memory[POOL_SPIN : POOL_SPIN + 8] = _spin_ticks.to_bytes(8, "little")
 
 
 def _reset() -> None:
@@ -132,7 +128,7 @@ def _reset() -> None:
     global _lock
     _lock = threading.Lock()
     if _memory is not None:
-        _memory[:] = bytes(STATE_BYTES)
+        _memory[:] = bytes(POOL_BYTES)
         _write_spin()
 
 

@@ -12,6 +12,7 @@ from weft.codegen.segment import SegmentSpec
 from weft.errors import CodegenError
 from weft.runtime.cpu_features import known_features
 from weft.runtime.executable import NativeCode
+from weft.runtime.header import declarations
 from weft_c.segment import emit_segment
 from weft_c.toolchain import Compiler
 
@@ -29,7 +30,7 @@ def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], compiler:
 @cache
 def loops_code(compiler: Compiler) -> NativeCode:
     """What runs the trips of loops: the entry "repeat"."""
-    text = resources.files("weft_c").joinpath("repeat.c").read_text()
+    text = f"#include <stdint.h>\n{declarations()}\n" + resources.files("weft_c").joinpath("repeat.c").read_text()
     image, entries, machine = flatten(compiler.shared(text, {"library.o": _library(compiler)}, "loops"))
     return NativeCode(image, {"repeat": entries["repeat"]}, "weft-c", _version(), _features(compiler, machine), machine)
 

@@ -1,4 +1,4 @@
-"""A segment as C: `int32_t run(context *ctx, const tensor *const *in, tensor *const *out)`, one statement after another.
+"""A segment as C: `int32_t run(weft_context *ctx, const weft_tensor *const *in, weft_tensor *const *out)`, one statement after another.
 
 Whatever fails writes a code and its arguments into the context and returns the code.
 """
@@ -32,44 +32,21 @@ from weft.codegen.segment import (
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.expr.ranges import Range
-from weft.runtime.abi import ERROR_ARGS, ErrorCode, dlpack_type
+from weft.runtime.abi import ERROR_ARGS, FUNCTIONS, STRUCTURES, ErrorCode, dlpack_type
+from weft.runtime.header import declarations
 from weft_c.dialect import C
 
-# The structures of weft.runtime.abi, which never move, and what every segment does with them.
-_HEAD = f"""
-typedef struct context {{
-  int64_t version;
-  char *arena;
-  int64_t arena_bytes;
-  void *const *constants;
-  void *parallel_for;
-  void *(*allocate_arena)(struct context *ctx, int64_t bytes);
-  int32_t (*allocate_output)(struct context *ctx, int64_t index, int64_t rank, const int64_t *shape);
-  void *imports, *pool;
-  int64_t threads, error_code, error_args[{ERROR_ARGS}];
-  void *host;
-}} context;
-
-typedef struct {{
-  char *data;
-  int32_t device_type, device_id, ndim;
-  uint8_t code, bits;
-  uint16_t lanes;
-  const int64_t *shape, *strides;
-  uint64_t byte_offset;
-}} tensor;
-"""
 # In the order in which they stand; each is there where it is called.
-_FUNCTIONS = {
+_HELPERS = {
     "fail": """
-static inline int32_t fail(context *ctx, int32_t code, int count, const int64_t *args) {
+static inline int32_t fail(weft_context *ctx, int32_t code, int count, const int64_t *args) {
   ctx->error_code = code;
   for (int k = 0; k < count; ++k) ctx->error_args[k] = args[k];
   return code;
 }
 """,
     "failed_kernel": f"""
-static inline int32_t failed_kernel(context *ctx, int64_t item, int32_t status) {{
+static inline int32_t failed_kernel(weft_context *ctx, int64_t item, int32_t status) {{
   if (ctx->error_code == 0) {{
     ctx->error_code = {int(ErrorCode.KERNEL)};
     ctx->error_args[0] = item;
@@ -79,12 +56,12 @@ static inline int32_t failed_kernel(context *ctx, int64_t item, int32_t status) 
 }}
 """,
     "is": """
-static inline bool is(const tensor *t, int32_t rank, uint8_t code, uint8_t bits) {
+static inline bool is(const weft_tensor *t, int32_t rank, uint8_t code, uint8_t bits) {
   return t->ndim == rank && t->code == code && t->bits == bits && t->lanes == 1;
 }
 """,
     "reserve": """
-static inline bool reserve(context *ctx, int64_t bytes) {
+static inline bool reserve(weft_context *ctx, int64_t bytes) {
   return ctx->arena_bytes >= bytes || ctx->allocate_arena(ctx, bytes) != NULL;
 }
 """,
@@ -102,7 +79,7 @@ static inline int64_t ticks(void) {
 }
 """,
 }
-_NAMES = ("ctx", "in", "out", "context", "tensor", *_FUNCTIONS, "buffers", "dims", "size", "status", "run")
+_NAMES = ("ctx", "in", "out", *(s.name for s in STRUCTURES), *(f.name for f in FUNCTIONS), *_HELPERS, "buffers", "dims", "size", "status", "run")
 
 
 def emit_segment(spec: SegmentSpec) -> str:
@@ -212,18 +189,18 @@ class _Emitter:
             raise CodegenError(f"segment '{self.spec.name}' has no buffer {index}", why=f"its table has {len(self.spec.buffers)}")
         ref = self.spec.buffers[index]
         if isinstance(ref, Input):
-            return f"in[{ref.index}]->data + in[{ref.index}]->byte_offset"
+            return f"(char *)in[{ref.index}]->data + in[{ref.index}]->byte_offset"
         if isinstance(ref, Output):
             if ref.index not in self.allocated:
                 raise CodegenError(f"output {ref.index} of segment '{self.spec.name}' is used before it is allocated", hint="put its AllocateOutput first")
-            return f"out[{ref.index}]->data + out[{ref.index}]->byte_offset"
+            return f"(char *)out[{ref.index}]->data + out[{ref.index}]->byte_offset"
         if isinstance(ref, Constant):
             if not 0 <= ref.index < self.spec.constants:
                 raise CodegenError(f"segment '{self.spec.name}' has no constant {ref.index}", why=f"it has {self.spec.constants}")
             return f"ctx->constants[{ref.index}]"
         if isinstance(ref.bytes, ex.Const) and ref.bytes.value == 0:
             return "NULL"  # no element, so nobody reads or writes there
-        return f"ctx->arena + {self.formula(ref.offset)}"
+        return f"(char *)ctx->arena + {self.formula(ref.offset)}"
 
     def reserve(self, size: ex.Expr) -> None:
         need = self.formula(size)
@@ -310,12 +287,12 @@ class _Emitter:
             raise CodegenError(
                 f"dimension {axis} of input '{spec.inputs[index].name}' is never known", where=str(expected), why="a symbol in it is never bound"
             )
-        text = [f"// segment {spec.name}", *C.header, "#include <stddef.h>", _HEAD]
+        text = [f"// segment {spec.name}", *C.header, "#include <stddef.h>", declarations()]
         called = set(re.findall(r"\b(\w+)\(", "\n".join(self.lines)))
-        text += [function for name, function in _FUNCTIONS.items() if name in called]
+        text += [function for name, function in _HELPERS.items() if name in called]
         text += self.sizes.definitions()
         text += [C.kernel.format(name=identifier(k, C.words)) + ";" for k in spec.kernels()]
-        text += ['__attribute__((visibility("default"))) int32_t run(context *ctx, const tensor *const *in, tensor *const *out) {']
+        text += ['__attribute__((visibility("default"))) int32_t run(weft_context *ctx, const weft_tensor *const *in, weft_tensor *const *out) {']
         text += [f"  void *buffers[{slots}];", f"  int64_t dims[{dims}] = {{0}};", "  int32_t status = 0;"]
         text += [f"  int64_t size = 0;\n  bool {OVER} = false;"]
         text += [f"  const int64_t {threads} = ctx->threads > 1 ? ctx->threads : 1;", "  (void)in, (void)out, (void)buffers, (void)dims, (void)status;"]

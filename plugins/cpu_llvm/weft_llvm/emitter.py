@@ -28,6 +28,7 @@ from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify
 from weft.loop import nodes as lp
 from weft.loop.nodes import Buffer, Load, Program, Stmt
+from weft.runtime.abi import OFFSETS
 from weft_llvm.arithmetic import Arithmetic, Function, Value, part_of
 
 if TYPE_CHECKING:
@@ -1067,9 +1068,9 @@ class Emitter(Arithmetic):
         name = _quote(f"{self.program.name}.task.{self._tasks}")
         self._tasks += 1
         # As many tasks as keep the threads busy; without a pool, one.
-        pool = self._op(f"load ptr, ptr {self._gep('i64', '%ctx', '4')}, align 8")
+        pool = self._op(f"load ptr, ptr {self._gep('i8', '%ctx', str(OFFSETS['parallel_for']))}, align 8")
         alone = self._op(f"icmp eq ptr {pool}, null")
-        threads = self._op(f"load i64, ptr {self._gep('i64', '%ctx', '9')}, align 8")
+        threads = self._op(f"load i64, ptr {self._gep('i8', '%ctx', str(OFFSETS['threads']))}, align 8")
         limit = self._op(f"mul i64 {self.intrinsic('i64', 'llvm.smax.i64', ('i64', threads), ('i64', '1'))}, {TASKS_PER_THREAD}")
         several = self.intrinsic("i64", "llvm.smin.i64", ("i64", limit), ("i64", extent.text))
         tasks = self._op(f"select i1 {alone}, i64 1, i64 {several}")

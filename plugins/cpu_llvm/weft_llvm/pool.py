@@ -29,7 +29,7 @@ Entries of the image: `parallel_for(ctx, task, closure, tasks)`, `start(ctx, thr
 from __future__ import annotations
 
 from weft.errors import CodegenError
-from weft.runtime.abi import IMPORTS, OFFSETS
+from weft.runtime.abi import IMPORTS, OFFSETS, POINTER, POOL_SPIN
 
 POOL_VERSION = "4"
 
@@ -38,7 +38,7 @@ _TASK, _CLOSURE, _CTX, _TASKS = 64, 72, 80, 88
 _REMAINING, _WAITING = 128, 132
 _SLEEPERS = 192  # a bit for each worker that sleeps, 256 of them
 _BUSY, _WORKERS, _FULL = 256, 264, 272
-_SPIN, _CALLER_CPU, _IMPORTS = 320, 328, 336
+_CALLER_CPU, _IMPORTS = 328, 336
 _DEBT, _ALONE = 384, 392  # what sleeping workers could have saved lately, and when a job last did without them, in ticks
 _ARGS = 1024  # 16 bytes for each worker: state, index
 _RANGES = 8192  # a line for each thread
@@ -60,7 +60,7 @@ _TICKS = {"x86_64": 150_000, "aarch64": 5_000}
 
 
 def _import(name: str) -> int:
-    return 8 * IMPORTS.index(name)
+    return POINTER * IMPORTS.index(name)
 
 
 def emit_pool(architecture: str) -> str:
@@ -76,7 +76,7 @@ def emit_pool(architecture: str) -> str:
     for key, value in {
         "DECLARE_PAUSE": declare_pause, "PAUSE": pause, "COUNTER": COUNTERS[architecture], "DEFAULT_TICKS": _TICKS[architecture], "FUTEX": _FUTEX[architecture],
         "WORD": _WORD, "EPOCH": _EPOCH, "TASKS": _TASKS, "TASK": _TASK, "CLOSURE": _CLOSURE, "JOBCTX": _CTX, "REMAINING": _REMAINING, "WAITING": _WAITING,
-        "SLEEPERS": _SLEEPERS, "BUSY": _BUSY, "WORKERS": _WORKERS, "FULL": _FULL, "SPIN": _SPIN,
+        "SLEEPERS": _SLEEPERS, "BUSY": _BUSY, "WORKERS": _WORKERS, "FULL": _FULL, "SPIN": POOL_SPIN,
         "CALLERCPU": _CALLER_CPU, "STATEIMPORTS": _IMPORTS, "ARGS": _ARGS, "RANGES": _RANGES,
         "DEBT": _DEBT, "ALONE": _ALONE, "SAMPLES": _SAMPLES, "WAKE_PERCENT": _WAKE_PERCENT,
         "MOST_WORKERS": _MOST_WORKERS, "PER_THREAD": _CHUNKS_PER_THREAD, "MOST_CHUNKS": _MOST_CHUNKS,

@@ -2,19 +2,23 @@
 
 It calls a segment again and again. Between two calls it moves the data of items and results on by their steps, exchanges the data of what is carried with
 that of what the trip gave in its place, and counts; nothing is copied. It ends after so many trips, after one whose test says so, or with the code of one
-that failed, before anything has moved. `weft.runtime.abi.Trips` has the fields.
+that failed, before anything has moved. `weft.runtime.abi.TRIPS` has the fields.
 """
 
 from __future__ import annotations
 
-from weft.runtime.abi import TENSOR_OFFSETS, TRIPS_OFFSETS
+from weft.runtime.abi import MOVE, SWAP, TENSOR_OFFSETS, TRIPS_OFFSETS
 
 
 def emit_repeat() -> str:
     """LLVM IR text, without target triple; the same for every architecture."""
-    text = _SOURCE.replace("<DATA>", str(TENSOR_OFFSETS["data"]))
-    for name, offset in TRIPS_OFFSETS.items():
-        text = text.replace(f"<{name.upper()}>", str(offset))
+    places = {
+        "DATA": TENSOR_OFFSETS["data"], "MOVE": MOVE.size(), "STEP": MOVE.offsets()["bytes"], "SWAP": SWAP.size(), "GIVEN": SWAP.offsets()["given"],
+        **{name.upper(): offset for name, offset in TRIPS_OFFSETS.items()},
+    }  # fmt: skip
+    text = _SOURCE
+    for name, offset in places.items():
+        text = text.replace(f"<{name}>", str(offset))
     return text
 
 
@@ -52,10 +56,10 @@ move:
   %m.more = icmp slt i64 %m, %moving
   br i1 %m.more, label %moved, label %swap
 moved:
-  %m.byte = mul i64 %m, 16
+  %m.byte = mul i64 %m, <MOVE>
   %m.tensor.at = getelementptr i8, ptr %moves, i64 %m.byte
   %m.tensor = load ptr, ptr %m.tensor.at, align 8
-  %m.step.at = getelementptr i8, ptr %m.tensor.at, i64 8
+  %m.step.at = getelementptr i8, ptr %m.tensor.at, i64 <STEP>
   %m.step = load i64, ptr %m.step.at, align 8
   %m.data.at = getelementptr i8, ptr %m.tensor, i64 <DATA>
   %m.data = load ptr, ptr %m.data.at, align 8
@@ -68,10 +72,10 @@ swap:
   %s.more = icmp slt i64 %s, %carried
   br i1 %s.more, label %swapped, label %count
 swapped:
-  %s.byte = mul i64 %s, 16
+  %s.byte = mul i64 %s, <SWAP>
   %s.in.at = getelementptr i8, ptr %swaps, i64 %s.byte
   %s.in = load ptr, ptr %s.in.at, align 8
-  %s.out.at = getelementptr i8, ptr %s.in.at, i64 8
+  %s.out.at = getelementptr i8, ptr %s.in.at, i64 <GIVEN>
   %s.out = load ptr, ptr %s.out.at, align 8
   %s.taken.at = getelementptr i8, ptr %s.in, i64 <DATA>
   %s.given.at = getelementptr i8, ptr %s.out, i64 <DATA>

@@ -16,7 +16,7 @@ import json
 import sys
 from pathlib import Path
 
-from weft.runtime.abi import IMPORTS, OFFSETS, TENSOR_OFFSETS, Host, Room
+from weft.runtime.abi import HOST, IMPORTS, OFFSETS, POINTER, ROOM, TENSOR_OFFSETS
 from weft_llvm.link import Image, link
 from weft_llvm.pool import emit_pool
 from weft_llvm.target import RESERVED
@@ -31,6 +31,7 @@ CPUS = {
 _HUGE = 4 << 20  # from so many bytes on memory is on boundaries of pages, and the system is asked for huge ones
 _PAGE = 65536  # a multiple of every system's
 _MADV_HUGEPAGE = 14
+_HOST = HOST.offsets()
 
 _MEMORY = f"""; memory
 declare {{ i64, i1 }} @llvm.umul.with.overflow.i64(i64, i64)
@@ -46,7 +47,7 @@ define internal ptr @import(ptr %ctx, i64 %offset) alwaysinline nounwind {{
 ; at least so many bytes, null if there are none
 define internal ptr @reserve(ptr %ctx, i64 %bytes) noinline nounwind {{
   %place = alloca ptr, align 8
-  %memalign = call ptr @import(ptr %ctx, i64 {8 * IMPORTS.index("posix_memalign")})
+  %memalign = call ptr @import(ptr %ctx, i64 {POINTER * IMPORTS.index("posix_memalign")})
   %large = icmp uge i64 %bytes, {_HUGE}
   %alignment = select i1 %large, i64 {_PAGE}, i64 64
   %failed = call i32 %memalign(ptr %place, i64 %alignment, i64 %bytes)
@@ -56,7 +57,7 @@ there:
   %data = load ptr, ptr %place, align 8
   br i1 %large, label %advise, label %leave
 advise:
-  %madvise = call ptr @import(ptr %ctx, i64 {8 * IMPORTS.index("madvise")})
+  %madvise = call ptr @import(ptr %ctx, i64 {POINTER * IMPORTS.index("madvise")})
   %whole = and i64 %bytes, {-_PAGE}
   %advised = call i32 %madvise(ptr %data, i64 %whole, i32 {_MADV_HUGEPAGE})
   br label %leave
@@ -67,7 +68,7 @@ none:
 }}
 
 define internal void @release(ptr %ctx, ptr %data) noinline nounwind {{
-  %free = call ptr @import(ptr %ctx, i64 {8 * IMPORTS.index("free")})
+  %free = call ptr @import(ptr %ctx, i64 {POINTER * IMPORTS.index("free")})
   call void %free(ptr %data)
   ret void
 }}
@@ -90,7 +91,7 @@ there:
   br i1 %first, label %keep, label %move
 move:
   %held = load i64, ptr %size.at, align 8
-  %memcpy = call ptr @import(ptr %ctx, i64 {8 * IMPORTS.index("memcpy")})
+  %memcpy = call ptr @import(ptr %ctx, i64 {POINTER * IMPORTS.index("memcpy")})
   %copied = call ptr %memcpy(ptr %data, ptr %old, i64 %held)
   call void @release(ptr %ctx, ptr %old)
   br label %keep
@@ -106,15 +107,15 @@ define i32 @allocate_output(ptr %ctx, i64 %index, i64 %rank, ptr %dims) nounwind
 entry:
   %host.at = getelementptr i8, ptr %ctx, i64 {OFFSETS["host"]}
   %host = load ptr, ptr %host.at, align 8
-  %outputs.at = getelementptr i8, ptr %host, i64 {Host.outputs.offset}
+  %outputs.at = getelementptr i8, ptr %host, i64 {_HOST["outputs"]}
   %outputs = load ptr, ptr %outputs.at, align 8
   %tensor.at = getelementptr ptr, ptr %outputs, i64 %index
   %tensor = load ptr, ptr %tensor.at, align 8
-  %rooms.at = getelementptr i8, ptr %host, i64 {Host.rooms.offset}
+  %rooms.at = getelementptr i8, ptr %host, i64 {_HOST["rooms"]}
   %rooms = load ptr, ptr %rooms.at, align 8
-  %room.offset = mul i64 %index, {Room.data.size + Room.bytes.size}
+  %room.offset = mul i64 %index, {ROOM.size()}
   %room = getelementptr i8, ptr %rooms, i64 %room.offset
-  %room.bytes = getelementptr i8, ptr %room, i64 {Room.bytes.offset}
+  %room.bytes = getelementptr i8, ptr %room, i64 {ROOM.offsets()["bytes"]}
   %shape.at = getelementptr i8, ptr %tensor, i64 {TENSOR_OFFSETS["shape"]}
   %shape = load ptr, ptr %shape.at, align 8
   %bits.at = getelementptr i8, ptr %tensor, i64 {TENSOR_OFFSETS["bits"]}
@@ -186,9 +187,9 @@ entry:
   store i64 0, ptr %arena.bytes, align 8
   %host.at = getelementptr i8, ptr %ctx, i64 {OFFSETS["host"]}
   %host = load ptr, ptr %host.at, align 8
-  %count.at = getelementptr i8, ptr %host, i64 {Host.count.offset}
+  %count.at = getelementptr i8, ptr %host, i64 {_HOST["count"]}
   %count = load i64, ptr %count.at, align 8
-  %rooms.at = getelementptr i8, ptr %host, i64 {Host.rooms.offset}
+  %rooms.at = getelementptr i8, ptr %host, i64 {_HOST["rooms"]}
   %rooms = load ptr, ptr %rooms.at, align 8
   br label %head
 head:
@@ -196,12 +197,12 @@ head:
   %more = icmp ult i64 %k, %count
   br i1 %more, label %body, label %done
 body:
-  %offset = mul i64 %k, {Room.data.size + Room.bytes.size}
+  %offset = mul i64 %k, {ROOM.size()}
   %room = getelementptr i8, ptr %rooms, i64 %offset
   %data = load ptr, ptr %room, align 8
   call void @release(ptr %ctx, ptr %data)
   store ptr null, ptr %room, align 8
-  %bytes.at = getelementptr i8, ptr %room, i64 {Room.bytes.offset}
+  %bytes.at = getelementptr i8, ptr %room, i64 {ROOM.offsets()["bytes"]}
   store i64 0, ptr %bytes.at, align 8
   %next = add i64 %k, 1
   br label %head
