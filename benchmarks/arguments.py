@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.models import EVERY, NAMES, TORCH_HINT, save_twin
 from benchmarks.own_models import OWN
-from weft.runtime.files import replacing
+from weft_runtime.files import replacing
 
 MODEL_SETS = {"zoo": NAMES, "own": OWN, "all": EVERY}
 

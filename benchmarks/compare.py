@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.arguments import add_model_arguments, chosen, machine, model_source, prepared_models, write_report
 from benchmarks.engine_process import TORCH, WEFT, peers
-from weft.runtime.files import replacing
+from weft_runtime.files import replacing
 
 PAUSE = 0.02
 """Before each turn: the system's clocks and caches settle."""

@@ -49,12 +49,12 @@ done:
 def measure_join(threads: int) -> list[dict[str, Any]]:
     """Seconds of a fork-join of one empty task for each thread: the least of many with workers awake, the median with workers asleep."""
     from weft.pipeline import resolve_target
-    from weft.runtime.abi import OFFSETS, Context
-    from weft.runtime.loader import Code, imports_table
-    from weft.runtime.threads import process_pool
     from weft_llvm.codegen import LlvmCodegen
     from weft_llvm.link import link
     from weft_llvm.toolchain import compile_object
+    from weft_runtime.abi import OFFSETS, Context
+    from weft_runtime.loader import Code, imports_table
+    from weft_runtime.threads import process_pool
 
     target = resolve_target("llvm")
     codegen = target.kind.codegen(target.target)

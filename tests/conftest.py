@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.needs import require, summary
 
-from weft.runtime.threads import available_threads
 from weft_c.toolchain import zig_environment
+from weft_runtime.threads import available_threads
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -22,8 +22,8 @@ from weft.graph.operator import Sample
 from weft.loop.nodes import Program
 from weft.ops import ALL_OPERATORS
 from weft.ops.contraction import Conv, MatMul
-from weft.runtime.executable import Executable
 from weft.testing.models import picture, resnet18
+from weft_runtime.executable import Executable
 
 
 def is_numeric(sample: Sample) -> bool:

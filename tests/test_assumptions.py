@@ -17,7 +17,7 @@ from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.verify import verify
 from weft.ops import Add, Argmax, Conv, Fill, GridSample, MatMul, Pad, Reshape, Resize, Slice, Tile, TopK
 from weft.ops.checking import Require
-from weft.runtime.arrays import aligned_empty
+from weft_runtime.arrays import aligned_empty
 
 
 def dim(name: str) -> Var:

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.models import save_twin
 
 import weft
-from weft.runtime.cache import FOLDER
+from weft_runtime.cache import FOLDER
 
 ROOT = Path(__file__).resolve().parent.parent
 

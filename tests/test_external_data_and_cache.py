@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import weft
 from weft import pipeline
 from weft.fingerprint import hash_file
-from weft.runtime.cache import FOLDER
+from weft_runtime.cache import FOLDER
 
 
 def save_with_external_data(folder: Path, weights: np.ndarray) -> Path:

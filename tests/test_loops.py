@@ -19,7 +19,7 @@ from weft import ops
 from weft.errors import ArchiveError, InputError, WeftError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value, tensor_type
-from weft.runtime.loops import NativeTrips
+from weft_runtime.loops import NativeTrips
 
 F = np.float32
 INDEX, BOOL = TensorType(dt.int64, ()), TensorType(dt.bool_, ())

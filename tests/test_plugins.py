@@ -294,7 +294,7 @@ def test_two_frontends_of_one_name_are_nobodys(site: Site, monkeypatch: pytest.M
 
 DEVICE = """
 from weft.hooks import hookimpl
-from weft.runtime.device import DeviceKind
+from weft_runtime.device import DeviceKind
 
 @hookimpl
 def devices():
@@ -303,7 +303,7 @@ def devices():
 
 
 def test_two_devices_of_one_name_are_nobodys_and_one_that_fails_says_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.runtime import device
+    from weft_runtime import device
 
     monkeypatch.setattr("weft.plugins.host", functools.cache(site.host))
     monkeypatch.setattr(device, "_open", {})
@@ -486,8 +486,8 @@ def test_a_plugin_that_raises_in_any_hook_harms_nobody_else(
     """A model is read, compiled for two targets and run, and the command line works; the list of plugins says what failed."""
     import weft
     from weft.cli.main import main
-    from weft.runtime import device
     from weft.testing.models import mlp
+    from weft_runtime import device
 
     site.install("failing", f"from weft.hooks import hookimpl\n@hookimpl\ndef {hook}():\n    raise RuntimeError('broken in {hook}')\n")
     everything = PluginHost()

@@ -42,6 +42,6 @@ def test_the_root_installs_every_member_or_has_it_as_an_extra() -> None:
     import tomllib
 
     root = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    members = {tomllib.loads(p.read_text())["project"]["name"] for p in [ROOT / "core" / "pyproject.toml", *(ROOT / "plugins").rglob("pyproject.toml")]}
+    members = {tomllib.loads(p.read_text())["project"]["name"] for p in [*ROOT.glob("*/pyproject.toml"), *(ROOT / "plugins").rglob("pyproject.toml")]}
     asked = [*root["project"]["dependencies"], *root["project"]["optional-dependencies"]["gpu"]]
     assert sorted(d.split(" @ ")[0] for d in asked if " @ " in d) == sorted(members)

@@ -17,7 +17,7 @@ from benchmarks.models import twin
 
 import weft
 from weft.errors import ArchiveError
-from weft.runtime.executable import Executable
+from weft_runtime.executable import Executable
 
 # What only a compiler needs. The script leaves before it imports anything that it checks for.
 RUN = """

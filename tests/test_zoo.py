@@ -21,7 +21,7 @@ from weft.ops.contraction import Conv, MatMul
 from weft.ops.movement import Reshape, Transpose
 from weft.ops.normalization import LayerNorm, Softmax
 from weft.ops.reduction import ReduceMean
-from weft.runtime.executable import Executable
+from weft_runtime.executable import Executable
 
 pytestmark = pytest.mark.filterwarnings("error::weft.errors.ScheduleWarning")  # kernels that a rule failed at would be slow
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from weft.kernel import schedule as schedule
     from weft.pipeline import compile as compile
     from weft.pipeline import load as load
-    from weft.runtime.executable import Executable as Executable
     from weft.tensor.language import compute as compute
     from weft.tensor.language import placeholder as placeholder
     from weft.tensor.language import reduce as reduce
@@ -28,11 +27,12 @@ if TYPE_CHECKING:
     from weft.tensor.language import scan as scan
     from weft.tensor.language import sum as sum
     from weft.tensor.language import var as var
+    from weft_runtime.executable import Executable as Executable
 
 # Resolved at first use: running a saved executable must not import the compiler.
 _PUBLIC = {
     "WeftError": "weft.errors",
-    "Executable": "weft.runtime.executable",
+    "Executable": "weft_runtime.executable",
     "load": "weft.pipeline",
     "compile": "weft.pipeline",
     "compile_adaptive": "weft.adaptive",

@@ -12,8 +12,8 @@ from typing import Any
 
 from weft.errors import InputError, WeftError
 from weft.pipeline import compile as compile_model
-from weft.runtime.arrays import Array
-from weft.runtime.executable import Executable
+from weft_runtime.arrays import Array
+from weft_runtime.executable import Executable
 
 Shapes = tuple[tuple[int, ...], ...]
 

@@ -17,7 +17,7 @@ from weft.expr.nodes import Expr, Var, add, const, free_vars, maximum, mul, wrap
 from weft.graph.assumptions import Assumption
 from weft.graph.nodes import Graph, Node, Value
 from weft.passes.plan_memory import MemoryPlan
-from weft.runtime.abi import ErrorCode
+from weft_runtime.abi import ErrorCode
 
 
 @dataclass(frozen=True)

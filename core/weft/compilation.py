@@ -45,13 +45,13 @@ from weft.passes.own_outputs import own_outputs
 from weft.passes.pipeline import GraphPass, pass_names, run_passes
 from weft.passes.plan_memory import MemoryPlan, plan_memory
 from weft.plugins import host
-from weft.runtime.executable import Executable, NativeCode
-from weft.runtime.files import obstacle_of_folder
-from weft.runtime.plan import Native, ObjectInfo, TensorInfo
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.scopes import exceeds
 from weft.weights import Weights, let_go
+from weft_runtime.executable import Executable, NativeCode
+from weft_runtime.files import obstacle_of_folder
+from weft_runtime.plan import Native, ObjectInfo, TensorInfo
 
 if TYPE_CHECKING:
     from weft.pipeline import OnStage, ResolvedTarget

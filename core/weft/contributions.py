@@ -16,8 +16,8 @@ from typing import Any, Literal
 from weft.errors import nearest
 from weft.hooks import PROJECT, Specifications
 from weft.options import misdeclared_options
-from weft.runtime.plan import HOST
 from weft.target import CPU
+from weft_runtime.plan import HOST
 
 HOOKS: tuple[str, ...] = tuple(n for n in vars(Specifications) if not n.startswith("_"))
 """The names of all hooks, in the order in which a compilation meets them."""
@@ -43,7 +43,7 @@ RESULTS: dict[str, Result] = {
     "intrinsics": Result("list", ("weft.scheduling.intrinsic:Intrinsic",)),
     "loop_passes": Result("list", ("weft.loop.pipeline:LoopPass",)),
     "offload": Result("list or None", ("weft.passes.place:Take", "weft.passes.place:Refuse"), named=False),
-    "devices": Result("list", ("weft.runtime.device:DeviceKind",)),
+    "devices": Result("list", ("weft_runtime.device:DeviceKind",)),
     "engines": Result("list", ("weft.hooks:EngineKind",)),
     "commands": Result("nothing"),
     "stage_done": Result("nothing"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from weft.plugins import BY_HAND, Plugin
-from weft.runtime.threads import available_threads
+from weft_runtime.threads import available_threads
 
 _PROCESS = secrets.token_hex(8)
 

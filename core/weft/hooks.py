@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from weft.passes.capabilities import Capabilities
     from weft.passes.pipeline import GraphPass
     from weft.passes.place import Offers
-    from weft.runtime.device import DeviceKind
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
+    from weft_runtime.device import DeviceKind
 
 PROJECT = "weft"
 hookspec = pluggy.HookspecMarker(PROJECT)

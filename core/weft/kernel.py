@@ -19,12 +19,12 @@ from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_tensors
 from weft.pipeline import ResolvedTarget, resolve_target
 from weft.plugins import host
-from weft.runtime.executable import Executable
-from weft.runtime.plan import Native, TensorInfo
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.scopes import exceeds
 from weft.tensor.language import Placeholder, Scan, Tensor
+from weft_runtime.executable import Executable
+from weft_runtime.plan import Native, TensorInfo
 
 
 class KernelSchedule(Schedule):

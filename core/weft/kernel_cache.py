@@ -15,7 +15,7 @@ from weft.expr.nodes import Var
 from weft.expr.parser import parse_expr
 from weft.loop.nodes import Program
 from weft.plugins import host
-from weft.runtime.cache import Cache
+from weft_runtime.cache import Cache
 
 FORMAT = 2
 

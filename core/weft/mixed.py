@@ -38,9 +38,9 @@ from weft.passes.fold_constants import Budget
 from weft.passes.pipeline import SHARED, GraphPass, run_passes, run_target_passes
 from weft.passes.place import STEP, TYPICAL, Offers, Placement, Refuse, Take, bytes_of, is_numeric, is_step, offers_before, place
 from weft.plugins import host
-from weft.runtime.executable import Executable, NativeCode
-from weft.runtime.formulas import formula
-from weft.runtime.plan import HOST, SEQUENCE, Branch, Condition, Copy, DataSymbol, DeviceCall, HostCall, Launch, Place, Plan, Repeat, Step
+from weft_runtime.executable import Executable, NativeCode
+from weft_runtime.formulas import formula
+from weft_runtime.plan import HOST, SEQUENCE, Branch, Condition, Copy, DataSymbol, DeviceCall, HostCall, Launch, Place, Plan, Repeat, Step
 
 if TYPE_CHECKING:
     from weft.machine import Machine

@@ -32,10 +32,10 @@ from weft.forks import cached_property
 from weft.hooks import Frontend, StageReport
 from weft.options import make_options, parse_options, print_options
 from weft.plugins import FOREIGN_FORMATS, KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, host
-from weft.runtime.cache import Cache
-from weft.runtime.executable import Executable
-from weft.runtime.plan import HOST
 from weft.target import CPU, Target, TargetKind, parse_targets
+from weft_runtime.cache import Cache
+from weft_runtime.executable import Executable
+from weft_runtime.plan import HOST
 
 # What a compilation needs beyond this is imported when there is one: a model from the cache starts without the compiler.
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from weft.hooks import PROJECT, EngineKind, Specifications
 
 if TYPE_CHECKING:
     from weft.graph.operator import Operator
-    from weft.runtime.device import Device, DeviceKind
+    from weft_runtime.device import Device, DeviceKind
 
 GROUP = "weft.plugins"
 CORE = "core"
@@ -330,14 +330,14 @@ def device_kinds(plugins: PluginHost | None = None) -> dict[str, DeviceKind]:
     found, clashes = plugins.named("devices", "device")
     kinds = {name: _guarded_device(plugins, item) for name, item in found.items()}
     for name, error in clashes.items():
-        from weft.runtime.device import DeviceKind
+        from weft_runtime.device import DeviceKind
 
         kinds[name] = DeviceKind(name, lambda error=error: f"{error.what}; {error.hint}", _not_to_be_opened)  # type: ignore[misc]
     return kinds
 
 
 def _guarded_device(plugins: PluginHost, item: Contribution) -> DeviceKind:
-    from weft.runtime.device import Device
+    from weft_runtime.device import Device
 
     kind: DeviceKind = item.value
 

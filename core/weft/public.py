@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+PACKAGES = ("weft", "weft_runtime")
+"""The packages that the modules are in."""
 EVERYTHING: tuple[str, ...] = ("*",)
 """Of a module: its `__all__`, or whatever it defines without a leading underscore."""
 
@@ -112,18 +114,20 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.codegen.c_family": EVERYTHING,
         "weft.codegen.launches": EVERYTHING,
         "weft.codegen.segment": EVERYTHING,
-        "weft.runtime": EVERYTHING,
-        "weft.runtime.abi": EVERYTHING,
-        "weft.runtime.arrays": EVERYTHING,
-        "weft.runtime.cache": ("Cache",),
-        "weft.runtime.cpu_features": ("host_features", "known_features"),
-        "weft.runtime.device": ("Borrowed", "Device", "DeviceKind", "HostDevice", "Memory", "Slice", "Started", "blamed", "open_device"),
-        "weft.runtime.dlpack": ("Foreign", "foreign_tensor"),
-        "weft.runtime.executable": ("Executable", "NativeCode"),
-        "weft.runtime.formulas": ("Formula", "formula"),
-        "weft.runtime.header": ("abi_header", "declarations"),
-        "weft.runtime.support": ("architectures",),
-        "weft.runtime.threads": ("available_threads",),
+        "weft_runtime": EVERYTHING,
+        "weft_runtime.abi": EVERYTHING,
+        "weft_runtime.arrays": EVERYTHING,
+        "weft_runtime.cache": ("Cache",),
+        "weft_runtime.cpu_features": ("host_features", "known_features"),
+        "weft_runtime.device": ("Borrowed", "Device", "DeviceKind", "HostDevice", "Memory", "Slice", "Started", "blamed", "open_device"),
+        "weft_runtime.dlpack": ("Foreign", "foreign_tensor"),
+        "weft_runtime.dtypes": EVERYTHING,
+        "weft_runtime.errors": EVERYTHING,
+        "weft_runtime.executable": ("Executable", "NativeCode"),
+        "weft_runtime.formulas": ("Formula", "formula"),
+        "weft_runtime.header": ("abi_header", "declarations"),
+        "weft_runtime.support": ("architectures",),
+        "weft_runtime.threads": ("available_threads",),
         # tests
         "weft.testing.imports": EVERYTHING,
         "weft.testing.intrinsics": ("check_intrinsic",),
@@ -280,7 +284,7 @@ def _passed_on(module: str) -> dict[str, str]:
     """Names that a module has from another: name → the other."""
     found = {}
     for node in _top(module):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "weft":
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PACKAGES:
             for a in node.names:
                 if a.name == "*":
                     found.update({n: _passed_on(str(node.module)).get(n, str(node.module)) for n in _defined(str(node.module))})

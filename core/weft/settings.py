@@ -1,4 +1,4 @@
-"""Every environment variable that Weft reads, typed, in one table.
+"""Every environment variable that Weft reads, typed, in one table: the runtime's (`weft_runtime.settings`) and the compiler's.
 
 Values are read at each use, so a test or a program may change the environment at any time.
 """
@@ -6,88 +6,20 @@ Values are read at each use, so a test or a program may change the environment a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any
 
-from weft.errors import SettingError, nearest
+from weft_runtime.errors import nearest
+from weft_runtime.settings import CACHE_BYTES, CACHE_DIR, THREADS, VERIFY_WEIGHTS, Setting, path
+from weft_runtime.settings import SETTINGS as OF_RUNS
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Setting(Generic[T]):
-    """One environment variable: `get()` gives its value, or the default where it is unset or empty."""
-
-    name: str
-    parse: Callable[[str], T]
-    default: Callable[[], T]
-    accepts: str
-    help: str
-
-    def get(self) -> T:
-        """The value.
-
-        Raises:
-            SettingError: if the variable is set to something that cannot be used.
-        """
-        text = os.environ.get(self.name, "")
-        if not text.strip():
-            return self.default()
-        try:
-            return self.parse(text.strip())
-        except ValueError as error:
-            raise SettingError(
-                f"{self.name} is set to '{text}', which cannot be used", why=str(error) or None, hint=f"give {self.accepts}, or unset it"
-            ) from None
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 4096:
-        raise ValueError(f"{value} is not between 1 and 4096")
-    return value
-
-
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def _size(text: str) -> int:
-    digits = text.rstrip("kKmMgGtTiIbB")
-    unit = text[len(digits) :].lower().removesuffix("b").removesuffix("i")
-    if unit not in _UNITS or not digits.strip().isdigit():
-        raise ValueError("not a size")
-    return int(digits) * _UNITS[unit]
-
-
-def _flag(text: str) -> bool:
-    lowered = text.lower()
-    if lowered in ("1", "true", "yes", "on"):
-        return True
-    if lowered in ("0", "false", "no", "off"):
-        return False
-    raise ValueError("neither on nor off")
+__all__ = [
+    "CACHE_BYTES", "CACHE_DIR", "DUMP", "DUMP_DIR", "LEVELS", "LOG", "OF_TESTS", "SETTINGS", "Setting", "THREADS", "VERIFY_WEIGHTS", "check", "describe",
+]  # fmt: skip
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _cache_dir() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "weft"
-
-
-def _path(text: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:  # ~ of nobody
-        raise ValueError(str(error)) from None
-
-
-def _optional_count(text: str) -> int | None:
-    return _count(text)
 
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -99,17 +31,12 @@ def _level(text: str) -> str | None:
     return text.lower()
 
 
-CACHE_DIR = Setting("WEFT_CACHE_DIR", _path, _cache_dir, "a directory", "where compiled models and kernels are kept, in a folder weft-v1 that Weft makes")
-CACHE_BYTES = Setting("WEFT_CACHE_BYTES", _size, lambda: 4 << 30, "a size such as 512M or 4G; 0 turns the cache off", "the most that the cache keeps")
-THREADS = Setting("WEFT_THREADS", _optional_count, lambda: None, "a number of threads", "threads of a run; default: the CPUs this process may use")
-VERIFY_WEIGHTS = Setting(
-    "WEFT_VERIFY_WEIGHTS", _flag, lambda: True, "0 or 1", "0 trusts the weights of an archive without computing their hash (code is always checked)"
-)
 DUMP = Setting("WEFT_DUMP", _names, lambda: (), "stage names separated by commas, or 'all'", "stages whose result is written to WEFT_DUMP_DIR")
-DUMP_DIR = Setting("WEFT_DUMP_DIR", _path, lambda: Path("weft-dump"), "a directory", "where dumped stages go")
+DUMP_DIR = Setting("WEFT_DUMP_DIR", path, lambda: Path("weft-dump"), "a directory", "where dumped stages go")
 LOG = Setting("WEFT_LOG", _level, lambda: None, ", ".join(LEVELS[:-1]) + f" or {LEVELS[-1]}", "messages on stderr from this level on: stages and their times")
 
-SETTINGS: tuple[Setting[object], ...] = (CACHE_DIR, CACHE_BYTES, THREADS, VERIFY_WEIGHTS, DUMP, DUMP_DIR, LOG)  # type: ignore[assignment]
+
+SETTINGS: tuple[Setting[Any], ...] = (*OF_RUNS, DUMP, DUMP_DIR, LOG)
 OF_TESTS = ("WEFT_EXAMPLES", "WEFT_REQUIRE_ALL")
 """Variables of Weft's own tests."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.codegen.base import Codegen, KernelCode
     from weft.codegen.segment import SegmentSpec
     from weft.machine import Machine
-    from weft.runtime.executable import NativeCode
+    from weft_runtime.executable import NativeCode
 
 
 CPU = "cpu"
@@ -78,7 +78,7 @@ class TargetKind(ABC):
         raise TargetError(f"target '{self.name}' has no native segments", where=str(target))
 
     def loops(self, target: Target) -> NativeCode | None:
-        """A code section with the entry "repeat", which runs the trips of a loop whose body is a native segment; `weft.runtime.abi.Trips` says what it gets.
+        """A code section with the entry "repeat", which runs the trips of a loop whose body is a native segment; `weft_runtime.abi.Trips` says what it gets.
 
         None: there is none, and every trip is started by the runtime, which is right and some 20 µs slower.
         """

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.graph.nodes import Value
-from weft.runtime.arrays import aligned_empty
+from weft_runtime.arrays import aligned_empty
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import precision
 from benchmarks.models import save_twin
 
-from weft.runtime.cpu_features import host_features
+from weft_runtime.cpu_features import host_features
 
 
 @pytest.mark.needs("onnxruntime")

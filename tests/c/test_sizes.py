@@ -12,8 +12,8 @@ from tests.llvm.test_segment import BEYOND, FORMULAS, LEAST, A, B, computing
 from weft.codegen.c_family import Emitted
 from weft.codegen.segment import BindSymbol, Check, SegmentSpec
 from weft.expr import nodes as ex
-from weft.runtime.abi import Context, DLTensor
 from weft_c.segment import emit_segment
+from weft_runtime.abi import Context, DLTensor
 
 KEPT = ("-Wno-unused-function", "-Wno-unused-variable", "-Wno-pointer-arith", "-Wno-unused-parameter")
 TRAPS = ("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error")

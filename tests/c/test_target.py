@@ -27,13 +27,13 @@ from weft.ops.activation import Relu
 from weft.ops.arithmetic import Add
 from weft.ops.contraction import MatMul
 from weft.pipeline import resolve_target
-from weft.runtime.abi import STRUCTURES
-from weft.runtime.executable import Executable
 from weft.testing.imports import imports_beyond
 from weft.testing.models import mlp
 from weft_c import image, toolchain
 from weft_c.segment import emit_segment
 from weft_c.toolchain import Compiler, compiler, default_command
+from weft_runtime.abi import STRUCTURES
+from weft_runtime.executable import Executable
 
 VECTORS: list[Any] = [
     0.0,
@@ -89,7 +89,7 @@ def test_an_archive_runs_without_the_compiler(tmp_path: Path) -> None:
     executable.save(tmp_path / "mlp.weft")
     assert Executable.inspect(tmp_path / "mlp.weft").sections["main"].plugin == "weft-c"
     code = (
-        "import sys, numpy as np\nfrom weft.runtime import Executable\n"
+        "import sys, numpy as np\nfrom weft_runtime import Executable\n"
         f"e = Executable.load({str(tmp_path / 'mlp.weft')!r})\n"
         "e.run({i.name: np.ones([3 if isinstance(d, str) else d for d in i.shape], i.dtype) for i in e.inputs})\n"
         "assert not any(m.startswith(('weft_c', 'weft.codegen')) for m in sys.modules)\n"

@@ -12,7 +12,7 @@ import pytest
 from weft.cli.bench import Contestant, common_threads, largest_difference, take_turns, with_threads
 from weft.errors import InputError
 from weft.hooks import EngineKind
-from weft.runtime.threads import available_threads
+from weft_runtime.threads import available_threads
 
 Weft = Callable[..., Any]
 

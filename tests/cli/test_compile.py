@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weft.plugins import KNOWN_TARGETS
-from weft.runtime.executable import Executable
+from weft_runtime.executable import Executable
 
 Weft = Callable[..., Any]
 

@@ -17,8 +17,8 @@ from weft.passes.capabilities import Capabilities
 from weft.passes.pipeline import GraphPass, stage_names
 from weft.pipeline import resolve_target
 from weft.plugins import host
-from weft.runtime.device import DeviceKind
 from weft.scheduling.rule import Decline, Rule
+from weft_runtime.device import DeviceKind
 
 GEMM = gemm()
 

@@ -10,7 +10,7 @@ import pytest
 from weft.cli.inputs import make_inputs, random_array
 from weft.cli.run import write_arrays
 from weft.errors import InputError
-from weft.runtime.plan import TensorInfo
+from weft_runtime.plan import TensorInfo
 
 
 @pytest.mark.parametrize(

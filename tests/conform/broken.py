@@ -23,14 +23,14 @@ from weft.machine import Machine
 from weft.ops import Identity
 from weft.passes.capabilities import Capabilities
 from weft.passes.place import Refuse, Take
-from weft.runtime.arrays import Array
-from weft.runtime.device import Memory, Slice
 from weft.scheduling import Intrinsic, Operand, OperandView
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.tree import blocks_in
 from weft.target import Target, TargetKind
 from weft.tensor import language as tl
+from weft_runtime.arrays import Array
+from weft_runtime.device import Memory, Slice
 
 OPS = "MatMul,Add,Relu,Multiply,ReduceSum"
 

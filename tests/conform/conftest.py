@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weft.plugins import host
-from weft.runtime.device import close_devices
+from weft_runtime.device import close_devices
 
 MODULE = '''"""The board, as a plugin that imports nothing before it is asked."""
 
@@ -33,7 +33,7 @@ def {schedules}(target):
 @hookimpl
 def devices():
     from tests.conform import broken
-    from weft.runtime.device import DeviceKind
+    from weft_runtime.device import DeviceKind
 
     return [DeviceKind("board", lambda: None, lambda: broken.device("{defect}"))]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.runtime.device import HostDevice, Slice
 from weft.testing.conform.watched import Watched
+from weft_runtime.device import HostDevice, Slice
 
 
 @pytest.mark.parametrize("align", (1, 256, 4096))

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from tests.cuda.fake import FakeApi
 
-from weft.runtime import device as devices
 from weft_cuda import driver as drivers
 from weft_cuda import nvrtc
 from weft_cuda.driver import Driver
+from weft_runtime import device as devices
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from weft.errors import ExecutionError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.ops import Add, Multiply, Relu, Transpose
-from weft.runtime.device import Device, Slice, open_device
 from weft_cuda.device import STAGED, CudaDevice
 from weft_cuda.driver import Driver, missing
+from weft_runtime.device import Device, Slice, open_device
 
 TARGET = "cuda -arch=sm_90"
 
@@ -182,7 +182,7 @@ def test_a_graph_is_given_back(api: FakeApi) -> None:
 
 def test_without_graphs(api: FakeApi) -> None:
     device = CudaDevice(graphs=False)
-    from weft.runtime import device as devices
+    from weft_runtime import device as devices
 
     devices._open["cuda"] = device
     exe = weft.compile(chain(), target=TARGET, cache=False)
@@ -315,7 +315,7 @@ def test_tensors_are_arguments(api: FakeApi) -> None:
 
     from weft.loop.interpret import interpret
     from weft.loop.parser import parse_program
-    from weft.runtime.device import Started
+    from weft_runtime.device import Started
 
     program, device = parse_program(BOXES), opened(api)
     x, w = inputs_of(program, 3)

@@ -17,8 +17,8 @@ from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.mixed import MixedCompilation
 from weft.ops import Add, Relu, Reshape
 from weft.pipeline import resolve_targets
-from weft.runtime.abi import DLTensor, dlpack_type
-from weft.runtime.device import Slice, open_device
+from weft_runtime.abi import DLTensor, dlpack_type
+from weft_runtime.device import Slice, open_device
 
 _new = ctypes.pythonapi.PyCapsule_New
 _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]

@@ -73,7 +73,7 @@ def test_every_part_of_the_core_is_mentioned() -> None:
 
 
 def test_the_context_has_these_fields_in_this_order() -> None:
-    from weft.runtime.abi import Context
+    from weft_runtime.abi import Context
 
     text = page().split("## Kernel ABI")[1].split("## ")[0]
     found: dict[str, int] = {}

@@ -16,8 +16,8 @@ from tests.fuzz.isolated import Target, main
 from tests.fuzz.saved_models import changed, seeds
 from tests.runtime.archives import SIGNATURE, forged, members_of, zipped
 
-from weft.runtime import cpu_features
-from weft.runtime.archive import CODE
+from weft_runtime import cpu_features
+from weft_runtime.archive import CODE
 
 TRAP = {"x86_64": b"\x0f\x0b", "aarch64": bytes(4)}
 """An instruction that no processor has."""
@@ -40,7 +40,7 @@ def change(data: bytes, chance: random.Random) -> bytes:
 
 def target() -> Target:
     from weft.errors import WeftError
-    from weft.runtime import Executable
+    from weft_runtime import Executable
 
     handle, name = tempfile.mkstemp(suffix=".weft", dir=MEMORY)
     os.close(handle)

@@ -25,7 +25,7 @@ def target() -> Target:
 
     from weft.errors import WeftError
     from weft.plugins import host
-    from weft.runtime import Executable
+    from weft_runtime import Executable
 
     saved = seeds()
     handle, name = tempfile.mkstemp(suffix=".weft", dir=MEMORY)

@@ -80,7 +80,7 @@ def known_code() -> frozenset[str]:
 
 def target() -> Target:
     from weft.errors import WeftError
-    from weft.runtime import Executable
+    from weft_runtime import Executable
 
     real = known_code()
     handle, name = tempfile.mkstemp(suffix=".weft", dir=MEMORY)
@@ -158,7 +158,7 @@ def _agree(members: list[tuple[str, bytes]], name: str, chance: random.Random) -
     at = next((k for k, (n, _) in enumerate(members) if n == MANIFEST), None)
     if name != WEIGHTS or at is None or chance.random() < 0.1:
         return
-    from weft.runtime.archive import hash_pieces
+    from weft_runtime.archive import hash_pieces
 
     try:
         tree = json.loads(members[at][1])

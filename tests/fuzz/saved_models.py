@@ -18,8 +18,8 @@ from weft import dtypes as dt
 from weft import ops
 from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, TensorType, tensor_type
-from weft.runtime.archive import MANIFEST, WEIGHTS, hash_pieces
-from weft.runtime.plan import ObjectInfo, TensorInfo
+from weft_runtime.archive import MANIFEST, WEIGHTS, hash_pieces
+from weft_runtime.plan import ObjectInfo, TensorInfo
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "uint64", "bool", "int4", "complex64", "string", "float8_e4m3fn")
 SIZE = 3

@@ -102,7 +102,7 @@ def test_an_archive_of_traps_is_one(tmp_path: Path) -> None:
     (tmp_path / "trap.weft").write_bytes(data)
 
     def run() -> str:
-        from weft.runtime import Executable
+        from weft_runtime import Executable
 
         return str(Executable.load(tmp_path / "trap.weft").run({"x": np.zeros((2, 4), np.float32)}))
 
@@ -114,7 +114,7 @@ def test_code_whose_bytes_are_others_is_not_taken(tmp_path: Path) -> None:
     made.seeds(tmp_path)
     data = (tmp_path / "one.weft").read_bytes()
     made.one(data)
-    from weft.runtime import Executable, archive
+    from weft_runtime import Executable, archive
 
     path = tmp_path / "other.weft"
     content = archive.load(tmp_path / "one.weft")

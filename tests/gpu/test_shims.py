@@ -22,7 +22,6 @@ from weft.errors import WeftError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph
 from weft.loop.nodes import Program
-from weft.runtime.device import open_device
 from weft.scheduling import Decline, Offer, Rule, Schedule
 from weft.testing import models
 from weft.testing.conform.cases import GRAPHS, MODELS
@@ -32,6 +31,7 @@ from weft_cuda.dialect import CUDA
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
 from weft_gpu.machines import grid_machine
+from weft_runtime.device import open_device
 
 ROOT = Path(__file__).parents[2]
 TARGETS = {"cuda": "cuda -arch=sm_90", "metal": "metal -family=apple7"}

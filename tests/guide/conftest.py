@@ -18,7 +18,7 @@ collect_ignore = [f"weft-{name}" for name in FOLDERS]  # their own tests want th
 def in_use(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The plugin in use, and a device of its own."""
     from weft.plugins import host
-    from weft.runtime import device as devices
+    from weft_runtime import device as devices
 
     monkeypatch.setattr(devices, "_open", {})
     host().register(importlib.import_module(f"weft_{name}.plugin"), name)

@@ -10,9 +10,9 @@ import pytest
 from tests.runtime.models import CPU, MACHINE, compiled
 
 from weft.errors import CodegenError
-from weft.runtime.loader import Code
 from weft_llvm.link import PAGE, link
 from weft_llvm.toolchain import Cpu, compile_object
+from weft_runtime.loader import Code
 
 ARM = Cpu("aarch64-unknown-linux-gnu", "generic", "", 2)
 

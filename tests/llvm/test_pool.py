@@ -13,12 +13,12 @@ import pytest
 from tests.runtime.models import compiled
 
 from weft.errors import CodegenError
-from weft.runtime import threads
-from weft.runtime.abi import Context
-from weft.runtime.loader import Code, imports_table
 from weft_llvm.link import link
 from weft_llvm.pool import emit_pool
 from weft_llvm.toolchain import Cpu, compile_object
+from weft_runtime import threads
+from weft_runtime.abi import Context
+from weft_runtime.loader import Code, imports_table
 
 TASKS = """
 define internal void @add_one(ptr %ctx, ptr %c, i64 %i, i64 %who) {

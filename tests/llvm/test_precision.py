@@ -27,9 +27,9 @@ from weft.ops.arithmetic import Add
 from weft.ops.contraction import Conv, MatMul
 from weft.ops.recurrent import LSTM
 from weft.pipeline import model_key, resolve_target
-from weft.runtime.cpu_features import host_features
-from weft.runtime.executable import Executable
 from weft_llvm.target import CONVERSIONS, LlvmOptions
+from weft_runtime.cpu_features import host_features
+from weft_runtime.executable import Executable
 
 Array = np.ndarray[Any, Any]
 X86 = "llvm -mtriple=x86_64-linux-gnu -mcpu="

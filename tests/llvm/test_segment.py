@@ -35,10 +35,10 @@ from weft.codegen.segment import (
 )
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
-from weft.runtime.abi import Context, DLTensor, type_word
-from weft.runtime.loader import Code
 from weft_llvm.link import link
 from weft_llvm.segment import emit_segment
+from weft_runtime.abi import Context, DLTensor, type_word
+from weft_runtime.loader import Code
 
 A, B, N = ex.Var("a"), ex.Var("b"), ex.Var("n")
 

@@ -16,9 +16,6 @@ from llvmlite.binding import llvm_version_info
 import weft
 from weft.errors import ExecutionError
 from weft.pipeline import resolve_target
-from weft.runtime import cpu_features, support
-from weft.runtime.abi import Context, DLTensor, Host, Room, dlpack_type
-from weft.runtime.loader import Code, free, imports_table
 from weft.testing.models import lstm
 from weft_llvm import native
 from weft_llvm.pool import emit_pool
@@ -26,16 +23,19 @@ from weft_llvm.support import _MEMORY, CPUS, support_image
 from weft_llvm.target import RESERVED
 from weft_llvm.toolchain import Cpu, compile_assembly
 from weft_llvm.workers import Workers
+from weft_runtime import cpu_features, support
+from weft_runtime.abi import Context, DLTensor, Host, Room, dlpack_type
+from weft_runtime.loader import Code, free, imports_table
 
 
 @pytest.mark.parametrize("architecture", CPUS)
 def test_the_runtime_comes_with_what_its_source_gives(architecture: str) -> None:
     table = json.loads((support.FOLDER / "table.json").read_text())
     image = support_image(architecture)
-    assert dict(image.entries).keys() == table["images"][architecture]["entries"].keys(), "run python -m weft_llvm.support core/weft/runtime/images"
+    assert dict(image.entries).keys() == table["images"][architecture]["entries"].keys(), "run python -m weft_llvm.support runtime/weft_runtime/images"
     if table["llvm"] != ".".join(map(str, llvm_version_info)):
         pytest.skip(f"LLVM {table['llvm']} has made the images, which may give other instructions than this one")
-    assert (support.FOLDER / f"{architecture}.bin").read_bytes() == image.bytes, "run python -m weft_llvm.support core/weft/runtime/images"
+    assert (support.FOLDER / f"{architecture}.bin").read_bytes() == image.bytes, "run python -m weft_llvm.support runtime/weft_runtime/images"
     assert table["images"][architecture]["entries"] == image.entries
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from tests.metal.fake import FakeMetal, Gpu
 
-from weft.runtime import device as devices
 from weft_metal import driver
+from weft_runtime import device as devices
 
 
 @pytest.fixture

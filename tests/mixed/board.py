@@ -17,13 +17,13 @@ from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.machine import Machine, Transfer
-from weft.runtime.arrays import Array
-from weft.runtime.device import Device, DeviceKind, Memory, Slice
-from weft.runtime.executable import NativeCode
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.tree import blocks_in
 from weft.target import Target, TargetKind
+from weft_runtime.arrays import Array
+from weft_runtime.device import Device, DeviceKind, Memory, Slice
+from weft_runtime.executable import NativeCode
 
 launched: list[str] = []
 """Kernels that ran, by name."""

@@ -9,7 +9,7 @@ import pytest
 from tests.mixed import board as plugin
 
 from weft.plugins import host
-from weft.runtime import device as devices
+from weft_runtime import device as devices
 
 
 @pytest.fixture

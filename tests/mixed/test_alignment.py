@@ -23,14 +23,14 @@ from weft.lower.lower import lower_group
 from weft.machine import Machine, Scope
 from weft.ops import Add, MatMul, Relu
 from weft.plugins import host
-from weft.runtime import device as devices
-from weft.runtime.arrays import Array, array_address
-from weft.runtime.device import Device, DeviceKind, HostDevice, Memory, Slice
-from weft.runtime.plan import Manifest
 from weft.scheduling import Call, Intrinsic, Offer, Operand, Rule, Schedule, meanings, replay
 from weft.scheduling.scopes import exceeds
 from weft.target import Target, TargetKind
 from weft.tensor import language as tl
+from weft_runtime import device as devices
+from weft_runtime.arrays import Array, array_address
+from weft_runtime.device import Device, DeviceKind, HostDevice, Memory, Slice
+from weft_runtime.plan import Manifest
 
 SIZE = 16
 ALIGN = 4096

@@ -40,13 +40,13 @@ from weft.passes.pipeline import GraphPass
 from weft.passes.place import Offers, Refuse, Take
 from weft.pipeline import resolve_target, resolve_targets
 from weft.plugins import host
-from weft.runtime.plan import Copy, DeviceCall, Native
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand, meanings
 from weft.scheduling.rule import Decline, Offer
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.tree import blocks_in
 from weft.target import Target
 from weft.tensor import language as tl
+from weft_runtime.plan import Copy, DeviceCall, Native
 
 pytestmark = pytest.mark.usefixtures("board")
 
@@ -271,7 +271,7 @@ def test_a_way_that_takes_time_is_gone_for_what_takes_longer_on_the_host(size: i
 
 def test_an_archive_without_native_code_is_for_any_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weft.errors import ArchiveError
-    from weft.runtime import cpu_features
+    from weft_runtime import cpu_features
 
     g = GraphBuilder("relu")
     g.output(g.add(Relu(), g.input("x", tensor_type("float32", (2, 3)))), "y")

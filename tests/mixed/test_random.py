@@ -23,10 +23,10 @@ from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
 from weft.hooks import hookimpl
 from weft.ops.elementwise import Identity
 from weft.plugins import host
-from weft.runtime import device as devices
-from weft.runtime.device import DeviceKind
 from weft.scheduling.rule import Rule
 from weft.target import Target, TargetKind
+from weft_runtime import device as devices
+from weft_runtime.device import DeviceKind
 
 OPERATORS = (
     "Add", "BroadcastTo", "Cast", "Concat", "Divide", "Exp", "Identity", "Less", "MatMul", "Maximum", "Multiply", "Negative", "ReduceMax", "ReduceSum",

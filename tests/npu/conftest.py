@@ -17,7 +17,7 @@ def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from weft_npu import plugin
 
     from weft.plugins import host
-    from weft.runtime import device as devices
+    from weft_runtime import device as devices
 
     monkeypatch.setattr(devices, "_open", {})
     host().register(plugin, "npu")

@@ -193,7 +193,7 @@ def test_a_device_runs_a_section() -> None:
     code = encode(assemble(HEAD.format(2) + text))
     image, entries = pack({"first": code, "second": code})
     device = Npu(1 << 16)
-    from weft.runtime.device import Slice
+    from weft_runtime.device import Slice
 
     a, b = device.reserve(40), device.reserve(32)
     device.write(Slice(a, 8, 32), np.arange(8, dtype=np.float32))

@@ -19,7 +19,7 @@ def openblas(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from weft_openblas import plugin
 
     from weft.plugins import host
-    from weft.runtime import device as devices
+    from weft_runtime import device as devices
 
     monkeypatch.setattr(devices, "_open", {})
     host().register(plugin, "openblas")

@@ -22,11 +22,11 @@ from weft.loop.nodes import int_const
 from weft.loop.parser import parse_program
 from weft.lower.lower import lower_group
 from weft.ops import MatMul, Relu
-from weft.runtime.device import open_device
-from weft.runtime.executable import Executable
 from weft.testing.imports import imports_beyond
 from weft.testing.intrinsics import check_intrinsic
 from weft.testing.models import mlp
+from weft_runtime.device import open_device
+from weft_runtime.executable import Executable
 
 pytestmark = pytest.mark.usefixtures("openblas")
 
@@ -172,7 +172,7 @@ def test_sizes_beyond_the_librarys_integers_are_an_error(monkeypatch: pytest.Mon
 def test_without_the_library_the_target_is_not_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from weft_openblas import device
 
-    from weft.runtime import device as devices
+    from weft_runtime import device as devices
 
     graph = product((BATCH, 8), (8, 4))
     weft.compile(graph, "openblas", cache=False).save(tmp_path / "p.weft")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.needs import require
 
-from weft.runtime.cache import Cache
 from weft_opencl import devices
 from weft_opencl.device import OpenclDevice
 from weft_opencl.devices import Found
+from weft_runtime.cache import Cache
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,13 +12,13 @@ import pytest
 from weft.codegen.c_family import Emitter
 from weft.errors import ExecutionError
 from weft.loop.parser import parse_program
-from weft.runtime.cache import Cache
-from weft.runtime.device import Slice, Started
 from weft_gpu.image import Kernel, Launch, pack
 from weft_opencl.codegen import OpenclCodegen
 from weft_opencl.device import OpenclDevice
 from weft_opencl.devices import Found, has_float64, has_int64_atomics
 from weft_opencl.dialect import dialect
+from weft_runtime.cache import Cache
+from weft_runtime.device import Slice, Started
 
 TWICE = """program twice(x: float32[n]) -> (y: float32[n]) dims(n) {
   for b in (n + 63)//64 blockIdx.x {

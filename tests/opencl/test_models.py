@@ -16,8 +16,8 @@ from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.mixed import MixedCompilation
 from weft.ops import Add, Concat, CountNonZero, MatMul, NonZero, Relu
 from weft.pipeline import resolve_targets
-from weft.runtime.device import open_device
-from weft.runtime.plan import Copy, DeviceCall
+from weft_runtime.device import open_device
+from weft_runtime.plan import Copy, DeviceCall
 
 
 def dense() -> Graph:
@@ -39,7 +39,7 @@ def test_one_executable_serves_any_size(tmp_path: Path) -> None:
     x = np.ones((3, 24), np.float32)
     np.save(tmp_path / "x.npy", x)
     script = (
-        "import sys, numpy as np; from weft.runtime.executable import Executable; e = Executable.load(sys.argv[1] + '/dense.weft'); "
+        "import sys, numpy as np; from weft_runtime.executable import Executable; e = Executable.load(sys.argv[1] + '/dense.weft'); "
         "np.save(sys.argv[1] + '/y.npy', e.run({'x': np.load(sys.argv[1] + '/x.npy')})['y']); "
         "assert not any(m.startswith(('weft.loop', 'weft.codegen', 'weft.graph', 'weft.expr')) for m in sys.modules), sorted(sys.modules)"
     )

@@ -16,7 +16,7 @@ from weft.expr.evaluate import evaluate
 from weft.expr.nodes import free_vars
 from weft.graph.nodes import Graph
 from weft.pipeline import ResolvedTarget, resolve_target
-from weft.runtime.executable import NativeCode
+from weft_runtime.executable import NativeCode
 
 TARGET = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72"
 

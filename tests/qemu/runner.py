@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.runtime.abi import ABI_VERSION, DEVICE_CPU, OFFSETS, Context, DLTensor, dlpack_type
 from weft_llvm.link import link
 from weft_llvm.toolchain import Cpu, compile_object
+from weft_runtime.abi import ABI_VERSION, DEVICE_CPU, OFFSETS, Context, DLTensor, dlpack_type
 
 TRIPLE = "aarch64-linux-gnu"
 BASE = 0x10_0000_0000

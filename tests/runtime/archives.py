@@ -7,9 +7,9 @@ import zipfile
 from collections.abc import Mapping
 
 from weft.errors import ArchiveError
-from weft.runtime import archive
-from weft.runtime.archive import CODE, MANIFEST
-from weft.runtime.plan import Manifest
+from weft_runtime import archive
+from weft_runtime.archive import CODE, MANIFEST
+from weft_runtime.plan import Manifest
 
 SIGNATURE = 32
 

@@ -10,10 +10,10 @@ import numpy as np
 from weft import dtypes as dt
 from weft.codegen.segment import AllocateOutput, Arena, BindData, Check, Constant, Data, Input, InputDim, KernelCall, Output, SegmentSpec, Symbol, Tensor
 from weft.expr import nodes as ex
-from weft.runtime import Executable, Native, NativeCode, TensorInfo
 from weft_llvm.link import link
 from weft_llvm.segment import emit_segment
 from weft_llvm.toolchain import Cpu, compile_object
+from weft_runtime import Executable, Native, NativeCode, TensorInfo
 
 MACHINE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
 CPU = Cpu(f"{MACHINE}-unknown-linux-gnu", "x86-64" if MACHINE == "x86_64" else "generic", "", 2)

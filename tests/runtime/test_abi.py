@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.runtime import abi, header
-from weft.runtime.abi import CONTEXT, HOST, MOVE, ROOM, STRUCTURES, SWAP, TENSOR, TRIPS, Context, DLTensor, Field, Host, Move, Room, Structure, Swap, Trips
+from weft_runtime import abi, header
+from weft_runtime.abi import CONTEXT, HOST, MOVE, ROOM, STRUCTURES, SWAP, TENSOR, TRIPS, Context, DLTensor, Field, Host, Move, Room, Structure, Swap, Trips
 
 CLASSES = {CONTEXT: Context, TENSOR: DLTensor, ROOM: Room, HOST: Host, MOVE: Move, SWAP: Swap, TRIPS: Trips}
 

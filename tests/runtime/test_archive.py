@@ -25,10 +25,10 @@ from tests.runtime.models import affine, fixed
 
 import weft
 from weft.errors import ArchiveError, ExecutionError
-from weft.runtime import Executable, archive, cpu_features
-from weft.runtime.archive import CODE, MANIFEST, WEIGHTS
-from weft.runtime.plan import FORMAT_VERSION, ConstantInfo, Manifest
-from weft.runtime.support import support
+from weft_runtime import Executable, archive, cpu_features
+from weft_runtime.archive import CODE, MANIFEST, WEIGHTS
+from weft_runtime.plan import FORMAT_VERSION, ConstantInfo, Manifest
+from weft_runtime.support import support
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 Y = (X + np.arange(4, dtype=np.float32)) * 2
@@ -81,7 +81,7 @@ def test_round_trip(saved: Path, tmp_path: Path) -> None:
 def test_loads_without_the_compiler(saved: Path) -> None:
     program = f"""
 import sys, numpy as np
-from weft.runtime import Executable
+from weft_runtime import Executable
 exe = Executable.load({str(saved)!r})
 y = exe.run({{"x": np.arange(8, dtype=np.float32).reshape(2, 4)}})["y"]
 foreign = [m for m in sys.modules if m.split(".")[0] in ("llvmlite", "onnx", "safetensors", "weft_llvm") or m.startswith("weft.")
@@ -325,7 +325,7 @@ def test_a_file_that_is_cut_short_while_it_is_in_use(saved: Path, tmp_path: Path
     shutil.copy(saved, path)
     program = f"""
 import os, numpy as np
-from weft.runtime import Executable
+from weft_runtime import Executable
 exe = Executable.load({str(path)!r}, copy={copy})
 os.truncate({str(path)!r}, 0)
 assert exe(np.ones((2, 4), np.float32)).shape == (2, 4)
@@ -366,7 +366,7 @@ def test_nothing_of_a_file_runs_while_it_is_loaded(saved: Path, tmp_path: Path) 
     path.write_bytes(forged(path.read_bytes()))
     program = f"""
 import sys, numpy as np
-from weft.runtime import Executable
+from weft_runtime import Executable
 exe = Executable.load({str(path)!r}, threads=2)
 Executable.inspect({str(path)!r}).plan(), exe.plan, repr(exe), exe.save({str(tmp_path / "again.weft")!r})
 print("loaded", flush=True)

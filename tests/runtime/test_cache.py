@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from weft.errors import CacheWarning, ExecutionError
-from weft.runtime.cache import _TEMPORARY, FOLDER, MARKER, Cache
-from weft.runtime.files import replacing
+from weft_runtime.cache import _TEMPORARY, FOLDER, MARKER, Cache
+from weft_runtime.files import replacing
 
 pytestmark = pytest.mark.filterwarnings("ignore::weft.errors.CacheWarning")
 

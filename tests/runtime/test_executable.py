@@ -14,8 +14,8 @@ from weft import dtypes as dt
 from weft.codegen.segment import AllocateOutput, Data, Input, InputDim, KernelCall, Output, ReserveArena, SegmentSpec, Symbol, Tensor
 from weft.errors import ExecutionError, InputError
 from weft.expr import nodes as ex
-from weft.runtime import Executable, TensorInfo
-from weft.runtime.arrays import aligned_empty
+from weft_runtime import Executable, TensorInfo
+from weft_runtime.arrays import aligned_empty
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +294,7 @@ def test_plan_and_repr(exe: Executable) -> None:
 
 
 def test_unknown_error_code(exe: Executable) -> None:
-    from weft.runtime.native import _Call
+    from weft_runtime.native import _Call
 
     segment = exe._segments[0]
     call = _Call(segment)

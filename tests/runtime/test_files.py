@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.runtime.files import obstacle, obstacle_of_folder, replacing
+from weft_runtime.files import obstacle, obstacle_of_folder, replacing
 
 
 def test_a_file_is_replaced_when_the_new_one_is_complete(tmp_path: Path) -> None:

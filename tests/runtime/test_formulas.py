@@ -9,7 +9,7 @@ from weft.errors import ArchiveError
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Expr, Var, const, floordiv, floormod, maximum, minimum
 from weft.expr.printer import print_expr
-from weft.runtime.formulas import LONGEST, formula, symbol_of
+from weft_runtime.formulas import LONGEST, formula, symbol_of
 
 N, ODD, DATA = Var("n", dt.int64), Var("a.b-c", dt.int64), Var("s.0", dt.int64)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from weft.errors import ExecutionError, InputError
-from weft.runtime import threads
-from weft.runtime.abi import IMPORTS, OFFSETS, TENSOR_OFFSETS, Context, DLTensor, dlpack_type, type_word
-from weft.runtime.dlpack import from_dlpack
-from weft.runtime.loader import Code, imports_table
+from weft_runtime import threads
+from weft_runtime.abi import IMPORTS, OFFSETS, TENSOR_OFFSETS, Context, DLTensor, dlpack_type, type_word
+from weft_runtime.dlpack import from_dlpack
+from weft_runtime.loader import Code, imports_table
 
 
 def test_layout() -> None:
@@ -44,7 +44,7 @@ def test_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_code_that_may_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.runtime import loader
+    from weft_runtime import loader
 
     class Refusing:
         @staticmethod

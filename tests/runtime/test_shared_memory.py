@@ -11,10 +11,10 @@ import pytest
 from tests.runtime.test_steps import Board, expected, plan
 
 from weft.errors import ExecutionError
-from weft.runtime import device as devices
-from weft.runtime.arrays import Array
-from weft.runtime.device import HostDevice, Memory, Slice
-from weft.runtime.executable import Executable
+from weft_runtime import device as devices
+from weft_runtime.arrays import Array
+from weft_runtime.device import HostDevice, Memory, Slice
+from weft_runtime.executable import Executable
 
 
 class Shared(Board):

@@ -25,8 +25,8 @@ from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.hooks import hookimpl
 from weft.ops import Add, CountNonZero, MatMul, NonZero, Relu
 from weft.plugins import PluginHost, host
-from weft.runtime import Executable
-from weft.runtime.device import blamed, open_device
+from weft_runtime import Executable
+from weft_runtime.device import blamed, open_device
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
 SECONDS, SECONDS_FULL = 1.5, 20.0

@@ -14,11 +14,11 @@ import pytest
 from tests.runtime.models import affine
 
 from weft.errors import ArchiveError, ExecutionError, InputError
-from weft.runtime import device as devices
-from weft.runtime.arrays import Array
-from weft.runtime.device import Device, DeviceKind, Memory, Slice, Started
-from weft.runtime.executable import Executable, NativeCode
-from weft.runtime.plan import Condition, Copy, DataSymbol, DeviceCall, Launch, Place, TensorInfo
+from weft_runtime import device as devices
+from weft_runtime.arrays import Array
+from weft_runtime.device import Device, DeviceKind, Memory, Slice, Started
+from weft_runtime.executable import Executable, NativeCode
+from weft_runtime.plan import Condition, Copy, DataSymbol, DeviceCall, Launch, Place, TensorInfo
 
 
 class Board(Device):

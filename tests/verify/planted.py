@@ -23,13 +23,13 @@ from weft.loop.pipeline import LoopPass
 from weft.ops import Add, MatMul, Relu, Softmax, Subtract
 from weft.passes.pipeline import GraphPass
 from weft.pipeline import compile, resolve_targets
-from weft.runtime.device import DeviceKind
 from weft.scheduling.schedule import Schedule
 from weft.target import Target, TargetKind
 from weft.testing.plugin import registered
 from weft.testing.verify.measure import Bound
 from weft.testing.verify.report import Verification
 from weft.testing.verify.verify import Compiled, Engine, Verifier
+from weft_runtime.device import DeviceKind
 
 Edit = Callable[[str], str]
 

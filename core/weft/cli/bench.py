@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from weft.hooks import EngineKind
-    from weft.runtime.executable import Executable
+    from weft_runtime.executable import Executable
 
     Array = np.ndarray[Any, Any]
 
@@ -267,7 +267,7 @@ def common_threads(asked: int | None, targets: Sequence[str]) -> int:
         InputError: a target says another number than was asked for.
     """
     from weft.pipeline import resolve_targets
-    from weft.runtime.threads import available_threads
+    from weft_runtime.threads import available_threads
 
     said = {text: r.threads for text in targets for r in resolve_targets(text) if r.threads}
     for text, threads in said.items():

@@ -13,7 +13,7 @@ from weft.errors import InputError, WeftError, nearest
 if TYPE_CHECKING:
     import numpy as np
 
-    from weft.runtime.plan import TensorInfo
+    from weft_runtime.plan import TensorInfo
 
     Array = np.ndarray[Any, Any]
 
@@ -93,7 +93,7 @@ def _formula(info: TensorInfo, text: str, symbols: Mapping[str, int]) -> int:
 
 def random_value(random: np.random.Generator, info: TensorInfo, shape: tuple[int, ...]) -> Any:
     """Of a sequence two elements; an optional has one; where only the rank is known, each size is 1, and where not even that, there is one element."""
-    from weft.runtime.plan import ObjectInfo
+    from weft_runtime.plan import ObjectInfo
 
     if not isinstance(info, ObjectInfo):
         return random_array(random, info.dtype, shape)

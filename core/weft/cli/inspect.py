@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.graph.nodes import Graph
     from weft.passes.plan_memory import MemoryPlan
     from weft.pipeline import OnStage, ResolvedTarget
-    from weft.runtime.plan import Manifest
+    from weft_runtime.plan import Manifest
 
 ARCHIVE_STAGES = ("manifest", "sections", "plan")
 SOURCE = "source"
@@ -267,7 +267,7 @@ def kernel_rows(found: Inspection) -> list[tuple[str, str, str, str]]:
 
 
 def _inspect_archive(model: str, stage: str | None) -> None:
-    from weft.runtime.executable import Executable
+    from weft_runtime.executable import Executable
 
     manifest = Executable.inspect(model)
     if stage is None:
@@ -289,7 +289,7 @@ def _inspect_archive(model: str, stage: str | None) -> None:
 
 
 def _plan_facts(manifest: Manifest) -> str:
-    from weft.runtime.plan import Copy, DeviceCall, Native
+    from weft_runtime.plan import Copy, DeviceCall, Native
 
     items = sum(len(s.items) for s in manifest.steps if isinstance(s, Native))
     facts = f"{len(manifest.steps)} step(s), {items} items"

@@ -10,7 +10,7 @@ from weft.errors import InputError
 
 if TYPE_CHECKING:
     from weft.hooks import EngineKind
-    from weft.runtime.executable import Executable
+    from weft_runtime.executable import Executable
 
 SUFFIX = ".weft"
 
@@ -74,7 +74,7 @@ def open_executable(
 
     if is_archive(model):
         not_of_archives(model, **{"--target": target, "--frontend": frontend, "--input-shape": input_shapes, "--strict": strict or None})
-        from weft.runtime.executable import Executable
+        from weft_runtime.executable import Executable
 
         return Executable.load(model, expect), {}
     if expect is not None:

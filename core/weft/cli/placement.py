@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.cli.terminal import say
 from weft.errors import InputError
-from weft.runtime.plan import HOST
+from weft_runtime.plan import HOST
 
 if TYPE_CHECKING:
     from weft.cli.inspect import Inspection

@@ -12,7 +12,7 @@ import typer
 
 from weft.cli.terminal import say
 from weft.errors import PluginError, nearest
-from weft.runtime.files import obstacle_of_folder
+from weft_runtime.files import obstacle_of_folder
 
 KINDS = ("target", "frontend", "operator")
 Kind = Literal["target", "frontend", "operator"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.compilation import Compilation
     from weft.graph.nodes import Node
     from weft.pipeline import ResolvedTarget
-    from weft.runtime.executable import Executable
+    from weft_runtime.executable import Executable
 
     Array = np.ndarray[Any, Any]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weft.graph.nodes import Node
     from weft.mixed import MixedCompilation
     from weft.pipeline import ResolvedTarget
-    from weft.runtime.executable import Executable
+    from weft_runtime.executable import Executable
 
     Array = np.ndarray[Any, Any]
 
@@ -62,7 +62,7 @@ def measure_on_devices(profiled: OnDevices, inputs: Mapping[str, Array], seconds
     """
     import numpy as np
 
-    from weft.runtime.device import open_device
+    from weft_runtime.device import open_device
 
     executable = profiled.executable
     steps = launches(profiled)
@@ -110,7 +110,7 @@ class Launched:
 def launches(profiled: OnDevices) -> list[Launched]:
     """Of every step on a device, in order."""
     from weft.graph.group import Group
-    from weft.runtime.plan import Copy, DeviceCall
+    from weft_runtime.plan import Copy, DeviceCall
 
     found = []
     computing = [s for s in profiled.executable.manifest.steps if not isinstance(s, Copy)]

@@ -14,7 +14,7 @@ from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, S
 from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_folder, require_writable
 from weft.errors import InputError
-from weft.runtime.files import obstacle_of_folder, replacing
+from weft_runtime.files import obstacle_of_folder, replacing
 
 if TYPE_CHECKING:
     import numpy as np

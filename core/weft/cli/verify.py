@@ -79,8 +79,8 @@ def _other(model: str, target: str, against: str, frontend: str | None) -> Compi
     from weft.cli.opening import open_engine, open_executable
     from weft.pipeline import resolve_targets, target_kinds
     from weft.plugins import engine_kinds
-    from weft.runtime.threads import available_threads
     from weft.testing.verify.verify import Compiled, Engine
+    from weft_runtime.threads import available_threads
 
     name = against.split()[0].rstrip(",") if against.split() else ""
     if against == REFERENCE:

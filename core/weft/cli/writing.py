@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from weft.errors import InputError
-from weft.runtime.files import input_at, obstacle, obstacle_of_folder, replacing
+from weft_runtime.files import input_at, obstacle, obstacle_of_folder, replacing
 
 
 def require_writable(outputs: Iterable[tuple[str, str | Path | None]], inputs: Iterable[str | Path] = ()) -> None:

@@ -18,8 +18,8 @@ from weft.graph.group import Group
 from weft.graph.nodes import Graph, Node, TensorType, Type, Value
 from weft.graph.operator import Operator
 from weft.graph.rewrite import attribute_symbols
-from weft.runtime.abi import ERROR_ARGS, LARGEST
 from weft.tensor.language import Dim, factors
+from weft_runtime.abi import ERROR_ARGS, LARGEST
 
 LONGEST = 200
 """Characters of a node's names in a text: archives keep it."""

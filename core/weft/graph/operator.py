@@ -70,7 +70,7 @@ class Operator(ABC):
     kind: ClassVar[OpKind] = "opaque"
     states: ClassVar[bool] = False
     """Whether symbols in its attributes are there for a condition alone, and may be any integers. In those of other operators they are sizes, positions, steps:
-    not negative, and within `weft.runtime.abi.LARGEST`."""
+    not negative, and within `weft_runtime.abi.LARGEST`."""
 
     @abstractmethod
     def infer(self, *types: Type | None) -> Type | tuple[Type, ...]:

@@ -17,9 +17,9 @@ from weft.graph.nodes import Graph, OpenType, OptionalType, SequenceType, Tensor
 from weft.graph.operator import Array, Operator, Sample
 from weft.graph.rewrite import type_symbols
 from weft.ops.host import joined, opened
-from weft.runtime.control import branch, repeat
-from weft.runtime.plan import SEQUENCE
 from weft.tensor.language import Dim
+from weft_runtime.control import branch, repeat
+from weft_runtime.plan import SEQUENCE
 
 
 def _check_inputs(graph: Graph, types: Sequence[Type | None], what: str) -> None:

@@ -1,4 +1,4 @@
-"""What is no numeric work: sequences, optionals, strings, pictures. Each is a step on the host of its own, a function of `weft.runtime.host`.
+"""What is no numeric work: sequences, optionals, strings, pictures. Each is a step on the host of its own, a function of `weft_runtime.host`.
 
 A sequence's elements, and what a function gives whose sizes only its result tells, are `OpenType`s; `Sizes` says the sizes as data and `WithSizes`
 makes a tensor of it, whose dimensions are data symbols bound to those sizes. From there on it is numeric work.
@@ -18,8 +18,8 @@ from weft.errors import GraphError
 from weft.graph.nodes import OpenType, OptionalType, SequenceType, TensorType, Type
 from weft.graph.operator import Array, Operator, Sample
 from weft.ops.shapes import broadcast
-from weft.runtime import host
 from weft.tensor.language import Dim
+from weft_runtime import host
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
-"""Running compiled models. Imports nothing of the compiler: a saved model runs where only this package is installed."""
+"""The old name of `weft_runtime`. Importing it, or a module in it, gives that of `weft_runtime` with a DeprecationWarning; version 0.3 has it no more."""
 
-from weft.runtime.executable import Executable, NativeCode
-from weft.runtime.plan import ConstantInfo, Manifest, Native, SectionInfo, TensorInfo
+from weft.aliases import renamed
 
-__all__ = ["ConstantInfo", "Executable", "Manifest", "Native", "NativeCode", "SectionInfo", "TensorInfo"]
+__getattr__ = renamed(__name__)

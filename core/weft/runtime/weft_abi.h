@@ -1,4 +1,4 @@
-/* The binary interface between code that Weft compiles and whoever runs it. Written by `python -m weft.runtime.header`; do not edit.
+/* The binary interface between code that Weft compiles and whoever runs it. Written by `python -m weft_runtime.header`; do not edit.
 
    The layout is that of C. It is the same on every processor whose 64-bit integers are aligned to 8 bytes; where pointers have 4 bytes, fields of
    pointers have 4. Memory of the arena and of constants begins at multiples of 64 bytes. */

@@ -15,9 +15,9 @@ from weft.loop.interpret import sentinel
 from weft.loop.nodes import Buffer, Program
 from weft.pipeline import ResolvedTarget
 from weft.plugins import host
-from weft.runtime.device import Device, Slice, open_device
-from weft.runtime.executable import Executable
-from weft.runtime.plan import Native, TensorInfo
+from weft_runtime.device import Device, Slice, open_device
+from weft_runtime.executable import Executable
+from weft_runtime.plan import Native, TensorInfo
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

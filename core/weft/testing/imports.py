@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from weft.errors import PluginError, nearest
-from weft.public import PUBLIC, public_names
+from weft.public import PACKAGES, PUBLIC, public_names
 
 
 def imports_beyond(package: str | Path) -> list[str]:
@@ -43,11 +43,11 @@ def _beyond(file: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for a in node.names:
-                if a.name.split(".")[0] == "weft":
-                    modules[a.asname or "weft"] = a.name if a.asname else "weft"
+                if (top := a.name.split(".")[0]) in PACKAGES:
+                    modules[a.asname or top] = a.name if a.asname else top
                     if a.name not in PUBLIC:
                         found.append((node.lineno, _line(a.name)))
-        elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] == "weft":
+        elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] in PACKAGES:
             module = str(node.module)
             for a in node.names:
                 whole = f"{module}.{a.name}"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from weft.pipeline import ResolvedTarget, resolve_target
 from weft.plugins import BY_HAND, host
-from weft.runtime import device as devices
+from weft_runtime import device as devices
 
 __all__ = ["ResolvedTarget", "register", "registered", "resolve_target", "unregister"]
 

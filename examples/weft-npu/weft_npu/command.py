@@ -19,9 +19,9 @@ def npu_report(
     import weft
     from weft.dtypes import dtype
     from weft.errors import InputError
-    from weft.runtime.device import open_device
     from weft_npu.device import Npu
     from weft_npu.isa import listing
+    from weft_runtime.device import open_device
 
     exe = weft.Executable.load(model) if model.suffix == ".weft" else weft.compile(model, target)
     rng = np.random.default_rng(0)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from weft.errors import ExecutionError
-from weft.runtime.arrays import Array
-from weft.runtime.device import Device, Memory, Slice
 from weft_npu.isa import Kernel, decode, listing
 from weft_npu.simulator import Counts, Program, Run, table
+from weft_runtime.arrays import Array
+from weft_runtime.device import Device, Memory, Slice
 
 CAPACITY = 1 << 30
 """Bytes of DRAM."""

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from weft.graph.nodes import Graph
     from weft.passes.capabilities import Capabilities
     from weft.passes.place import Offers
-    from weft.runtime.device import Device, DeviceKind
     from weft.scheduling import Intrinsic, Rule
     from weft.target import Target, TargetKind
+    from weft_runtime.device import Device, DeviceKind
 
 
 @hookimpl
@@ -80,7 +80,7 @@ def _open() -> Device:
 
 @hookimpl
 def devices() -> Sequence[DeviceKind]:
-    from weft.runtime.device import DeviceKind
+    from weft_runtime.device import DeviceKind
 
     return [DeviceKind("npu", lambda: None, _open)]
 

@@ -12,7 +12,7 @@ from weft.target import Target, TargetKind
 
 if TYPE_CHECKING:
     from weft.codegen.base import Codegen, KernelCode
-    from weft.runtime.executable import NativeCode
+    from weft_runtime.executable import NativeCode
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Npu(TargetKind):
         return NpuCodegen((o.activations << 10, o.weights << 10, o.accumulators << 10, VECTORS), o.double_buffer)
 
     def image(self, target: Target, kernels: Mapping[str, KernelCode]) -> NativeCode:
-        from weft.runtime.executable import NativeCode
         from weft_npu.device import pack
+        from weft_runtime.executable import NativeCode
 
         image, entries = pack({name: code.object for name, code in kernels.items()})
         return NativeCode(image, entries, "weft-npu", "1")

@@ -12,9 +12,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from weft.runtime.arrays import array_address
-from weft.runtime.device import HostDevice, Slice
-from weft.runtime.formulas import formula
+from weft_runtime.arrays import array_address
+from weft_runtime.device import HostDevice, Slice
+from weft_runtime.formulas import formula
 
 PACKAGE = "scipy_openblas32"
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from weft.graph.nodes import Graph
     from weft.loop.pipeline import LoopPass
     from weft.passes.place import Offers
-    from weft.runtime.device import DeviceKind
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
+    from weft_runtime.device import DeviceKind
 
 
 @hookimpl
@@ -63,7 +63,7 @@ def loop_passes(target: Target) -> Sequence[LoopPass]:
 
 @hookimpl
 def devices() -> Sequence[DeviceKind]:
-    from weft.runtime.device import DeviceKind
     from weft_openblas.device import OpenBlasDevice, missing
+    from weft_runtime.device import DeviceKind
 
     return [DeviceKind("openblas", missing=missing, open=OpenBlasDevice)]

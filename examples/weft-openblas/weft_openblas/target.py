@@ -13,11 +13,11 @@ from weft.errors import TargetError
 from weft.expr.nodes import Expr, substitute
 from weft.loop.nodes import Evaluate, For, Let, Load, Program, Seq, Stmt
 from weft.machine import Machine
-from weft.runtime.executable import NativeCode
-from weft.runtime.threads import available_threads
 from weft.target import Target, TargetKind
 from weft_openblas.device import flops_per_cycle, missing
 from weft_openblas.instructions import PREFIX
+from weft_runtime.executable import NativeCode
+from weft_runtime.threads import available_threads
 
 FORMAT = 1
 """Of the code: another number whenever the same program gives other code."""

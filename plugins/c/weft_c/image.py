@@ -10,11 +10,11 @@ from importlib import metadata, resources
 from weft.codegen.base import KernelCode
 from weft.codegen.segment import SegmentSpec
 from weft.errors import CodegenError
-from weft.runtime.cpu_features import known_features
-from weft.runtime.executable import NativeCode
-from weft.runtime.header import declarations
 from weft_c.segment import emit_segment
 from weft_c.toolchain import Compiler
+from weft_runtime.cpu_features import known_features
+from weft_runtime.executable import NativeCode
+from weft_runtime.header import declarations
 
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _LOAD, _DYNAMIC_SYMBOLS, _RELOCATIONS = 1, 11, (4, 9)

@@ -32,9 +32,9 @@ from weft.codegen.segment import (
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.expr.ranges import Range
-from weft.runtime.abi import ERROR_ARGS, FUNCTIONS, STRUCTURES, ErrorCode, dlpack_type
-from weft.runtime.header import declarations
 from weft_c.dialect import C
+from weft_runtime.abi import ERROR_ARGS, FUNCTIONS, STRUCTURES, ErrorCode, dlpack_type
+from weft_runtime.header import declarations
 
 # In the order in which they stand; each is there where it is called.
 _HELPERS = {

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from weft.codegen.base import KernelCode
     from weft.codegen.segment import SegmentSpec
     from weft.machine import Machine
-    from weft.runtime.executable import NativeCode
     from weft_c.codegen import CCodegen
     from weft_c.toolchain import Compiler
+    from weft_runtime.executable import NativeCode
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from weft.errors import CodegenError, TargetError
 from weft.forks import of_this_process, temporary_folder
-from weft.runtime.support import architectures
+from weft_runtime.support import architectures
 
 ZIG = "zig"
 

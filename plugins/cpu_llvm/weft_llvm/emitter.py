@@ -28,8 +28,8 @@ from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify
 from weft.loop import nodes as lp
 from weft.loop.nodes import Buffer, Load, Program, Stmt
-from weft.runtime.abi import OFFSETS
 from weft_llvm.arithmetic import Arithmetic, Function, Value, part_of
+from weft_runtime.abi import OFFSETS
 
 if TYPE_CHECKING:
     from weft_llvm.target import Isa

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import CodegenError, TargetError, nearest
-from weft.runtime.cache import Cache
 from weft_llvm.processes import command, end_with_parent, ended, environment, scratch_file, tail
 from weft_llvm.toolchain import Cpu
+from weft_runtime.cache import Cache
 
 _SECONDS = 300.0  # until a process that does not answer is given up; it takes less than one where nothing else runs
 

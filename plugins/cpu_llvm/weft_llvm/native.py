@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from weft.runtime.executable import NativeCode
 from weft_llvm.link import link
 from weft_llvm.segment import emit_segment
 from weft_llvm.target import architecture
 from weft_llvm.toolchain import Cpu
 from weft_llvm.workers import default_workers
+from weft_runtime.executable import NativeCode
 
 if TYPE_CHECKING:
     from weft.codegen.base import KernelCode

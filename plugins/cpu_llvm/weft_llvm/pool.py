@@ -29,7 +29,7 @@ Entries of the image: `parallel_for(ctx, task, closure, tasks)`, `start(ctx, thr
 from __future__ import annotations
 
 from weft.errors import CodegenError
-from weft.runtime.abi import IMPORTS, OFFSETS, POINTER, POOL_SPIN
+from weft_runtime.abi import IMPORTS, OFFSETS, POINTER, POOL_SPIN
 
 POOL_VERSION = "4"
 

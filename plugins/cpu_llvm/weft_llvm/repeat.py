@@ -2,12 +2,12 @@
 
 It calls a segment again and again. Between two calls it moves the data of items and results on by their steps, exchanges the data of what is carried with
 that of what the trip gave in its place, and counts; nothing is copied. It ends after so many trips, after one whose test says so, or with the code of one
-that failed, before anything has moved. `weft.runtime.abi.TRIPS` has the fields.
+that failed, before anything has moved. `weft_runtime.abi.TRIPS` has the fields.
 """
 
 from __future__ import annotations
 
-from weft.runtime.abi import MOVE, SWAP, TENSOR_OFFSETS, TRIPS_OFFSETS
+from weft_runtime.abi import MOVE, SWAP, TENSOR_OFFSETS, TRIPS_OFFSETS
 
 
 def emit_repeat() -> str:

@@ -36,8 +36,8 @@ from weft.dtypes import DType, int64
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.expr.ranges import Range, Ranges
-from weft.runtime.abi import ERROR_ARGS, OFFSETS, TENSOR_OFFSETS, ErrorCode, type_word
 from weft_llvm.pool import COUNTERS
+from weft_runtime.abi import ERROR_ARGS, OFFSETS, TENSOR_OFFSETS, ErrorCode, type_word
 
 
 def emit_segment(spec: SegmentSpec, entry: str = "run", architecture: str = "x86_64") -> str:

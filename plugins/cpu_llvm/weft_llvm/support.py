@@ -1,6 +1,6 @@
 """The runtime's own native code as LLVM IR: the worker pool, and memory for segments. The runtime ships it compiled, for every architecture alike.
 
-    python -m weft_llvm.support FOLDER          writes the images and their table; FOLDER is core/weft/runtime/images
+    python -m weft_llvm.support FOLDER          writes the images and their table; FOLDER is runtime/weft_runtime/images
 
 A segment asks for memory while it runs. What answers is native code and never Python's: Python would run handlers of signals there, and an exception that
 one of them raises cannot pass through native code.
@@ -16,11 +16,11 @@ import json
 import sys
 from pathlib import Path
 
-from weft.runtime.abi import HOST, IMPORTS, OFFSETS, POINTER, ROOM, TENSOR_OFFSETS
 from weft_llvm.link import Image, link
 from weft_llvm.pool import emit_pool
 from weft_llvm.target import RESERVED
 from weft_llvm.toolchain import Cpu, compile_object
+from weft_runtime.abi import HOST, IMPORTS, OFFSETS, POINTER, ROOM, TENSOR_OFFSETS
 
 CPUS = {
     "x86_64": Cpu("x86_64-unknown-linux-gnu", "x86-64", "", 2),

@@ -12,9 +12,9 @@ from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from weft.errors import TargetError
-from weft.runtime.cpu_features import host_features, known_features
-from weft.runtime.support import architectures
 from weft.target import Target, TargetKind
+from weft_runtime.cpu_features import host_features, known_features
+from weft_runtime.support import architectures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from weft.codegen.base import Codegen, KernelCode
     from weft.codegen.segment import SegmentSpec
     from weft.machine import Machine
-    from weft.runtime.executable import NativeCode
+    from weft_runtime.executable import NativeCode
 
 MOST_THREADS = 4096  # what an archive may ask for
 

@@ -17,15 +17,15 @@ from typing import Any
 from weft.errors import ExecutionError, InputError
 from weft.forks import of_this_process
 from weft.machine import Grid
-from weft.runtime.arrays import Array
-from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed
-from weft.runtime.dlpack import foreign_tensor
 from weft_cuda.architectures import native
 from weft_cuda.code import unpack_code
 from weft_cuda.driver import Driver, DriverError, driver
 from weft_cuda.tensors import Encoded, encoded
 from weft_gpu.image import Kernel, Tensor, unpack
 from weft_gpu.launch import grid_of
+from weft_runtime.arrays import Array
+from weft_runtime.device import Borrowed, Device, Memory, Slice, Started, blamed
+from weft_runtime.dlpack import foreign_tensor
 
 STAGED = 1 << 20
 """Bytes of the page-locked room through which small arrays are copied: the copy runs on while its caller does."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.runtime.device import DeviceKind
+from weft_runtime.device import DeviceKind
 
 if TYPE_CHECKING:
-    from weft.runtime.device import Device
+    from weft_runtime.device import Device
 
 
 def of(ordinal: int) -> DeviceKind:

@@ -10,10 +10,10 @@ from weft.hooks import hookimpl
 if TYPE_CHECKING:
     from weft.loop.pipeline import LoopPass
     from weft.passes.capabilities import Capabilities
-    from weft.runtime.device import DeviceKind
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
+    from weft_runtime.device import DeviceKind
 
 
 @hookimpl

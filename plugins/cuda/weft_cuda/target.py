@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from weft.codegen.base import KernelCode
     from weft.machine import Machine
-    from weft.runtime.executable import NativeCode
     from weft_gpu.codegen import GpuCodegen
+    from weft_runtime.executable import NativeCode
 
 _ARCH = re.compile(r"(?:sm_|compute_)?(\d{2,3})([af]?)")
 
@@ -131,8 +131,8 @@ class CudaTarget(TargetKind):
     def image(self, target: Target, kernels: Mapping[str, KernelCode]) -> NativeCode:
         from importlib.metadata import version
 
-        from weft.runtime.executable import NativeCode
         from weft_gpu.image import pack
+        from weft_runtime.executable import NativeCode
 
         section, entries = pack({name: k.object for name, k in kernels.items()})
         return NativeCode(section, entries, "weft-cuda", version("weft-cuda"))

@@ -5,7 +5,7 @@
     table   := [[symbol, [x, y, z], [x, y, z], [buffer, …], [dim, …], bytes of code], …]         or, of launches that copy boxes,
                [symbol, [x, y, z], [x, y, z], [buffer, …], [dim, …], bytes of code, [[buffer, bytes, [extent, …], [stride, …], [size, …]], …]]
 
-The grid's extents are formulas over the kernel's dims `d0`, `d1` …, as `weft.runtime.formulas` reads them. This module is runtime: it imports no compiler.
+The grid's extents are formulas over the kernel's dims `d0`, `d1` …, as `weft_runtime.formulas` reads them. This module is runtime: it imports no compiler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from math import prod
 from typing import Any, NoReturn
 
 from weft.errors import ArchiveError, ExecutionError
-from weft.runtime.formulas import Formula, formula
+from weft_runtime.formulas import Formula, formula
 
 MAGIC = b"WGRD"
 VERSION = 1

@@ -18,12 +18,12 @@ import numpy as np
 
 from weft.errors import ExecutionError
 from weft.machine import Grid
-from weft.runtime.arrays import Array
-from weft.runtime.device import Device, Memory, Slice, Started, blamed
-from weft.runtime.threads import available_threads
 from weft_gpu.image import Launch, unpack
 from weft_gpu.launch import grid_of
 from weft_metal.families import DIMS
+from weft_runtime.arrays import Array
+from weft_runtime.device import Device, Memory, Slice, Started, blamed
+from weft_runtime.threads import available_threads
 
 _SHARED = 0
 """MTLResourceStorageModeShared: one memory for the host and the GPU."""

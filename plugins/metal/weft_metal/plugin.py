@@ -9,10 +9,10 @@ from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
     from weft.passes.capabilities import Capabilities
-    from weft.runtime.device import Device, DeviceKind
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
+    from weft_runtime.device import Device, DeviceKind
 
 
 @hookimpl
@@ -56,8 +56,8 @@ def intrinsics(target: Target) -> Sequence[Intrinsic]:
 
 @hookimpl
 def devices() -> Sequence[DeviceKind]:
-    from weft.runtime.device import DeviceKind
     from weft_metal.driver import missing
+    from weft_runtime.device import DeviceKind
 
     return [DeviceKind("metal", missing, _open)]
 

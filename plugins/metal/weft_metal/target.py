@@ -13,8 +13,8 @@ from weft.target import Target, TargetKind
 if TYPE_CHECKING:
     from weft.codegen.base import KernelCode
     from weft.machine import Machine
-    from weft.runtime.executable import NativeCode
     from weft_metal.codegen import MetalCodegen
+    from weft_runtime.executable import NativeCode
 
 DEVICE = "metal"
 
@@ -92,8 +92,8 @@ class MetalTarget(TargetKind):
     def image(self, target: Target, kernels: Mapping[str, KernelCode]) -> NativeCode:
         from importlib.metadata import version
 
-        from weft.runtime.executable import NativeCode
         from weft_gpu.image import pack
+        from weft_runtime.executable import NativeCode
 
         section, entries = pack({name: code.object for name, code in kernels.items()})
         return NativeCode(section, entries, "weft-metal", version("weft-metal"))

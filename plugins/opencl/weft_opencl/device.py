@@ -21,14 +21,14 @@ import pyopencl as cl
 
 from weft.errors import ExecutionError
 from weft.machine import Grid
-from weft.runtime.arrays import Array
-from weft.runtime.cache import Cache
-from weft.runtime.device import Device, Memory, Slice, Started, blamed
-from weft.runtime.threads import available_threads
 from weft_gpu.image import Launch, unpack
 from weft_gpu.launch import grid_of
 from weft_opencl.devices import BASES, Found, build_options, grid, keeps_programs
 from weft_opencl.table import Table
+from weft_runtime.arrays import Array
+from weft_runtime.cache import Cache
+from weft_runtime.device import Device, Memory, Slice, Started, blamed
+from weft_runtime.threads import available_threads
 
 _COMPILERS = 8
 """Threads that wait for the driver's compiler, at most."""

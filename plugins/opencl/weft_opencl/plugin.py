@@ -10,9 +10,9 @@ from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
     from weft.passes.capabilities import Capabilities
-    from weft.runtime.device import Device, DeviceKind
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
+    from weft_runtime.device import Device, DeviceKind
 
 
 @hookimpl
@@ -51,7 +51,7 @@ def devices() -> Sequence[DeviceKind]:
 
 def _kind(title: str) -> DeviceKind:
     """Of one device; "" is the first there is."""
-    from weft.runtime.device import DeviceKind
+    from weft_runtime.device import DeviceKind
 
     return DeviceKind(f"opencl:{title}" if title else "opencl", partial(_missing, title), partial(_open, title), named=None if title else _kind)
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from weft.runtime.device import Memory, Slice
 from weft_opencl.devices import BASES
+from weft_runtime.device import Memory, Slice
 
 _ALIGNED = 64
 """Bytes: what kernels take begins at a multiple of them."""

@@ -13,8 +13,8 @@ from weft.target import Target, TargetKind
 if TYPE_CHECKING:
     from weft.codegen.base import Codegen, KernelCode
     from weft.codegen.c_family import Dialect
-    from weft.runtime.executable import NativeCode
     from weft_opencl.devices import Found
+    from weft_runtime.executable import NativeCode
 
 DEVICE = "opencl"
 """The device of plans that run on whatever device comes first; "opencl:TITLE" is another one."""
@@ -86,8 +86,8 @@ class OpenclTarget(TargetKind):
         return OpenclCodegen(self.dialect(target), int(self._device(target).device.max_parameter_size), self.machine(target))
 
     def image(self, target: Target, kernels: Mapping[str, KernelCode]) -> NativeCode:
-        from weft.runtime.executable import NativeCode
         from weft_gpu.image import pack
+        from weft_runtime.executable import NativeCode
 
         image, entries = pack({name: code.object for name, code in kernels.items()})
         return NativeCode(image, entries, "weft-opencl", "1")

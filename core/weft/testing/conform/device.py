@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from weft.errors import ExecutionError
-from weft.runtime.device import Device, Slice
 from weft.testing.conform.kit import Kit, collect
+from weft_runtime.device import Device, Slice
 
 PIECE = 1 << 16
 MOST = 256 << 20

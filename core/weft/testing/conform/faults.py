@@ -11,10 +11,10 @@ import numpy as np
 from weft.errors import ExecutionError, InputError, WeftError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph
-from weft.runtime.executable import Executable
-from weft.runtime.plan import DeviceCall
 from weft.testing.conform.cases import GRAPHS
 from weft.testing.conform.kit import Array, Declined, Kit, collect
+from weft_runtime.executable import Executable
+from weft_runtime.plan import DeviceCall
 
 
 @dataclass

@@ -14,10 +14,10 @@ from weft.expr.nodes import Var
 from weft.kernel import KernelSchedule, build
 from weft.loop.nodes import Program
 from weft.loop.pipeline import lower_program
-from weft.runtime.device import open_device
 from weft.testing.alone import launch
 from weft.testing.conform.kit import Kit
 from weft.testing.conform.usage import Counted
+from weft_runtime.device import open_device
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

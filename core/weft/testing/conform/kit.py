@@ -32,14 +32,14 @@ from weft.ops.precision import widen
 from weft.passes.place import Placement
 from weft.pipeline import ResolvedTarget, resolve_target, target_kinds
 from weft.plugins import Plugin
-from weft.runtime.device import Device, close_devices, open_device
-from weft.runtime.executable import Executable
-from weft.runtime.plan import DeviceCall
 from weft.target import CPU, Target
 from weft.testing.conform import made
 from weft.testing.conform.report import Share
 from weft.testing.conform.usage import Counted, Ledger, Usage, launched, sizes_of
 from weft.testing.conform.watched import Watched
+from weft_runtime.device import Device, close_devices, open_device
+from weft_runtime.executable import Executable
+from weft_runtime.plan import DeviceCall
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Cases: TypeAlias = Mapping[str, Any]

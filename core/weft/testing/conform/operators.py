@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from weft.errors import CodegenError, LoweringError, ScheduleError
 from weft.lower.lower import lower_group
-from weft.runtime.plan import DeviceCall
 from weft.scheduling.rule import select_rule
 from weft.testing.conform.kernels import run_kernel
 from weft.testing.conform.kit import Case, Declined, Kit
+from weft_runtime.plan import DeviceCall
 
 
 def test_sample(kit: Kit, case: Case) -> None:

@@ -16,12 +16,12 @@ from weft.expr.nodes import Cast, Expr, Mul, Var, const, mul, substitute, walk
 from weft.loop.nodes import Block, Buffer, Evaluate, IntrinsicCall, Load, Program, Stmt, Store, stmt_exprs, walk_stmts
 from weft.loop.printer import print_buffer
 from weft.loop.work import Executed, executions, statements
-from weft.runtime.executable import Executable
-from weft.runtime.plan import DeviceCall, Native
 from weft.scheduling.intrinsic import Call, Intrinsic
 from weft.scheduling.primitives.tensorize import ANNOTATION
 from weft.scheduling.rule import Rule
 from weft.tensor.language import Read
+from weft_runtime.executable import Executable
+from weft_runtime.plan import DeviceCall, Native
 
 
 @dataclass

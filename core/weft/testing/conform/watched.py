@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from weft.errors import ExecutionError
-from weft.runtime.arrays import ALIGNMENT, Array
-from weft.runtime.device import Device, Memory, Slice
+from weft_runtime.arrays import ALIGNMENT, Array
+from weft_runtime.device import Device, Memory, Slice
 
 RUBBISH = 0xFF
 """What memory is full of before anybody writes: no number as a float, and minus one as an integer."""

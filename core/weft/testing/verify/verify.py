@@ -15,7 +15,6 @@ from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.passes.capabilities import Capabilities
 from weft.passes.pipeline import SHARED
 from weft.pipeline import ResolvedTarget, compile
-from weft.runtime.executable import Executable
 from weft.testing.verify.departure import Departure, first_departure
 from weft.testing.verify.measure import Bound, Difference, compare, eps, scale_of, type_text, worst
 from weft.testing.verify.part import Part, Parts, Trial, drain, first_node, try_kernel
@@ -23,6 +22,7 @@ from weft.testing.verify.passes import Passes, first_wrong_pass, off
 from weft.testing.verify.report import Blame, Output, Verification
 from weft.testing.verify.rounding import allowed_errors
 from weft.testing.verify.stages import first_wrong_stage
+from weft_runtime.executable import Executable
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -17,8 +17,8 @@ from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupl
 
 import weft
 from weft.errors import InputError, TargetError, WeftError
-from weft.runtime.device import open_device
 from weft_onnx.tensors import DTYPES
+from weft_runtime.device import open_device
 
 
 class WeftRep(BackendRep):  # type: ignore[misc]

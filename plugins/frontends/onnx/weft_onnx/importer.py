@@ -49,7 +49,6 @@ from weft.ops.checking import Require
 from weft.ops.composing import Composer
 from weft.ops.shapes import dim_expr, dim_select, equals, product, same, static
 from weft.passes.fold_constants import work_of
-from weft.runtime.abi import LARGEST
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
 from weft_onnx.bodies import Level, Poison, Poisoned, poisoned, shaped
@@ -57,6 +56,7 @@ from weft_onnx.contents import LIMIT, Content
 from weft_onnx.model_file import Model
 from weft_onnx.registry import find, find_formula, reaches
 from weft_onnx.tensors import dtype_of, to_array
+from weft_runtime.abi import LARGEST
 
 Array = np.ndarray[Any, Any]
 OLDEST, NEWEST = 7, onnx.defs.onnx_opset_version()

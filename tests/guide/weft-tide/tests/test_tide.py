@@ -18,12 +18,12 @@ from weft.loop.pipeline import lower_program
 from weft.loop.printer import print_program
 from weft.lower.lower import lower_group
 from weft.ops import Add, Conv, MatMul, MatMulInteger, Maximum, Relu
-from weft.runtime.device import Slice, open_device
 from weft.scheduling.intrinsic import meanings
 from weft.scheduling.schedule import Schedule
 from weft.testing.imports import imports_beyond
 from weft.testing.intrinsics import check_intrinsic
 from weft.testing.plugin import resolve_target
+from weft_runtime.device import Slice, open_device
 
 from weft_tide.instructions import INTRINSICS
 from weft_tide.schedules import Matrices

@@ -19,9 +19,9 @@ from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.queues import Begin
-from weft.runtime.arrays import Array, aligned_empty
-from weft.runtime.device import Device, Memory, Slice
 from weft.scheduling.intrinsic import meanings
+from weft_runtime.arrays import Array, aligned_empty
+from weft_runtime.device import Device, Memory, Slice
 
 from weft_tide.instructions import ACCUMULATORS, ALIGN, INTRINSICS, STAGING, STEP
 

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from weft.passes.capabilities import Capabilities
     from weft.passes.pipeline import GraphPass
     from weft.passes.place import Offers
-    from weft.runtime.device import DeviceKind
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
+    from weft_runtime.device import DeviceKind
 
 
 @hookimpl
@@ -79,7 +79,7 @@ def offload(graph: Graph, target: Target) -> Offers | None:
 
 @hookimpl
 def devices() -> Sequence[DeviceKind]:
-    from weft.runtime.device import DeviceKind
+    from weft_runtime.device import DeviceKind
 
     from weft_tide.device import TideDevice
 

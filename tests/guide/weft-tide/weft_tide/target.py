@@ -14,8 +14,8 @@ from weft.codegen.base import KernelCode
 from weft.expr.functions import FUNCTIONS
 from weft.loop.nodes import Program
 from weft.machine import Level, Machine, Scope, Transfer
-from weft.runtime.executable import NativeCode
 from weft.target import Target, TargetKind
+from weft_runtime.executable import NativeCode
 
 from weft_tide.instructions import ACCUMULATORS, ALIGN, COLUMNS, PRODUCTS, ROWS, STAGING
 

@@ -19,7 +19,6 @@ from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
 from weft.ops import Add, Conv, Exp, Gelu, MatMul, MaxPool, ReduceMean, ReduceSum, Relu, Sin, Softmax, Transpose
-from weft.runtime.device import Slice, open_device
 from weft.scheduling.intrinsic import meanings
 from weft.scheduling.rule import Offer, select_rule
 from weft.scheduling.schedule import Schedule
@@ -27,6 +26,7 @@ from weft.testing.imports import imports_beyond
 from weft.testing.intrinsics import check_intrinsic
 from weft.testing.models import mlp
 from weft.testing.plugin import resolve_target
+from weft_runtime.device import Slice, open_device
 
 from weft_wave.codegen import WaveCodegen
 from weft_wave.device import WaveDevice

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from weft.runtime.arrays import Array
-from weft.runtime.device import Device, Memory, Slice
+from weft_runtime.arrays import Array
+from weft_runtime.device import Device, Memory, Slice
 
 from weft_wave.isa import decode
 from weft_wave.simulator import MEMORY, Chip, Code

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from weft.graph.nodes import Graph
     from weft.passes.pipeline import GraphPass
     from weft.passes.place import Offers
-    from weft.runtime.device import DeviceKind
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
+    from weft_runtime.device import DeviceKind
 
 
 @hookimpl
@@ -65,7 +65,7 @@ def offload(graph: Graph, target: Target) -> Offers | None:
 
 @hookimpl
 def devices() -> Sequence[DeviceKind]:
-    from weft.runtime.device import DeviceKind
+    from weft_runtime.device import DeviceKind
 
     from weft_wave.device import WaveDevice
 

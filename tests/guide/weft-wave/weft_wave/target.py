@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 from weft.codegen.base import KernelCode
 from weft.machine import Machine, Scope, Transfer
-from weft.runtime.executable import NativeCode
 from weft.target import Target, TargetKind
+from weft_runtime.executable import NativeCode
 
 from weft_wave.codegen import REGISTERS, WaveCodegen
 from weft_wave.isa import LANES, VECTORS

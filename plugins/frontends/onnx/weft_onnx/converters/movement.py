@@ -15,12 +15,12 @@ from weft.graph.nodes import Value
 from weft.ops.checking import Require
 from weft.ops.movement import slice_range
 from weft.ops.shapes import axis_of, dim_expr, dim_select, equals, product, quotient, simplified, static
-from weft.runtime.abi import LARGEST
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
 from weft_onnx.contents import LIMIT, Content
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_formula, onnx_op
+from weft_runtime.abi import LARGEST
 
 # -- shapes as values -------------------------------------------------------------------------------------------------
 

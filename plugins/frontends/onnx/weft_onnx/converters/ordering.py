@@ -10,10 +10,10 @@ from weft import dtypes as dt
 from weft import ops
 from weft.graph.nodes import Value
 from weft.ops.shapes import axis_of, dim_expr, product
-from weft.runtime.abi import LARGEST
 from weft.tensor.language import as_dim
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
+from weft_runtime.abi import LARGEST
 
 
 @onnx_op("TopK")

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import ExecutionError
-from weft.runtime.arrays import Array
-from weft.runtime.host.registry import host_function
+from weft_runtime.arrays import Array
+from weft_runtime.errors import ExecutionError
+from weft_runtime.host.registry import host_function
 
 
 def sequence(value: Any, what: str) -> list[Any]:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.runtime.abi import DLTensor, Move, Swap, Trips
-from weft.runtime.arrays import Array, aligned_empty, array_address
-from weft.runtime.control import Collected, Course
-from weft.runtime.native import NativeSegment
+from weft_runtime.abi import DLTensor, Move, Swap, Trips
+from weft_runtime.arrays import Array, aligned_empty, array_address
+from weft_runtime.control import Collected, Course
+from weft_runtime.native import NativeSegment
 
 _EXACT_BYTES = 1 << 20
 """Up to so many there is room at once for the results of all trips that there may be, though a test may end them sooner."""
@@ -73,7 +73,7 @@ class _Rows:
 
 
 class NativeTrips:
-    """The many trips of a loop, for `weft.runtime.control.repeat`; calls may come from any number of threads.
+    """The many trips of a loop, for `weft_runtime.control.repeat`; calls may come from any number of threads.
 
     Args:
         course: how the loop goes; no items and results of sequences.

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from weft.dtypes import dtype
-from weft.errors import ExecutionError, InputError, WeftError, fill
-from weft.runtime import host
-from weft.runtime.abi import LARGEST
-from weft.runtime.arrays import Array, aligned, aligned_empty
-from weft.runtime.control import Run, Trips, branch, repeat
-from weft.runtime.device import Borrowed, Device, Memory, Slice, Started, blamed, open_device
-from weft.runtime.dlpack import as_array, on_another_device
-from weft.runtime.formulas import Formula, formula, symbol_of
-from weft.runtime.native import NativeSegment, check_names, storage, wrong_type
-from weft.runtime.plan import HOST, Branch, Copy, DataSymbol, DeviceCall, HostCall, Manifest, Native, ObjectInfo, Repeat, TensorInfo
-from weft.runtime.values import as_object, as_strings, owned
+from weft_runtime import host
+from weft_runtime.abi import LARGEST
+from weft_runtime.arrays import Array, aligned, aligned_empty
+from weft_runtime.control import Run, Trips, branch, repeat
+from weft_runtime.device import Borrowed, Device, Memory, Slice, Started, blamed, open_device
+from weft_runtime.dlpack import as_array, on_another_device
+from weft_runtime.dtypes import dtype
+from weft_runtime.errors import ExecutionError, InputError, WeftError, fill
+from weft_runtime.formulas import Formula, formula, symbol_of
+from weft_runtime.native import NativeSegment, check_names, storage, wrong_type
+from weft_runtime.plan import HOST, Branch, Copy, DataSymbol, DeviceCall, HostCall, Manifest, Native, ObjectInfo, Repeat, TensorInfo
+from weft_runtime.values import as_object, as_strings, owned
 
 _READY = 16
 """Sizes that a plan keeps its launches for, so that a call starts them as they are."""

@@ -23,8 +23,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from weft import settings
-from weft.errors import CacheWarning, ExecutionError
+from weft_runtime import settings
+from weft_runtime.errors import CacheWarning, ExecutionError
 
 FOLDER = "weft-v1"
 MARKER = "CACHEDIR.TAG"

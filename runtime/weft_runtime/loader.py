@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 
-from weft.errors import ExecutionError
-from weft.runtime.abi import IMPORTS
+from weft_runtime.abi import IMPORTS
+from weft_runtime.errors import ExecutionError
 
 
 @cache

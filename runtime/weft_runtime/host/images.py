@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import ExecutionError, from_signal
-from weft.runtime.arrays import Array
-from weft.runtime.host.registry import host_function
+from weft_runtime.arrays import Array
+from weft_runtime.errors import ExecutionError, from_signal
+from weft_runtime.host.registry import host_function
 
 FORMATS = ("BMP", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 MOST_PIXELS = 1 << 28

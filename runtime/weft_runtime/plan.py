@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from weft.dtypes import dtype
-from weft.errors import ArchiveError, ExecutionError, WeftError
-from weft.runtime.abi import ABI_VERSION
+from weft_runtime.abi import ABI_VERSION
+from weft_runtime.dtypes import dtype
+from weft_runtime.errors import ArchiveError, ExecutionError, WeftError
 
 FORMAT_VERSION = 5
 """2: the weights' hash is that of their pieces' hashes, and tasks know their thread. Code of 1 cannot share a pool with it, and is not read.
@@ -154,7 +154,7 @@ class DeviceCall:
 
 @dataclass(frozen=True)
 class HostCall:
-    """A function of `weft.runtime.host`, of values of the host or constants; "" for an input that is not given, or an output that nothing needs."""
+    """A function of `weft_runtime.host`, of values of the host or constants; "" for an input that is not given, or an output that nothing needs."""
 
     kind: ClassVar[str] = "host"
     function: str
@@ -388,7 +388,7 @@ class Manifest:
     def _misfit(self, step: HostCall | Branch | Repeat) -> str | None:
         """How a step does not fit what it runs; None if it does."""
         if isinstance(step, HostCall):
-            from weft.runtime.host import find
+            from weft_runtime.host import find
 
             try:
                 return find(step.function).trouble(step.attributes)

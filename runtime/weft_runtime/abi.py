@@ -1,7 +1,7 @@
 """The binary interface between compiled code and whoever runs it: structures, functions, imports and error codes.
 
 `STRUCTURES` is the one description of every structure that compiled code and the runtime share. The ctypes classes below, the offsets that emitters use
-(`OFFSETS`, `TENSOR_OFFSETS`, …) and the C header (`weft.runtime.header`) are made from it. Compiled code reads fields by offset; nothing here may move
+(`OFFSETS`, `TENSOR_OFFSETS`, …) and the C header (`weft_runtime.header`) are made from it. Compiled code reads fields by offset; nothing here may move
 without a new `ABI_VERSION`.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal, TypeAlias
 
-from weft.dtypes import DType, dtype
+from weft_runtime.dtypes import DType, dtype
 
 ABI_VERSION = 2
 ERROR_ARGS = 8

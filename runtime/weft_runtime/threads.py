@@ -1,6 +1,6 @@
 """The one worker pool of this process: where its state lies, how many threads a run gets, what fork does to it.
 
-The pool's code is part of the runtime's own native code (`weft.runtime.support`). It is never unmapped, since a worker may be spinning inside it at any
+The pool's code is part of the runtime's own native code (`weft_runtime.support`). It is never unmapped, since a worker may be spinning inside it at any
 time.
 """
 
@@ -14,10 +14,10 @@ import threading
 import time
 from dataclasses import dataclass
 
-from weft import settings
-from weft.runtime.abi import POOL_BYTES, POOL_SPIN, Context
-from weft.runtime.loader import address_of, imports_table
-from weft.runtime.support import support
+from weft_runtime import settings
+from weft_runtime.abi import POOL_BYTES, POOL_SPIN, Context
+from weft_runtime.loader import address_of, imports_table
+from weft_runtime.support import support
 
 SPIN_SECONDS = 50e-6
 _MADV_WIPEONFORK = 18

@@ -6,8 +6,8 @@ import os
 
 import numpy as np
 
-from weft.runtime.arrays import Array
-from weft.runtime.host.registry import host_function
+from weft_runtime.arrays import Array
+from weft_runtime.host.registry import host_function
 
 
 @host_function("Entropy")

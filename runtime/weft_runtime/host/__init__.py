@@ -4,7 +4,7 @@ A plan names these functions; there are no others, and their attributes are plai
 `str`), lists of values for sequences, and None for an optional that holds nothing.
 """
 
-from weft.runtime.host import images, sequences, strings, system  # noqa: F401 - each fills the table
-from weft.runtime.host.registry import HostFunction, call, find, names
+from weft_runtime.host import images, sequences, strings, system  # noqa: F401 - each fills the table
+from weft_runtime.host.registry import HostFunction, call, find, names
 
 __all__ = ["HostFunction", "call", "find", "names"]

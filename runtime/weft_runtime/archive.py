@@ -33,12 +33,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from weft import settings
-from weft.dtypes import dtype
-from weft.errors import ArchiveError, ExecutionError
-from weft.runtime.files import obstacle, replacing
-from weft.runtime.plan import ConstantInfo, Manifest, SectionInfo
-from weft.runtime.threads import available_threads
+from weft_runtime import settings
+from weft_runtime.dtypes import dtype
+from weft_runtime.errors import ArchiveError, ExecutionError
+from weft_runtime.files import obstacle, replacing
+from weft_runtime.plan import ConstantInfo, Manifest, SectionInfo
+from weft_runtime.threads import available_threads
 
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"

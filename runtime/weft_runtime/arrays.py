@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.runtime.abi import LARGEST
+from weft_runtime.abi import LARGEST
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 ALIGNMENT = 64

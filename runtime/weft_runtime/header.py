@@ -1,6 +1,6 @@
 """The binary interface as a C header, `weft_abi.h`: for kernels, segments and programs in C that run them.
 
-    python -m weft.runtime.header [FILE]        writes the header to a file, or prints it
+    python -m weft_runtime.header [FILE]        writes the header to a file, or prints it
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from weft.runtime.abi import (
+from weft_runtime.abi import (
     ABI_VERSION,
     DEVICE_CPU,
     DEVICE_CUDA_HOST,
@@ -27,7 +27,7 @@ FILE = Path(__file__).with_name("weft_abi.h")
 """The header that comes with the package."""
 _SCALARS = {"int64": "int64_t", "uint64": "uint64_t", "int32": "int32_t", "uint16": "uint16_t", "uint8": "uint8_t"}
 
-_HEAD = f"""/* The binary interface between code that Weft compiles and whoever runs it. Written by `python -m weft.runtime.header`; do not edit.
+_HEAD = f"""/* The binary interface between code that Weft compiles and whoever runs it. Written by `python -m weft_runtime.header`; do not edit.
 
    The layout is that of C. It is the same on every processor whose 64-bit integers are aligned to 8 bytes; where pointers have 4 bytes, fields of
    pointers have 4. Memory of the arena and of constants begins at multiples of 64 bytes. */
@@ -104,7 +104,7 @@ def _assertions() -> str:
 def main(arguments: list[str]) -> None:
     """See the module."""
     if len(arguments) > 1:
-        raise SystemExit("usage: python -m weft.runtime.header [FILE]")
+        raise SystemExit("usage: python -m weft_runtime.header [FILE]")
     if arguments:
         Path(arguments[0]).write_text(abi_header(), encoding="utf-8")
     else:

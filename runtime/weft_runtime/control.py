@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.errors import ExecutionError, WeftError
-from weft.runtime.arrays import Array
-from weft.runtime.plan import SEQUENCE
+from weft_runtime.arrays import Array
+from weft_runtime.errors import ExecutionError, WeftError
+from weft_runtime.plan import SEQUENCE
 
 FEW = 3
 """From so many trips on it pays to get ready for many (measured: 15 µs a trip, 50 µs once)."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from weft.errors import ExecutionError, WeftError, nearest
+from weft_runtime.errors import ExecutionError, WeftError, nearest
 
 Attribute: TypeAlias = "bool | int | float | str | tuple[int, ...] | tuple[str, ...]"
 KINDS: dict[str, str] = {"bool": "true or false", "int": "an integer", "str": "text", "ints": "a list of integers", "strs": "a list of texts"}

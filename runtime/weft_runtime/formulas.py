@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from weft.errors import ArchiveError
+from weft_runtime.errors import ArchiveError
 
 Formula: TypeAlias = Callable[[Mapping[str, int]], int]
 LONGEST = 4000

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from weft.dtypes import dtype
-from weft.errors import ArchiveError, ExecutionError, InputError, fill, nearest
-from weft.runtime import threads
-from weft.runtime.abi import ABI_VERSION, DEVICE_CPU, DLTensor, ErrorCode, Room, dlpack_type
-from weft.runtime.arrays import Array, aligned_empty, array_address
-from weft.runtime.dlpack import as_array
-from weft.runtime.formulas import Formula, formula, symbol_of
-from weft.runtime.loader import Code, free
-from weft.runtime.plan import Native, TensorInfo
-from weft.runtime.support import owning_context
+from weft_runtime import threads
+from weft_runtime.abi import ABI_VERSION, DEVICE_CPU, DLTensor, ErrorCode, Room, dlpack_type
+from weft_runtime.arrays import Array, aligned_empty, array_address
+from weft_runtime.dlpack import as_array
+from weft_runtime.dtypes import dtype
+from weft_runtime.errors import ArchiveError, ExecutionError, InputError, fill, nearest
+from weft_runtime.formulas import Formula, formula, symbol_of
+from weft_runtime.loader import Code, free
+from weft_runtime.plan import Native, TensorInfo
+from weft_runtime.support import owning_context
 
 _KEPT = 16 << 20
 """Rooms of more bytes are given back after a call."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.dtypes import all_dtypes
-from weft.errors import InputError, from_signal
-from weft.runtime.abi import DEVICE_CPU, DEVICE_CUDA_HOST, DLTensor, dlpack_type
+from weft_runtime.abi import DEVICE_CPU, DEVICE_CUDA_HOST, DLTensor, dlpack_type
+from weft_runtime.dtypes import all_dtypes
+from weft_runtime.errors import InputError, from_signal
 
 _DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU"}
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.dtypes import dtype
-from weft.errors import ExecutionError, InputError
-from weft.runtime.arrays import Array
-from weft.runtime.dlpack import as_array
-from weft.runtime.host.strings import strings
-from weft.runtime.plan import ObjectInfo
+from weft_runtime.arrays import Array
+from weft_runtime.dlpack import as_array
+from weft_runtime.dtypes import dtype
+from weft_runtime.errors import ExecutionError, InputError
+from weft_runtime.host.strings import strings
+from weft_runtime.plan import ObjectInfo
 
 
 def as_strings(value: Any, name: str) -> Array:

@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from weft.errors import ExecutionError
-from weft.runtime import cpu_features
-from weft.runtime.abi import Context, Host, Room
-from weft.runtime.loader import Code, imports_table
+from weft_runtime import cpu_features
+from weft_runtime.abi import Context, Host, Room
+from weft_runtime.errors import ExecutionError
+from weft_runtime.loader import Code, imports_table
 
 FOLDER = Path(__file__).with_name("images")
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weft.dtypes import dtype
-from weft.errors import ArchiveError, ExecutionError, InputError, expect_path, nearest
-from weft.errors import expect as require
-from weft.runtime import cpu_features, threads
-from weft.runtime.arrays import Array, aligned
-from weft.runtime.control import Trips
-from weft.runtime.loader import Code
-from weft.runtime.loops import NativeTrips
-from weft.runtime.native import NativeSegment
-from weft.runtime.plan import ANY, ConstantInfo, DataSymbol, Manifest, Native, Plan, Repeat, SectionInfo, Step, TensorInfo
-from weft.runtime.steps import Steps
+from weft_runtime import cpu_features, threads
+from weft_runtime.arrays import Array, aligned
+from weft_runtime.control import Trips
+from weft_runtime.dtypes import dtype
+from weft_runtime.errors import ArchiveError, ExecutionError, InputError, expect_path, nearest
+from weft_runtime.errors import expect as require
+from weft_runtime.loader import Code
+from weft_runtime.loops import NativeTrips
+from weft_runtime.native import NativeSegment
+from weft_runtime.plan import ANY, ConstantInfo, DataSymbol, Manifest, Native, Plan, Repeat, SectionInfo, Step, TensorInfo
+from weft_runtime.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -225,8 +225,8 @@ class Executable:
         Raises:
             ExecutionError: the file cannot be written, or is one that the model was compiled from in this process: itself, its weights.
         """
-        from weft.runtime import archive
-        from weft.runtime.files import input_at
+        from weft_runtime import archive
+        from weft_runtime.files import input_at
 
         path = expect_path(path, "the file of an archive", InputError)
         source = input_at(path, self.sources)
@@ -255,7 +255,7 @@ class Executable:
         Raises:
             ArchiveError: truncated, foreign, corrupt, of another format, for another machine, or not what `expect` says.
         """
-        from weft.runtime import archive
+        from weft_runtime import archive
 
         path = expect_path(path, "the file of an archive", InputError)
         require(expect, (str, type(None)), "expect", "a hash", hint='"sha256:<hex>", as sha256sum prints it')
@@ -280,6 +280,6 @@ class Executable:
     @staticmethod
     def inspect(path: str | os.PathLike[str]) -> Manifest:
         """The manifest of a saved executable; maps no code, checks no section."""
-        from weft.runtime import archive
+        from weft_runtime import archive
 
         return archive.inspect(expect_path(path, "the file of an archive", InputError))

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from weft.errors import ExecutionError, WeftError, from_signal, nearest, raised_in
-from weft.runtime.arrays import ALIGNMENT, Array, aligned_empty
+from weft_runtime.arrays import ALIGNMENT, Array, aligned_empty
+from weft_runtime.errors import ExecutionError, WeftError, from_signal, nearest, raised_in
 
 
 @dataclass

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.dtypes import dtype as dtype_of
-from weft.errors import ExecutionError
-from weft.runtime.arrays import Array
-from weft.runtime.host.registry import host_function
+from weft_runtime.arrays import Array
+from weft_runtime.dtypes import dtype as dtype_of
+from weft_runtime.errors import ExecutionError
+from weft_runtime.host.registry import host_function
 
 
 def strings(value: Any, what: str) -> Array:

@@ -1,0 +1,67 @@
+"""Packages that have another name now: the old name gives the same modules, with a DeprecationWarning, for one version."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+RENAMED: Mapping[str, str] = MappingProxyType({"weft.runtime": "weft_runtime"})
+"""The packages: old name → new name."""
+
+
+def renamed(old: str) -> Callable[[str], Any]:
+    """Makes `old.X` the module `new.X`, one object, for every X. Gives the `__getattr__` of the package `old`."""
+    new = RENAMED[old]
+    if not any(isinstance(f, _Renamed) and f.old == old for f in sys.meta_path):
+        sys.meta_path.insert(0, _Renamed(old, new))
+
+    def attribute(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module '{old}' has no attribute '{name}'")
+        value = getattr(importlib.import_module(new), name)
+        _warn(f"{old}.{name}", f"{new}.{name}")
+        return value
+
+    return attribute
+
+
+class _Renamed(MetaPathFinder, Loader):
+    def __init__(self, old: str, new: str) -> None:
+        self.old, self.new = old, new
+        self._specs: dict[str, ModuleSpec | None] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(self.old + "."):
+            return None
+        try:
+            importlib.import_module(self._now(fullname))
+        except ModuleNotFoundError:
+            return None
+        return ModuleSpec(fullname, self)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        _warn(spec.name, self._now(spec.name))
+        module = importlib.import_module(self._now(spec.name))
+        self._specs[spec.name] = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system has written the old name's spec into the module, which has been executed under its own.
+        name = module.__spec__.name if module.__spec__ is not None else ""
+        module.__spec__ = self._specs.pop(name)
+
+    def _now(self, name: str) -> str:
+        return self.new + name.removeprefix(self.old)
+
+
+def _warn(old: str, new: str) -> None:
+    text = f"'{old}' has another name now: '{new}'. The old one goes with version 0.3"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)  # the import system's own frames do not count

@@ -1,0 +1,46 @@
+"""Old names of packages: the same modules, with a warning that names the new one."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from weft.aliases import RENAMED
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_modules_of_an_old_name_are_those_of_the_new_one(old: str) -> None:
+    new = RENAMED[old]
+    package = importlib.import_module(new)
+    for file in sorted(Path(str(package.__file__)).parent.glob("*.py")):
+        if not file.stem.startswith("_"):
+            sys.modules.pop(f"{old}.{file.stem}", None)
+            with pytest.warns(DeprecationWarning, match=rf"'{old}.{file.stem}' has another name now: '{new}.{file.stem}'"):
+                found = importlib.import_module(f"{old}.{file.stem}")
+            assert found is importlib.import_module(f"{new}.{file.stem}")
+            assert found.__name__ == found.__spec__.name == f"{new}.{file.stem}"  # type: ignore[union-attr]
+
+
+def test_the_warning_is_about_the_line_that_has_the_old_name() -> None:
+    sys.modules.pop("weft.runtime.device", None)
+    with pytest.warns(DeprecationWarning) as caught:
+        from weft.runtime.device import Device
+    assert [Path(w.filename).name for w in caught] == [Path(__file__).name]
+    from weft_runtime.device import Device as Now
+
+    assert Device is Now
+
+
+def test_names_of_the_package_itself() -> None:
+    import weft.runtime
+    from weft_runtime import Executable
+
+    with pytest.warns(DeprecationWarning, match="'weft.runtime.Executable' has another name now"):
+        assert weft.runtime.Executable is Executable
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = weft.runtime.Nothing
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'weft\.runtime\.nothing'"):
+        importlib.import_module("weft.runtime.nothing")
