@@ -211,7 +211,7 @@ class NativeSegment:
         try:
             shape = tuple([int(d(env)) for d in sizes])
             return aligned_empty(shape, self._output_dtypes[i])
-        except (KeyError, ZeroDivisionError, RecursionError, MemoryError, ValueError, OverflowError):
+        except (KeyError, ZeroDivisionError, MemoryError, ValueError, OverflowError):
             return None
 
     def _taken(self, call: _Call, i: int) -> Array:
@@ -307,9 +307,9 @@ def _sizes(shape: Sequence[int | str], symbols: Mapping[str, tuple[int, int]]) -
         found = tuple(formula(d) for d in shape)
         for d in found:
             d(dict.fromkeys(symbols, 1))
-    except (KeyError, RecursionError, ArchiveError):
+    except (KeyError, ArchiveError):
         return None
-    except ZeroDivisionError:
+    except (ZeroDivisionError, OverflowError):
         pass
     return found
 

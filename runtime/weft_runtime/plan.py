@@ -12,11 +12,12 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from weft_runtime.abi import ABI_VERSION
 from weft_runtime.dtypes import dtype
 from weft_runtime.errors import ArchiveError, ExecutionError, WeftError
+from weft_runtime.formulas import from_postfix, to_postfix
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """2: the weights' hash is that of their pieces' hashes, and tasks know their thread. Code of 1 cannot share a pool with it, and is not read.
 3: plans have several steps, on several devices. 4: steps that are host functions, branches and loops; values that are no tensors.
-5: the worker pool is the runtime's; code sections carry the manifest's signature.
+5: the worker pool is the runtime's; code sections carry the manifest's signature. 6: sizes are postfix code over numbered symbols (`names`).
 
 `loops` came later; what does not know it, or lacks it, runs the same plan without."""
 _MAX_INT = (1 << 63) - 1
@@ -438,6 +439,8 @@ class Manifest:
 
     # -- JSON
     def to_json(self) -> bytes:
+        """Raises ArchiveError if a size of a device step is no formula that an archive can hold."""
+        sizes = _Writer()
         data: dict[str, Any] = {
             "format": self.format,
             "weft": self.weft,
@@ -445,12 +448,9 @@ class Manifest:
             "target": self.target,
             "machine": self.machine,
             "features": list(self.features),
-            "inputs": [_tensor(t) for t in self.inputs],
-            "outputs": [_tensor(t) for t in self.outputs],
-            "values": [_tensor(t) for t in self.values],
-            "symbols": [asdict(s) for s in self.symbols],
-            "steps": [_step(s) for s in self.steps],
-            "plans": [_plan(p) for p in self.plans],
+            **sizes.plan(self),
+            "plans": [sizes.plan(p) for p in self.plans],
+            "names": list(sizes.numbers),
             "sections": {name: _section(s) for name, s in self.sections.items()},
             "constants": [{"name": c.name, "dtype": c.dtype, "shape": c.shape} for c in self.constants],
             "parallel": self.parallel,
@@ -485,6 +485,7 @@ class Manifest:
             raise ArchiveError(
                 f"{where} was written by a newer Weft", why=f"its format is {version}, this Weft reads up to {FORMAT_VERSION}", hint="upgrade weft"
             )
+        reader.names = reader.symbols(root.get("names"), "names")
         return cls(
             name=reader.text(root.get("name"), "name"),
             target=reader.text(root.get("target"), "target"),
@@ -504,23 +505,46 @@ class Manifest:
         )
 
 
-def _tensor(t: TensorInfo) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": t.shape}
-    return {**found, "within": t.within, "rank": t.rank} if isinstance(t, ObjectInfo) else found
+class _Writer:
+    """Writes plans with their sizes as postfix code, in which symbols are numbered in the order of `numbers`."""
 
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
 
-def _step(s: Step) -> dict[str, Any]:
-    return {"kind": s.kind, **asdict(s)}
+    def plan(self, p: Plan | Manifest) -> dict[str, Any]:
+        return {
+            "inputs": [self.tensor(t) for t in p.inputs],
+            "outputs": [self.tensor(t) for t in p.outputs],
+            "values": [self.tensor(t) for t in p.values],
+            "symbols": [asdict(s) for s in p.symbols],
+            "steps": [self.step(s) for s in p.steps],
+        }
 
+    def code(self, size: int | str) -> int | str:
+        return size if isinstance(size, int) else to_postfix(size, lambda name: self.numbers.setdefault(name, len(self.numbers)))
 
-def _plan(p: Plan) -> dict[str, Any]:
-    return {
-        "inputs": [_tensor(t) for t in p.inputs],
-        "outputs": [_tensor(t) for t in p.outputs],
-        "values": [_tensor(t) for t in p.values],
-        "symbols": [asdict(s) for s in p.symbols],
-        "steps": [_step(s) for s in p.steps],
-    }
+    def size(self, size: int | str) -> int | str | dict[str, str]:
+        """A dimension. A size that only native code can compute is text for people."""
+        try:
+            return self.code(size)
+        except ArchiveError:
+            return {"text": str(size)}
+
+    def tensor(self, t: TensorInfo) -> dict[str, Any]:
+        found: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": [self.size(d) for d in t.shape]}
+        return {**found, "within": t.within, "rank": t.rank} if isinstance(t, ObjectInfo) else found
+
+    def step(self, s: Step) -> dict[str, Any]:
+        if not isinstance(s, DeviceCall):
+            return {"kind": s.kind, **asdict(s)}
+        changed = replace(
+            s,
+            places=tuple(replace(p, offset=self.code(p.offset), bytes=self.code(p.bytes)) for p in s.places),
+            launches=tuple(replace(x, dims=tuple(map(self.code, x.dims))) for x in s.launches),
+            conditions=tuple(replace(c, holds=str(self.code(c.holds)), args=tuple(map(self.code, c.args))) for c in s.conditions),
+            arena=self.code(s.arena),
+        )
+        return {"kind": s.kind, **asdict(changed)}
 
 
 def _section(s: SectionInfo) -> dict[str, Any]:
@@ -532,6 +556,7 @@ class _Reader:
 
     def __init__(self, where: str) -> None:
         self.where = where
+        self.names: tuple[str, ...] = ()
 
     def bad(self, field: str, wanted: str, value: object) -> ArchiveError:
         shown = repr(value)
@@ -615,7 +640,7 @@ class _Reader:
         dims = self.sequence(data.get("shape"), field + ".shape")
         if len(dims) > 64:
             raise self.bad(field + ".shape", "at most 64 dimensions", len(dims))
-        shape = tuple(d if isinstance(d, str) else self.integer(d, field + ".shape") for d in dims)
+        shape = tuple(self.size(d, field + ".shape") for d in dims)
         return TensorInfo(self.text(data.get("name"), field + ".name"), self.dtype(data.get("dtype"), field + ".dtype", strings), shape)
 
     def constant(self, value: object, field: str) -> ConstantInfo:
@@ -644,8 +669,25 @@ class _Reader:
         name, source = (self.text(data.get(key), f"{field}.{key}") for key in ("name", "value"))
         return DataSymbol(name, source, self.integer(data.get("index"), field + ".index"))
 
+    def symbols(self, value: object, field: str) -> tuple[str, ...]:
+        """Names of symbols, by their numbers."""
+        names = self.texts(value, field)
+        if any("`" in n for n in names):
+            raise self.bad(field, "names without backquotes", next(n for n in names if "`" in n))
+        return names
+
+    def size(self, value: object, field: str) -> int | str:
+        if isinstance(value, dict):
+            return self.text(value.get("text"), field)
+        return self.formula(value, field)
+
     def formula(self, value: object, field: str) -> int | str:
-        return self.text(value, field) if isinstance(value, str) else self.integer(value, field)
+        if not isinstance(value, str):
+            return self.integer(value, field)
+        try:
+            return from_postfix(value, self.names)
+        except ArchiveError as error:
+            raise self.bad(field, f"postfix code ({error.what}: {error.why})", value) from None
 
     def formulas(self, value: object, field: str) -> tuple[int | str, ...]:
         return tuple(self.formula(v, f"{field}[{i}]") for i, v in enumerate(self.sequence(value, field)))
@@ -731,5 +773,6 @@ class _Reader:
 
     def _condition(self, value: object, field: str) -> Condition:
         data = self.mapping(value, field)
-        holds, what, hint = (self.text(data.get(key), f"{field}.{key}") for key in ("holds", "what", "hint"))
+        what, hint = (self.text(data.get(key), f"{field}.{key}") for key in ("what", "hint"))
+        holds = str(self.formula(data.get("holds"), f"{field}.holds"))
         return Condition(holds, what, hint, self.formulas(data.get("args"), field + ".args"))

@@ -67,7 +67,10 @@ class _Shape:
     dims: tuple[Formula, ...]
 
     def size(self, env: Mapping[str, int]) -> tuple[int, ...]:
-        found = tuple(int(d(env)) for d in self.dims)
+        try:
+            found = tuple(int(d(env)) for d in self.dims)
+        except OverflowError as error:
+            raise ExecutionError(f"'{self.info.name}' would be larger than memory can be", where=str(self.info), why=str(error)) from None
         if any(d < 0 for d in found):
             raise ExecutionError(f"'{self.info.name}' would have a negative size", where=str(self.info), why=f"its shape is {list(found)}")
         if math.prod(found) * self.of.itemsize > LARGEST:
@@ -135,7 +138,7 @@ class Steps:
         targets = self._targets(call, out or {})
         try:
             self._run(call)
-        except (KeyError, ZeroDivisionError, RecursionError) as error:  # devices' own are caught where they happen
+        except (KeyError, ZeroDivisionError, OverflowError) as error:  # devices' own are caught where they happen
             raise self._incomputable(error) from None
         except MemoryError as error:
             raise ExecutionError(f"no memory for a call of '{self._manifest.name}'", why=str(error) or None, hint="run smaller inputs") from None
@@ -260,7 +263,7 @@ class Steps:
             except KeyError:  # a symbol that a later step binds
                 later.append((info, axis, given))
                 continue
-            except (ZeroDivisionError, RecursionError) as error:
+            except (ZeroDivisionError, OverflowError) as error:
                 raise self._incomputable(error) from None
             if wanted != given:
                 shown = str(wanted) if isinstance(info.shape[axis], int) else f"{wanted} ({info.shape[axis]})"
@@ -452,9 +455,13 @@ class Steps:
 
     def _number(self, of: Formula, env: Mapping[str, int], step: DeviceCall) -> int:
         """A number that a device gets, in 64 bits or fewer."""
-        found = int(of(env))
+        try:
+            found = int(of(env))
+            why = f"it is {found}, at most {LARGEST}"
+        except OverflowError as error:
+            found, why = LARGEST + 1, str(error)
         if abs(found) > LARGEST:
-            raise ExecutionError(f"a size that '{self._manifest.name}' needs on '{step.device}' is out of range", why=f"it is {found}, at most {LARGEST}")
+            raise ExecutionError(f"a size that '{self._manifest.name}' needs on '{step.device}' is out of range", why=why)
         return found
 
     def _slice(self, call: _Call, held: _Held, step: DeviceCall, number: int, compiled: _Device) -> Slice:

@@ -111,7 +111,7 @@ def _change_plan(tree: dict[str, Any], chance: random.Random) -> None:
         elif way == 1:
             shape = chance.choice(values)["shape"]
             at = chance.randrange(len(shape))
-            shape[at] = chance.choice((0, 1, 2, 7, 100, 1 << 20, "n", "n * 2", "n // 0", "-n", "min(n, 2)", "m"))
+            shape[at] = chance.choice((0, 1, 2, 7, 100, 1 << 20, "$0", "$0 2 *", "$0 0 //", "$0 neg", "$0 2 min", "$1", "$0 +", {"text": "n"}))
         elif way == 2:
             shape = chance.choice(values)["shape"]
             shape.append(1) if chance.random() < 0.5 else shape.pop()

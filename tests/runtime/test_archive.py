@@ -227,6 +227,11 @@ def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
         rf"was written by an older Weft\n  why: its format is 1, this Weft reads {FORMAT_VERSION}\n  hint: compile the model again",
         lambda m: m.update(format=1),
     )
+    # Of format 5, whose sizes are text.
+    refuses(
+        "was written by an older Weft\n  why: its format is 5, this Weft reads 6\n  hint: compile the model again",
+        lambda m: (m.update(format=5), m["inputs"][0].update(shape=["n", 4])),
+    )
     refuses("has a malformed manifest\n  why: 'format' should be an integer", lambda m: m.update(format="1"))
     refuses("'target' should be text, got None", lambda m: m.pop("target"))
     refuses("'features' should be a list", lambda m: m.update(features="avx2"))
@@ -235,7 +240,15 @@ def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
     refuses(r"'inputs\[0\].dtype' should be an element type, got 'float32x8'", lambda m: m["inputs"][0].update(dtype="float32x8"))
     refuses(r"'inputs\[0\].shape' should be an integer from 0", lambda m: m["inputs"][0].update(shape=[-1]))
     refuses(r"'inputs\[0\].shape' should be at most 64 dimensions", lambda m: m["inputs"][0].update(shape=[1] * 65))
-    refuses(r"'constants\[0\].shape' should be constant", lambda m: m["constants"][0].update(shape=["n"]))
+    refuses(
+        r"'inputs\[0\].shape' should be postfix code \('n \* 2' is no code of a formula: 'n' is no operator, symbol or integer of 64 bits\), got 'n \* 2'",
+        lambda m: m["inputs"][0].update(shape=["n * 2"]),
+    )
+    refuses(r"'inputs\[0\].shape' should be postfix code \('\$1' .*: there are 1 symbols, and no \$1\)", lambda m: m["inputs"][0].update(shape=["$1"]))
+    refuses("'names' should be a list, got None", lambda m: m.pop("names"))
+    refuses("'names' should be names without backquotes, got 'a`b'", lambda m: m.update(names=["a`b"]))
+    refuses(r"'inputs\[0\].shape' should be text, got 3", lambda m: m["inputs"][0].update(shape=[{"text": 3}]))
+    refuses(r"'constants\[0\].shape' should be constant", lambda m: m["constants"][0].update(shape=["$0"]))
     refuses(r"'steps\[0\].kind' should be one of native, copy, device, host, if, loop, got 'python'", lambda m: m["steps"][0].update(kind="python"))
     refuses(r"'sections\[cpu\].entries\[run\]' should be an integer from 0 to", lambda m: m["sections"]["cpu"]["entries"].update(run=1 << 40))
     refuses(r"'sections\[cpu\].sha256' should be 64 hexadecimal digits", lambda m: m["sections"]["cpu"].update(sha256="zz"))
@@ -259,14 +272,14 @@ def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
 # Each asks for memory that the code does not expect, or gives it less than it takes for granted.
 OTHER_MANIFESTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "an input of another type": lambda m: m["inputs"][0].update(dtype="float64"),
-    "an input of another rank": lambda m: m["inputs"][0].update(shape=["n"]),
-    "an input of other sizes": lambda m: m["inputs"][0].update(shape=["n", 2]),
+    "an input of another rank": lambda m: m["inputs"][0].update(shape=["$0"]),
+    "an input of other sizes": lambda m: m["inputs"][0].update(shape=["$0", 2]),
     "an input more": lambda m: (m["inputs"].append({**m["inputs"][0], "name": "z"}), m["steps"][0]["inputs"].append("z")),
     "an input less": lambda m: (m["inputs"].clear(), m["steps"][0]["inputs"].clear()),
     "an input of another name": lambda m: (m["inputs"][0].update(name="z"), m["steps"][0].update(inputs=["z"])),
     "an output of a narrower type": lambda m: m["outputs"][0].update(dtype="int8"),
-    "an output of fewer dimensions": lambda m: m["outputs"][0].update(shape=["n"]),
-    "a smaller output": lambda m: m["outputs"][0].update(shape=["n", 1]),
+    "an output of fewer dimensions": lambda m: m["outputs"][0].update(shape=["$0"]),
+    "a smaller output": lambda m: m["outputs"][0].update(shape=["$0", 1]),
     "a constant of a narrower type": lambda m: m["constants"][0].update(dtype="int8", shape=[16]),
     "a constant of fewer elements": lambda m: m["constants"][0].update(shape=[2, 2]),
     "a constant less": lambda m: m["steps"][0].update(constants=[]),

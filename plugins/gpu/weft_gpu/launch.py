@@ -26,8 +26,10 @@ def grid_of(launch: Launch, dims: Sequence[int], limits: Grid, kernel: str) -> t
     env = {f"d{k}": int(n) for k, n in enumerate(dims)}
     try:
         x, y, z = (max(0, int(extent(env))) for extent in launch.extents)
-    except (KeyError, ZeroDivisionError) as error:
-        why = f"it asks for {error}, the kernel has {len(dims)} dim(s)" if isinstance(error, KeyError) else "a formula divides by 0"
+    except (KeyError, ZeroDivisionError, OverflowError) as error:
+        why = "a formula divides by 0" if isinstance(error, ZeroDivisionError) else f"of a formula {error}"
+        if isinstance(error, KeyError):
+            why = f"it asks for {error}, the kernel has {len(dims)} dim(s)"
         raise ExecutionError(f"the grid of kernel '{kernel}' is damaged", where=", ".join(launch.grid), why=why, hint="compile the model again") from None
     if 0 in (x, y, z):
         return None
