@@ -1,4 +1,4 @@
-"""What a schedule may know of a machine: widths, registers, caches, arithmetic speed. Data only; a target fills it in."""
+"""What a schedule may know of a machine: widths, registers, caches, how fast it is. Data only; a target fills it in."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from weft.dtypes import DType
+from weft.rates import GENERIC, Rates
 
 GLOBAL_ALIGN = 64
 """Bytes of which values begin at multiples where a machine says nothing else."""
@@ -90,6 +91,8 @@ class Machine:
     `features` are the target's own words for what it can do.
     `grid`: its kernels are grids of groups of threads; a core is what runs a group, `vector_bits` what one thread moves at once.
     `levels`: name → the units of one core that work at the same time; `flops_per_cycle` is of one unit of each level.
+    `rates`: clock, memories, and what instructions, threads and launches cost.
+    `transfer`: what copies between its memory and the host's take.
     """
 
     kind: str
@@ -106,6 +109,8 @@ class Machine:
     ways: int = 8
     grid: Grid | None = None
     levels: Mapping[str, Level] = field(default_factory=dict)
+    rates: Rates = GENERIC
+    transfer: Transfer = Transfer()
 
     def __post_init__(self) -> None:
         # A Machine is shared by every schedule of a compilation: the tables must not change under one of them.
@@ -114,7 +119,8 @@ class Machine:
         object.__setattr__(self, "levels", MappingProxyType(dict(self.levels)))
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.vector_bits, self.vector_registers, self.fma, self.masked, self.caches, self.cores, self.features, self.ways, self.grid))
+        vectors = self.vector_bits, self.vector_registers, self.fma, self.masked
+        return hash((self.kind, vectors, self.caches, self.cores, self.features, self.ways, self.grid, self.rates))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (
@@ -122,6 +128,7 @@ class Machine:
             (
                 self.kind, self.vector_bits, self.vector_registers, self.fma, self.masked, self.caches, self.cores,
                 dict(self.flops_per_cycle), self.features, dict(self.scopes), self.cache_line, self.ways, self.grid, dict(self.levels),
+                self.rates, self.transfer,
             ),
         )  # fmt: skip
 
@@ -141,3 +148,7 @@ class Machine:
     def flops(self, dtype: DType) -> int:
         """FLOP per cycle of one core on `dtype`; types without an entry count as one vector-wide operation per cycle."""
         return self.flops_per_cycle.get(dtype.scalar.name, self.lanes(dtype))
+
+    def bytes_per_flop(self, dtype: DType) -> float:
+        """Bytes that one core stores in another order in the time of one FLOP on `dtype`."""
+        return self.rates.relayout_bytes_per_second / (self.flops(dtype) * self.rates.clock_hz)

@@ -361,17 +361,13 @@ def _typical(d: Expr | int) -> int:
     return d if isinstance(d, int) else max(0, int(evaluate(d, dict.fromkeys(free_vars(d), TYPICAL))))
 
 
-CLOCK = 3e9
-BANDWIDTH = 20e9
-"""Of a host, where it is only to be told whether a way to a device is worth it: cycles and bytes of memory a second."""
-
-
 def seconds_on(machine: Machine, node: Node) -> float:
     """About what a host's CPU takes for a node: its multiply-adds at the machine's peak, or its values once through memory, whichever is more."""
     values = [v for v in (*node.inputs, *node.outputs) if v is not None and isinstance(v.type, TensorType)]
     moved = sum(bytes_of(v.type) for v in values if isinstance(v.type, TensorType))
-    peak = max((machine.flops(v.dtype) for v in values if v.dtype.kind == "float"), default=1) * machine.cores * CLOCK
-    return max(2 * multiply_adds(node) / peak, moved / BANDWIDTH)
+    cores, rates = machine.cores, machine.rates
+    peak = max((machine.flops(v.dtype) for v in values if v.dtype.kind == "float"), default=1) * cores * rates.clock_hz
+    return max(2 * multiply_adds(node) / peak, moved / (rates.memory.exchange(cores) * cores))
 
 
 def _own_results(graph: Graph) -> Graph:

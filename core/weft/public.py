@@ -46,6 +46,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.forks": ("hold", "of_this_process", "per_process", "temporary_folder"),
         "weft.dtypes": EVERYTHING,
         "weft.machine": EVERYTHING,
+        "weft.rates": EVERYTHING,
         "weft.target": EVERYTHING,
         "weft.hooks": ("EngineKind", "Frontend", "Specifications", "StageReport", "hookimpl"),
         # formulas

@@ -92,8 +92,8 @@ class TargetKind(ABC):
         raise TargetError(f"target '{self.name}' has no kernels of its own device", where=str(target))
 
     def transfer(self, target: Target) -> Transfer:
-        """What copies between the device's memory and the host's take."""
-        return Transfer()
+        """What copies between the device's memory and the host's take: by default as the machine says."""
+        return self.machine(target).transfer
 
     @abstractmethod
     def fingerprint(self, target: Target) -> str:

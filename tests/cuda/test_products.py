@@ -111,10 +111,12 @@ WIDE: dict[str, tuple[str, Callable[[], Graph], str]] = {
 @pytest.mark.parametrize("name", WIDE)
 def test_products_of_warp_groups(api: FakeApi, monkeypatch: pytest.MonkeyPatch, name: str, columns: int) -> None:
     """On sm_90a, where the model is made to think that they always pay."""
+    from weft.rates import GridRates
+    from weft_gpu import machines
     from weft_gpu.schedules import fragments
 
     monkeypatch.setattr(fragments, "rate", lambda kit, machine: 1e6 if kit.product.warps > 1 and kit.columns == columns else 1.0)
-    monkeypatch.setattr(fragments, "STEP_CYCLES", 0.0)
+    monkeypatch.setattr(machines, "GridRates", lambda **k: GridRates(matrix_step_cycles=0.0, **k))
     dtype, make, word = WIDE[name]
     graph = make()
     exe = weft.compile(graph, target="cuda -arch=sm_90a" + (" -tf32" if dtype == "float32" else ""), cache=False)

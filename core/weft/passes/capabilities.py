@@ -78,6 +78,8 @@ class Capabilities:
         winograd: of a 3×3 convolution, the tile and `skip` of a WinogradConv that beats the definition, or None; its channels stand together by
             `channel_block`, each alone if that is None.
         doubles: float64 takes no more than twice as long as float32: quantised sums are scaled in it.
+        bytes_per_flop: bytes that are stored in another layout in the time of one FLOP
+            (`Machine.bytes_per_flop`): layouts are weighed by it.
     """
 
     claims: frozenset[str] = CLAIMED
@@ -89,3 +91,4 @@ class Capabilities:
     winograd: Callable[[Node], tuple[int, bool] | None] | None = field(default=None, compare=False)
     dots: tuple[DotProduct, ...] = ()
     doubles: bool = False
+    bytes_per_flop: float = 1 / 8

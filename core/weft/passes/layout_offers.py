@@ -11,9 +11,6 @@ from weft.graph.layout import Layout, Permute, Split, blocked
 from weft.graph.nodes import Node, TensorType, Value
 from weft.passes.capabilities import Capabilities, DotProduct, LayoutOffer, LayoutRule
 
-# A convolution that reads rows of one channel reaches about half of what it reaches on blocks of channels; the half it loses, in the
-# bytes that memory could move meanwhile (64 FLOP and 8 bytes a cycle).
-BYTES_PER_FLOP = 1 / 8
 # Queries that make up for packing the keys that they all read.
 QUERIES_TO_PACK = 8
 # Input channels with those that pad the last block, over the channels: from there on rows are read as they are.
@@ -34,16 +31,22 @@ DEPTHWISE, DEPTHWISE_ROWS = 3, 1.6
 def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
     """Operator class name → rule, for the channel block and the panel of `capabilities`."""
     offers: dict[str, LayoutRule] = {}
+    moved = capabilities.bytes_per_flop
     if capabilities.channel_block is not None:
         lanes = capabilities.channel_block
-        offers["Conv"] = lambda node: dot_conv_offers(node, lanes, dot) if (dot := dot_of(node, capabilities.dots)) else conv_offers(node, lanes)
-        offers["WinogradConv"] = lambda node: winograd_offers(node, lanes, capabilities.panel or lanes)
+        offers["Conv"] = lambda node: _conv(node, lanes, capabilities.dots, moved)
+        offers["WinogradConv"] = lambda node: winograd_offers(node, lanes, capabilities.panel or lanes, moved)
     if capabilities.panel is not None:
         width = capabilities.panel
         offers["MatMul"] = lambda node: matmul_offers(node, width, dot_of(node, capabilities.dots))
-        offers["ScaledDotProductAttention"] = lambda node: attention_offers(node, width)
+        offers["ScaledDotProductAttention"] = lambda node: attention_offers(node, width, moved)
         offers["Recurrence"] = lambda node: recurrence_offers(node, width)
     return offers
+
+
+def _conv(node: Node, lanes: int, dots: Sequence[DotProduct], moved: float) -> list[LayoutOffer]:
+    dot = dot_of(node, dots)
+    return conv_offers(node, lanes, moved) if dot is None else dot_conv_offers(node, lanes, dot, moved)
 
 
 def conv_layout(rank: int, channels: int, groups: int, lanes: int) -> Layout:
@@ -71,7 +74,7 @@ def conv_weight_layout(rank: int, lanes: int, input_blocked: bool, depthwise: bo
     return Layout((Split(0, lanes), Split(2, lanes), Permute((0, 2, *range(4, rank + 2), 3, 1))))
 
 
-def conv_offers(node: Node, lanes: int) -> list[LayoutOffer]:
+def conv_offers(node: Node, lanes: int, bytes_per_flop: float) -> list[LayoutOffer]:
     """Blocked output, of each group where its channels are no whole blocks, with blocked input or with rows as they are; weights packed to match."""
     x, w = node.inputs[0], node.inputs[1]
     if x is None or w is None or w.constant is None or not isinstance(x.type, TensorType):
@@ -84,7 +87,8 @@ def conv_offers(node: Node, lanes: int) -> list[LayoutOffer]:
     if depthwise:
         groups = 1
     rank, rest = x.tensor.rank, (None,) * (len(node.inputs) - 2)
-    half = conv_flops(node.output, w) * BYTES_PER_FLOP
+    # What a convolution on rows of one channel loses of what it reaches on blocks of channels, in bytes.
+    half = conv_flops(node.output, w) * bytes_per_flop
     rows = rows_cost(node, groups, lanes, depthwise)
     wider, longer = (-(-n // lanes) * lanes / n for n in (ic // groups, oc // groups))
     if rows + 1 - longer <= 0:
@@ -148,7 +152,7 @@ def conv_flops(output: Value, weights: Value) -> float:
     return 2.0 * float(np.prod(weights.constant.shape[1:])) * elements(output)
 
 
-def winograd_offers(node: Node, lanes: int, panel: int) -> list[LayoutOffer]:
+def winograd_offers(node: Node, lanes: int, panel: int, bytes_per_flop: float) -> list[LayoutOffer]:
     """Activations in blocks of channels; transformed weights in panels of output channels, of one block where panels do not divide them."""
     x, u = node.inputs
     if x is None or u is None or u.constant is None or node.op.attributes()["block"] != lanes:
@@ -157,7 +161,7 @@ def winograd_offers(node: Node, lanes: int, panel: int) -> list[LayoutOffer]:
     activation = blocked(4, 1, lanes)
     weights = Layout((Split(2, panel if outputs % panel == 0 else lanes), Permute((2, 0, 1, 3))))
     taps = 9 * u.constant.shape[1]
-    return [LayoutOffer((activation, weights), (activation,), -2.0 * taps * elements(node.output) * BYTES_PER_FLOP)]
+    return [LayoutOffer((activation, weights), (activation,), -2.0 * taps * elements(node.output) * bytes_per_flop)]
 
 
 def elements(value: Value) -> float:
@@ -196,7 +200,7 @@ def dot_weight_layout(rank: int, block: int, lanes: int, depth: int) -> Layout:
     return Layout((Split(0, lanes), Split(2, block), Split(3, depth), Permute((0, 2, *range(5, rank + 3), 3, 1, 4))))
 
 
-def dot_conv_offers(node: Node, lanes: int, dot: DotProduct) -> list[LayoutOffer]:
+def dot_conv_offers(node: Node, lanes: int, dot: DotProduct, bytes_per_flop: float) -> list[LayoutOffer]:
     """Blocked input and output, weights packed for dot products over the input's channels."""
     x, w = node.inputs
     assert x is not None and w is not None
@@ -205,7 +209,7 @@ def dot_conv_offers(node: Node, lanes: int, dot: DotProduct) -> list[LayoutOffer
         return []
     block = dot_block(channels, lanes, dot)
     weights = dot_weight_layout(rank, block, lanes, dot.depth)
-    cost = -WITHOUT_DOTS * conv_flops(node.output, w) * BYTES_PER_FLOP
+    cost = -WITHOUT_DOTS * conv_flops(node.output, w) * bytes_per_flop
     return [LayoutOffer((blocked(rank, 1, block), weights), (blocked(rank, 1, lanes),), cost)]
 
 
@@ -218,7 +222,7 @@ def matmul_offers(node: Node, panel: int, dot: DotProduct | None = None) -> list
     return [LayoutOffer((None, layout, *(None,) * (len(node.inputs) - 2)), (None,), -1.0)]
 
 
-def attention_offers(node: Node, panel: int) -> list[LayoutOffer]:
+def attention_offers(node: Node, panel: int, bytes_per_flop: float) -> list[LayoutOffer]:
     """Keys transposed in panels of keys, [..., t/p, d, p], and values in panels of columns, [..., e/p, t, p], where enough queries read them."""
     q, k, v = node.inputs[:3]
     if q is None or k is None or v is None:
@@ -231,7 +235,8 @@ def attention_offers(node: Node, panel: int) -> list[LayoutOffer]:
     values = None
     if isinstance(columns, int) and columns % panel == 0 and columns > panel:
         values = Layout((Split(last, panel), Permute((*before, last, last - 1, inner))))
-    return [LayoutOffer((None, keys, values, *(None,) * (len(node.inputs) - 3)), (None,), -BYTES_PER_FLOP * elements(node.output) * elements(k))]
+    cost = -bytes_per_flop * elements(node.output) * elements(k)
+    return [LayoutOffer((None, keys, values, *(None,) * (len(node.inputs) - 3)), (None,), cost)]
 
 
 def recurrence_offers(node: Node, panel: int) -> list[LayoutOffer]:

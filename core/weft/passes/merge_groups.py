@@ -15,7 +15,7 @@ from weft.graph.nodes import Graph, Node, Value
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.ops.contraction import Conv
 from weft.passes.capabilities import Capabilities
-from weft.passes.layout_offers import BYTES_PER_FLOP, MOST_VAIN, elements, rows_cost
+from weft.passes.layout_offers import MOST_VAIN, elements, rows_cost
 
 # Bytes for each element that is read from or written to blocks that are a group's own: those around store it in another way.
 MOVED_BYTES = 8
@@ -26,7 +26,8 @@ def merge_groups(graph: Graph, capabilities: Capabilities | None = None) -> Grap
 
     Finite results stay the same; a NaN or an infinity reaches all channels of its merged group.
     """
-    lanes = (capabilities or Capabilities()).channel_block
+    capabilities = capabilities or Capabilities()
+    lanes, bytes_per_flop = capabilities.channel_block, capabilities.bytes_per_flop
     if lanes is None:
         return graph
 
@@ -36,18 +37,27 @@ def merge_groups(graph: Graph, capabilities: Capabilities | None = None) -> Grap
             ends.update(id(v) for v in node.inputs if v is not None)
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        return _merge(r, node, inputs, lanes, id(node.outputs[0]) in ends)
+        return _merge(r, node, inputs, lanes, bytes_per_flop, id(node.outputs[0]) in ends)
 
     return rewrite(graph, rule, rounds=1, on=(Conv,))
 
 
 def choose_groups(
-    groups: int, inputs: int, outputs: int, lanes: int, flops: float, before: float, after: float, rows: float, in_rows: bool = False, out_rows: bool = False
+    groups: int,
+    inputs: int,
+    outputs: int,
+    lanes: int,
+    moved: float,
+    before: float,
+    after: float,
+    rows: float,
+    in_rows: bool = False,
+    out_rows: bool = False,
 ) -> int:
     """How many groups of so many input and output channels should become one.
 
     Args:
-        flops: of the convolution as it is.
+        moved: bytes that are stored in another order in the time that the convolution takes as it is.
         before, after: elements of its input and its output.
         rows: how many times as long as on blocks it runs on rows of single channels.
         in_rows, out_rows: its input lies in rows already, as the model's inputs do, and its output is wanted in rows; blocks are converted else.
@@ -56,10 +66,10 @@ def choose_groups(
     def padded(n: int) -> float:
         return -(-n // lanes) * lanes / n
 
-    best, least = 1, rows * flops * BYTES_PER_FLOP + MOVED_BYTES * (before * (not in_rows) + after * (not out_rows))
+    best, least = 1, rows * moved + MOVED_BYTES * (before * (not in_rows) + after * (not out_rows))
     for count in (c for c in range(1, groups + 1) if groups % c == 0):
         wider, longer = padded(count * inputs), padded(count * outputs)
-        cost = count * min(wider, MOST_VAIN) * longer * flops * BYTES_PER_FLOP
+        cost = count * min(wider, MOST_VAIN) * longer * moved
         if count < groups:  # a convolution without groups pads its own blocks
             read = wider == 1 or (in_rows and wider >= MOST_VAIN)  # as it lies
             cost += MOVED_BYTES * (before * (not read) + after * (longer > 1))
@@ -68,7 +78,9 @@ def choose_groups(
     return best
 
 
-def _merge(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], lanes: int, out_rows: bool) -> Replacement:
+def _merge(
+    r: Rewriter, node: Node, inputs: tuple[Value | None, ...], lanes: int, bytes_per_flop: float, out_rows: bool
+) -> Replacement:
     assert isinstance(node.op, Conv)
     if node.op.groups == 1:
         return None
@@ -79,8 +91,9 @@ def _merge(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], lanes: int
     ic, oc = w.shape[1], w.shape[0] // groups
     if ic == 1 and oc == 1:
         return None
-    flops, rows = 2.0 * float(np.prod(w.shape[1:])) * elements(node.output), 1 + rows_cost(node, groups, lanes)
-    count = choose_groups(groups, ic, oc, lanes, flops, elements(x), elements(node.output), rows, x.producer is None, out_rows)
+    before, after = elements(x), elements(node.output)
+    moved, rows = 2.0 * float(np.prod(w.shape[1:])) * after * bytes_per_flop, 1 + rows_cost(node, groups, lanes)
+    count = choose_groups(groups, ic, oc, lanes, moved, before, after, rows, x.producer is None, out_rows)
     if count == 1:
         return None
     left = groups // count

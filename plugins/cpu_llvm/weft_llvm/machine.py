@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from weft.machine import Machine, Scope
+from weft.rates import CPU_HZ, Rates
 
 if TYPE_CHECKING:
     from weft.target import Target
@@ -29,6 +30,10 @@ _HALF_RATE_512 = {"znver4"}
 # Cores of Intel that have AMX start one vdpbf16ps of 512 bits in two cycles, and two fused multiply-adds in each: in float32 the same product takes half
 # the time (uops.info, Golden Cove). Processors of which LLVM knows more than they say of themselves are told by name.
 _AMX = {"sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids"}
+
+
+RELAYOUT_BYTES_PER_FLOP = 1 / 8
+"""Bytes that a conversion between layouts moves in the time of one FLOP of float32: both work on vectors."""
 
 
 def describe(target: Target, isa: Isa) -> Machine:
@@ -65,6 +70,7 @@ def describe(target: Target, isa: Isa) -> Machine:
         flops_per_cycle=flops,
         features=(isa.has | {isa.arch}) - _slow_dots(isa),
         scopes={"global": Scope("global", shared_by="all"), "local": Scope("local"), "register": Scope("register", registers * bits // 8, bits // 8)},
+        rates=Rates(relayout_bytes_per_second=flops["float32"] * CPU_HZ * RELAYOUT_BYTES_PER_FLOP),
     )
 
 

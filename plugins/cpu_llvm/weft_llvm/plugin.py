@@ -37,7 +37,15 @@ def capabilities(target: Target) -> Capabilities | None:
     winograd = None if target.options.winograd == "off" else lambda node: choose_winograd(node, machine)
     precision = {"fp32": None, "fp16": float16, "bf16": bfloat16}[target.options.precision]
     dots = tuple(DotProduct(d.left, d.right, d.result, d.depth) for d in dots_of(machine))
-    return Capabilities(channel_block=lanes, panel=PANEL_VECTORS * lanes, precision=precision, winograd=winograd, dots=dots, doubles=True)
+    return Capabilities(
+        channel_block=lanes,
+        panel=PANEL_VECTORS * lanes,
+        precision=precision,
+        winograd=winograd,
+        dots=dots,
+        doubles=True,
+        bytes_per_flop=machine.bytes_per_flop(float32),
+    )
 
 
 @hookimpl

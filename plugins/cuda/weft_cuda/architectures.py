@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.machine import Transfer
+
+LINK = Transfer(latency=8e-6, bandwidth=20e9)
+"""To the host's memory: PCI Express 4.0 with 16 lanes."""
 WARP = 32
 STATIC_SHARED = 48 << 10
 """Bytes of shared memory that a kernel may declare with a constant size; more must be asked for at the launch."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from weft.errors import ExecutionError, TargetError
-from weft.machine import Transfer
 from weft.target import Target, TargetKind
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class CudaTarget(TargetKind):
         return f"cuda {target.options.arch}"
 
     def machine(self, target: Target) -> Machine:
-        from weft_cuda.architectures import BARRIER, GROUP_RESERVED, WARP, architecture
+        from weft_cuda.architectures import BARRIER, GROUP_RESERVED, LINK, WARP, architecture
         from weft_cuda.intrinsics import rates
         from weft_gpu.machines import grid_machine
 
@@ -114,6 +113,7 @@ class CudaTarget(TargetKind):
                 **rates(narrow, features),
             },
             features=features,
+            transfer=LINK,
         )
 
     def codegen(self, target: Target) -> GpuCodegen:
@@ -136,9 +136,6 @@ class CudaTarget(TargetKind):
 
         section, entries = pack({name: k.object for name, k in kernels.items()})
         return NativeCode(section, entries, "weft-cuda", version("weft-cuda"))
-
-    def transfer(self, target: Target) -> Transfer:
-        return Transfer(latency=8e-6, bandwidth=20e9)  # PCI Express 4.0 with 16 lanes
 
     def fingerprint(self, target: Target) -> str:
         from hashlib import sha256

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.errors import TargetError
-from weft.machine import Grid
+from weft.machine import Grid, Transfer
 
 DIMS = 30
 """The last entry of the table of buffers that a kernel has: it holds the dims of the launch, as int64. Those before are for its buffers."""
@@ -51,6 +51,11 @@ class Family:
     def grid(self) -> Grid:
         """What a launch may ask for: sizes of grids are 32-bit."""
         return Grid(1024, (1024, 1024, 1024), (2**31 - 1, 2**31 - 1, 2**31 - 1), SIMD, self.registers, self.resident)
+
+    @property
+    def transfer(self) -> Transfer:
+        """To the host's memory, which but for "mac2" is the GPU's own: a copy takes the wait until the GPU is done."""
+        return Transfer(latency=100e-6, bandwidth=12e9 if self.name == "mac2" else 50e9)
 
 
 _K = 1 << 10

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from weft.errors import TargetError
-from weft.machine import Transfer
 from weft.target import Target, TargetKind
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ class MetalTarget(TargetKind):
             # Matrices of SIMD groups are multiplied by the units that multiply numbers.
             flops_per_cycle=dict.fromkeys(("float32", "float16", "bfloat16", *(f"simdgroup_{w}" for w in WORDS.values())), 2 * f.fp32),
             features=f.features,
+            clock_hz=f.megahertz * 1e6,
+            transfer=f.transfer,
         )
 
     def codegen(self, target: Target) -> MetalCodegen:
@@ -100,10 +101,6 @@ class MetalTarget(TargetKind):
 
     def device(self, target: Target) -> str:
         return DEVICE
-
-    def transfer(self, target: Target) -> Transfer:
-        # Memory is the host's own; what a copy takes is the wait until the GPU is done.
-        return Transfer(latency=100e-6, bandwidth=50e9) if self.resolve(target).options.family != "mac2" else Transfer(100e-6, 12e9)
 
     def fingerprint(self, target: Target) -> str:
         from weft.codegen.c_family import VERSION

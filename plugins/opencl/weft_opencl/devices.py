@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from weft.errors import ExecutionError, WeftError
-from weft.machine import Grid
+from weft.machine import Grid, Transfer
 
 INSTALL = (
     "install the OpenCL driver of your device; for this machine's processor `apt-get install pocl-opencl-icd`, or without root `apt-get download` and "
@@ -19,6 +19,8 @@ INSTALL = (
 )
 BASES = 8
 """Buffers that a kernel takes which gets the others by a table of places in them; see `table`."""
+SHARED_MEMORY, OWN_MEMORY = Transfer(20e-6, 10e9), Transfer(50e-6, 12e9)
+"""To the host's memory, of a device that works in it, and of one with a memory of its own."""
 _KINDS = ("GPU", "ACCELERATOR", "CUSTOM", "CPU")  # in the order in which they are chosen
 
 

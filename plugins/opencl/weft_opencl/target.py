@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from weft.errors import TargetError
-from weft.machine import Machine, Transfer
+from weft.machine import Machine
 from weft.target import Target, TargetKind
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class OpenclTarget(TargetKind):
 
     def machine(self, target: Target) -> Machine:
         from weft_gpu.machines import grid_machine
-        from weft_opencl.devices import features, grid
+        from weft_opencl.devices import OWN_MEMORY, SHARED_MEMORY, features, grid
 
         device = self._device(target).device
         limits = grid(device)
@@ -70,6 +70,7 @@ class OpenclTarget(TargetKind):
             cache_line=int(device.global_mem_cacheline_size) or 64,
             flops_per_cycle={"float32": 128},  # of two multiply-adds of 32 lanes: what a small unit has, and no driver tells
             features=features(device),
+            transfer=SHARED_MEMORY if device.host_unified_memory else OWN_MEMORY,
         )
 
     def dialect(self, target: Target) -> Dialect:
@@ -97,10 +98,6 @@ class OpenclTarget(TargetKind):
 
         device = self._device(target)
         return DEVICE if device == found()[0] else f"{DEVICE}:{device.title}"
-
-    def transfer(self, target: Target) -> Transfer:
-        shared = bool(self._device(target).device.host_unified_memory)
-        return Transfer(20e-6, 10e9) if shared else Transfer(50e-6, 12e9)
 
     def fingerprint(self, target: Target) -> str:
         from weft.codegen.c_family import VERSION

@@ -18,18 +18,15 @@ from weft.scheduling import access
 from weft.scheduling.attention import Parts, TiledAttention, find_parts, inline_formulas, move_results, tail_loops
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.contraction import PANEL_VECTORS, UNROLLED_STEPS, find_roles, split_panels
-from weft_llvm.schedules.elementwise import PARALLEL_WORK, parallelise, schedule_elementwise
+from weft_llvm.schedules.elementwise import parallelise, schedule_elementwise, worth_forking
 from weft_llvm.schedules.reduction import fold_halves
 from weft_llvm.schedules.rowwise import schedule_row
-from weft_llvm.schedules.tiles import STEP_OVERHEAD, Tile, fits, step_cycles
+from weft_llvm.schedules.tiles import Tile, fits, step_cycles
 
 LEAST_ROWS, MOST_ROWS, WHOLE_ROWS = 6, 64, 256
 """Queries in a tile: so many at least, however many the keys; so many at most; so many at most if there are no more."""
 UNKNOWN_KEYS = 2048
 """What a symbolic number of keys is taken for: the scores of a tile stay in the second cache up to so many."""
-STREAM_CYCLES = 4.0
-"""What a vector of keys or values costs once per tile of queries, beyond what it costs each register tile."""
-
 
 STREAM_ROWS, STREAM_SUMS = 8, 4
 """Of a product of few rows: rows of the right operand that pass together, and vectors of sums in registers meanwhile."""
@@ -99,7 +96,7 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
             schedule_row(s, b, row if b in (parts.greatest, parts.exps, parts.total) else tiles, machine)
     if parts.product not in tiled:
         schedule_row(s, tail, tiles, machine)
-    if sum(access.block_work(s.block(p)) for p in (parts.scores, parts.product)) >= PARALLEL_WORK:
+    if worth_forking(sum(access.block_work(s.block(p)) for p in (parts.scores, parts.product)), machine):
         around = s.loops(tail)[: s.loops(tail).index(tiles) + 1]
         around = [x for x in around if int_const(s.loop(x).extent) != 1]
         if around:
@@ -279,9 +276,9 @@ def choose_height(rows: int, whole: bool, columns: Iterable[int], vectors: int, 
             tile = Tile(r, c)
             if not fits(tile, machine) or (rows % r and not whole):
                 continue
-            cycles = rows // r * (step_cycles(tile, machine, dtype) + STEP_OVERHEAD)
+            cycles = rows // r * (step_cycles(tile, machine, dtype) + machine.rates.loop_step_cycles)
             if rows % r:
-                cycles += step_cycles(Tile(rows % r, c), machine, dtype) + STEP_OVERHEAD
+                cycles += step_cycles(Tile(rows % r, c), machine, dtype) + machine.rates.loop_step_cycles
             key = (-(-vectors // c) * cycles, -r * c, tile)
             best = key if best is None or key[:2] < best[:2] else best
     assert best is not None
@@ -304,7 +301,7 @@ def choose_rows(s: Schedule, parts: Parts, row: str, machine: Machine) -> int:
             continue
         cycles, _ = choose_height(rows, rows == n, [PANEL_VECTORS], PANEL_VECTORS, machine, dtype)
         tiles = float(-(-n // rows)) if n is not None else 1 / rows
-        key = (tiles * (cycles + STREAM_CYCLES), -rows)
+        key = (tiles * (cycles + machine.rates.new_vector_cycles), -rows)
         best = key if best is None or key < best else best
     assert best is not None
     return int(s.choose("query_rows", list(range(1, WHOLE_ROWS + 1)), -best[1]))

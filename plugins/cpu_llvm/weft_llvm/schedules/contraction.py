@@ -19,7 +19,7 @@ from weft.scheduling import access
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.intrinsics import Dot
-from weft_llvm.schedules.elementwise import schedule_elementwise
+from weft_llvm.schedules.elementwise import schedule_elementwise, worth_forking
 from weft_llvm.schedules.prefetch import prefetch_panels, prefetch_rows, prefetch_tiles
 from weft_llvm.schedules.tiles import DOT_COLUMNS, Tile, Window, choose_dot_tile, choose_tile, rows_inside
 
@@ -43,8 +43,6 @@ SHORT_SUM, PAGE = 32, 4096
 """Steps of a sum up to which writing its results counts; bytes between rows from which on each of them is a stream of its own."""
 REORDER_GAIN = 0.7
 """Traffic of the other order, of this one's, below which loops are reordered."""
-FOLD_CYCLES, COPY_CYCLES = 1.0, 0.7
-"""Adding one lane of a result to the others; moving one element of an operand that is contiguous along the reduction into a panel."""
 UNROLLED_STEPS = 64
 """Most multiply-adds in the innermost body."""
 
@@ -173,10 +171,10 @@ def dots_pay(s: Schedule, name: str, packing: Packing, machine: Machine) -> bool
     view = access.LoopView.of(s, name)
     dtype, columns = view.store.buffer.dtype, view.extent(packing.loop)
     dots, _ = choose_dot_tile(packing.rows, columns, packing.depth, machine, dtype)
-    dots += packing.rows * columns * FOLD_CYCLES * machine.lanes(dtype)
+    dots += packing.rows * columns * machine.rates.lane_sum_cycles * machine.lanes(dtype)
     vectors = -(-columns // machine.lanes(dtype))
     steps, _ = choose_tile(packing.rows, [min(PANEL_VECTORS, vectors)], vectors, machine, dtype, depth=packing.depth)
-    return dots < packing.depth * (steps + columns * COPY_CYCLES)
+    return dots < packing.depth * (steps + columns * machine.rates.transpose_cycles)
 
 
 def schedule_dots(s: Schedule, name: str, tail: str, machine: Machine) -> None:
@@ -624,7 +622,7 @@ def _unroll_taps(s: Schedule, reduce: list[str], accumulators: int) -> None:
 
 def _parallelise(s: Schedule, outer: list[str], name: str, machine: Machine) -> None:
     """As few of the outer loops as give every core several tasks, so that what the inner ones share stays in one core's cache."""
-    if access.block_work(s.block(name), steps=False) < 1 << 15:
+    if not worth_forking(access.block_work(s.block(name), steps=False), machine, per_cycle=2):
         return
     while outer and int_const(s.loop(outer[0]).extent) == 1:
         outer = outer[1:]

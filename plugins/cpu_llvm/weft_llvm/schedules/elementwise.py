@@ -11,9 +11,6 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.emitter import MOST_INTERLEAVED
 
-PARALLEL_WORK = 1 << 14
-"""Operations below which a loop is not worth a fork and join."""
-
 VECTORS = 4
 """Vectors of a long formula that are unrolled."""
 TASKS_PER_CORE = 8
@@ -59,7 +56,7 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
     along = interleaved_loop(s, name, inner, rest, lanes)
     if along is not None:
         rest = interleave(s, rest, along, inner, lanes)
-        if parallel and first == 0 and work >= PARALLEL_WORK and rest and not ends:
+        if parallel and first == 0 and rest and worth_forking(work, machine) and not ends:
             parallelise(s, rest, machine)
         return
     across = crossing_loop(s, name, inner, rest) if vector else None
@@ -77,8 +74,13 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
         rest.append(inner)  # otherwise it stays a loop: indices come from a fused one by division
     if ends and not tiled:
         rest = []
-    if parallel and first == 0 and work >= PARALLEL_WORK and rest:
+    if parallel and first == 0 and rest and worth_forking(work, machine):
         parallelise(s, rest, machine)
+
+
+def worth_forking(operations: int, machine: Machine, per_cycle: float = 1.0) -> bool:
+    """Whether operations, of which a core does so many in a cycle, take longer than a parallel loop's start and end."""
+    return operations / per_cycle >= machine.rates.cycles(machine.rates.fork_seconds + machine.rates.join_seconds)
 
 
 def interleaved_loop(s: Schedule, name: str, inner: str, rest: list[str], lanes: int) -> str | None:

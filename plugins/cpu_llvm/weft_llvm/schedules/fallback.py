@@ -8,7 +8,7 @@ from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules.elementwise import schedule_elementwise
+from weft_llvm.schedules.elementwise import schedule_elementwise, worth_forking
 
 
 class FallbackRule(Rule):
@@ -26,9 +26,10 @@ class FallbackRule(Rule):
         if access.outside_blocks(s.program.body):
             schedule_copies(s)
             return
+        assert s.machine is not None
         for name in s.blocks():
             block = s.block(name)
-            if access.block_work(block) < 1 << 12:
+            if not worth_forking(access.block_work(block), s.machine, per_cycle=1 / 4):
                 continue
             spatial = [x for x, i in zip(s.loops(name), block.iters) if i.kind == "spatial"]
             if not spatial:

@@ -17,10 +17,7 @@ from weft.scheduling.patterns import offer_for
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.contraction import find_roles, schedule_tile, split_panels
-from weft_llvm.schedules.elementwise import schedule_elementwise
-
-PARALLEL_WORK = 1 << 15
-"""Multiply-adds of a step's product below which its panels are not worth a fork and join."""
+from weft_llvm.schedules.elementwise import schedule_elementwise, worth_forking
 
 VECTORS = 4
 """Vectors of units whose gates are computed side by side: formulas wait for their own steps, not for others'."""
@@ -68,7 +65,8 @@ class RecurrenceRule(Rule):
                 _unroll_vectors(s, name, outer[name])
         for name, gates, panel, streams in panels:
             s.compact_buffer(gates)  # each panel has gates of its own, unless something else of the step reads them
-            if access.extent(s.loop(panel)) > 1 and access.block_work(s.block(name), steps=False) >= PARALLEL_WORK:
+            work = access.block_work(s.block(name), steps=False)
+            if access.extent(s.loop(panel)) > 1 and worth_forking(work, s.machine, per_cycle=2):
                 s.parallel(panel)
                 if streams:
                     _swing(s, name, panel)

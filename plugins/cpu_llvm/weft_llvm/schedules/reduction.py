@@ -17,7 +17,7 @@ from weft.scheduling.patterns import follows, inline_producers, offer_for, split
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.emitter import CLOSE
-from weft_llvm.schedules.elementwise import TASKS_PER_CORE, parallelise, schedule_elementwise
+from weft_llvm.schedules.elementwise import TASKS_PER_CORE, parallelise, schedule_elementwise, worth_forking
 
 MOST_TAPS = 16
 """Steps of inner reduction loops that are unrolled, at most."""
@@ -169,7 +169,7 @@ def schedule_along(s: Schedule, name: str, loop: str, machine: Machine, parallel
         schedule_along(s, part, loop if loop in s.loops(part) else s.loops(part)[-1], machine, parallel, None)
         schedule_along(s, name, s.loops(name)[-1], machine, parallel, tail, count is not None)
         return
-    worth = parallel and access.block_work(block) * access.formula_cost(block) >= 1 << 15
+    worth = parallel and worth_forking(access.block_work(block) * access.formula_cost(block), machine, per_cycle=2)
     if tail is not None:
         s.compute_at(name, s.loops(tail)[-1])
         s.compact_buffer(access.target(block).buffer.name)
@@ -285,5 +285,6 @@ def lane_loop(s: Schedule, name: str, close: int = 1) -> str | None:
 
 
 def _parallel(s: Schedule, outer: list[str], name: str, machine: Machine) -> None:
-    if outer and access.block_work(s.block(name)) * access.formula_cost(s.block(name)) >= 1 << 15:
+    work = access.block_work(s.block(name)) * access.formula_cost(s.block(name))
+    if outer and worth_forking(work, machine, per_cycle=2):
         parallelise(s, outer, machine)

@@ -12,7 +12,7 @@ from weft.scheduling import access
 from weft.scheduling.patterns import common_rows, inline_producers, row_iter, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules.elementwise import TASKS_PER_CORE, lanes_of
+from weft_llvm.schedules.elementwise import TASKS_PER_CORE, lanes_of, worth_forking
 from weft_llvm.schedules.reduction import lane_loop, partial_reduction, schedule_apart
 
 SHORT = 1 << 10
@@ -62,7 +62,7 @@ class RowwiseRule(Rule):
                 schedule_row(s, name, row, s.machine)
         loops = s.loops(last)
         outer = loops[: loops.index(row) + 1]
-        if sum(access.block_work(s.block(n)) for n in together) >= 1 << 12:
+        if worth_forking(sum(access.block_work(s.block(n)) for n in together), s.machine, per_cycle=1 / 4):
             s.parallel(outer[0] if len(outer) == 1 else str(s.fuse(*outer)))
 
 

@@ -15,20 +15,10 @@ from math import gcd, inf
 from weft.dtypes import DType
 from weft.machine import Machine
 
-FMA_LATENCY = 4
-LOAD_CYCLES, BROADCAST_CYCLES = 0.5, 0.8
-"""Of a vector, and of a scalar into all lanes: those of neighbouring rows mostly want the same bank of the first cache."""
-STEP_OVERHEAD = 0.5
-"""Cycles of a reduction step beside the arithmetic: counting, addresses, what the caches do not hide."""
-CACHE_BYTES_PER_CYCLE = (64.0, 28.0, 22.0)
-"""What one core takes from the first, second and third cache."""
-MEMORY_BYTES_PER_CYCLE = 6.0
 SHARED_REGISTERS, SPILLED = 3, 4
 """Operands that the compiler keeps for the next tap where taps overlap; those of a whole window that may go to the stack."""
 DOT_COLUMNS = (1, 2, 3, 4, 6, 8)
 """Columns of a tile of dot products."""
-UNHIDDEN = 0.1
-"""The part of the time in which vectors come from a cache beyond the first that adds to the rest."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +65,10 @@ def step_cycles(tile: Tile, machine: Machine, dtype: DType, bytes_per_cycle: flo
     fma_per_cycle = max(0.5, machine.flops(dtype) / (2 * lanes))
     accumulators = tile.rows * tile.columns
     streamed = 0.0 if bytes_per_cycle is None else tile.columns * machine.vector_bits / 8 / bytes_per_cycle
-    busy = max(accumulators / fma_per_cycle, tile.columns * LOAD_CYCLES + tile.rows * BROADCAST_CYCLES, float(FMA_LATENCY), streamed)
-    return busy + UNHIDDEN * min(busy, streamed)
+    rates = machine.rates
+    loads = tile.columns * rates.load_cycles + tile.rows * rates.broadcast_cycles
+    busy = max(accumulators / fma_per_cycle, loads, rates.multiply_add_latency_cycles, streamed)
+    return busy + rates.cache_unhidden * min(busy, streamed)
 
 
 def conflict_cycles(rows: int, apart: int | None, machine: Machine) -> float:
@@ -94,7 +86,8 @@ def conflict_cycles(rows: int, apart: int | None, machine: Machine) -> float:
     crowd = -(-rows // sets)
     if crowd < max(2, machine.ways):
         return 0.0
-    return (crowd - machine.ways + 1) * min(sets, rows) * machine.cache_line / CACHE_BYTES_PER_CYCLE[1]
+    from_second = machine.rates.per_cycle(machine.rates.second_cache.read())
+    return (crowd - machine.ways + 1) * min(sets, rows) * machine.cache_line / from_second
 
 
 def held(tile: Tile, machine: Machine) -> int:
@@ -125,8 +118,8 @@ def cache_rate(size: float, machine: Machine) -> float | None:
         return None
     for level in (1, 2):
         if size <= machine.caches[level] * 0.75:
-            return CACHE_BYTES_PER_CYCLE[level]
-    return MEMORY_BYTES_PER_CYCLE
+            return machine.rates.per_cycle(machine.rates.caches[level].read())
+    return machine.rates.per_cycle(machine.rates.memory.read())
 
 
 def choose_tile(
@@ -135,7 +128,6 @@ def choose_tile(
     vectors: int,
     machine: Machine,
     dtype: DType,
-    step_overhead: float = STEP_OVERHEAD,
     depth: int | None = None,
     spare: int = 0,
     window: Window | None = None,
@@ -149,7 +141,6 @@ def choose_tile(
         rows: extent of the row loop (None: symbolic, tails do not matter).
         columns: candidates for vectors per tile.
         vectors: extent of the column loop in vectors; a tail tile is as dear as its own shape.
-        step_overhead: cycles of each reduction step beside the arithmetic (address computation, loop).
         spare: registers that hold something else.
         window: taps that share elements with neighbouring rows.
         taps: the body holds several steps, among which the compiler holds a vector more where vectors come one after another.
@@ -172,7 +163,8 @@ def choose_tile(
             for parts in range(1, most_parts + 1):
                 if rows is not None and (rows % parts or (parts > 1 and rows // parts < r)):
                     continue
-                total = tiles_cycles(None if rows is None else rows // parts, tile, vectors, parts, machine, dtype, first, again, step_overhead, apart)
+                height = None if rows is None else rows // parts
+                total = tiles_cycles(height, tile, vectors, parts, machine, dtype, first, again, apart)
                 # Of tiles that cost the same those whose last one is highest: a low one has little to do while it waits for its vectors.
                 last = r if rows is None else (rows // parts) % r or r
                 key = (round(total, 6), -last * c, -r * c, Tile(r, c, parts))
@@ -192,7 +184,6 @@ def tiles_cycles(
     dtype: DType,
     first: float | None,
     again: float | None,
-    overhead: float,
     apart: int | None,
 ) -> float:
     """Cycles of a reduction step of all tiles, `parts` times `rows` rows (None: of one row); see choose_tile."""
@@ -201,14 +192,15 @@ def tiles_cycles(
         if not count:
             continue
         full = Tile(tile.rows, columns)
-        beside = overhead + conflict_cycles(tile.rows, apart, machine)
+        beside = machine.rates.loop_step_cycles + conflict_cycles(tile.rows, apart, machine)
         if rows is None:
             total += count * (step_cycles(full, machine, dtype, again) + beside) / tile.rows
             continue
         repeated = step_cycles(full, machine, dtype, again) + beside
         total += count * (step_cycles(full, machine, dtype, first) + beside + (parts * (rows // tile.rows) - 1) * repeated)
         if rest := rows % tile.rows:
-            total += count * parts * (step_cycles(Tile(rest, columns), machine, dtype, again) + overhead + conflict_cycles(rest, apart, machine))
+            last = step_cycles(Tile(rest, columns), machine, dtype, again) + machine.rates.loop_step_cycles
+            total += count * parts * (last + conflict_cycles(rest, apart, machine))
     return total
 
 
@@ -218,7 +210,7 @@ def choose_dot_tile(rows: int, columns: int, depth: int, machine: Machine, dtype
     All rows are read again for every column of tiles, a tile's columns for every row of tiles; of tiles that cost the same the highest.
     Adding up the lanes is left out.
     """
-    lanes, size = machine.lanes(dtype), machine.vector_bits // 8
+    lanes, size, rates = machine.lanes(dtype), machine.vector_bits // 8, machine.rates
     fma_per_cycle = max(0.5, machine.flops(dtype) / (2 * lanes))
     row_bytes = dtype.bytes * depth
     rows_rate = cache_rate(row_bytes * rows, machine)
@@ -226,8 +218,8 @@ def choose_dot_tile(rows: int, columns: int, depth: int, machine: Machine, dtype
     def step(r: int, c: int) -> float:
         columns_rate = cache_rate(row_bytes * c, machine)
         streamed = sum(n * size / rate for n, rate in ((r, rows_rate), (c, columns_rate)) if rate is not None)
-        busy = max(r * c / fma_per_cycle, (r + c) * LOAD_CYCLES, float(FMA_LATENCY), streamed)
-        return busy + UNHIDDEN * min(busy, streamed) + STEP_OVERHEAD
+        busy = max(r * c / fma_per_cycle, (r + c) * rates.load_cycles, rates.multiply_add_latency_cycles, streamed)
+        return busy + rates.cache_unhidden * min(busy, streamed) + rates.loop_step_cycles
 
     best: tuple[float, int, Tile] | None = None
     for c in DOT_COLUMNS:

@@ -25,22 +25,10 @@ from weft.scheduling.winograd import SPARING, STAGES, stages_of
 from weft_llvm.schedules.contraction import PANEL_VECTORS
 from weft_llvm.schedules.prefetch import prefetch_panels
 from weft_llvm.schedules.reduction import schedule_apart
-from weft_llvm.schedules.tiles import STEP_OVERHEAD, Tile, choose_tile, step_cycles
+from weft_llvm.schedules.tiles import Tile, choose_tile, step_cycles
 
-FAR_BYTES_PER_CYCLE = 8.0
-"""What one core reads a cycle from the cache that cores share."""
-MEMORY_BYTES_PER_CYCLE = 5.0
-"""What one core reads a cycle from memory beside its work, for weights are cold where others are used in between."""
-MEMORY_CORES = 2.5
-"""Cores that together read as fast as memory allows."""
-FAR_UNHIDDEN, MEMORY_UNHIDDEN = 0.1, 0.35
-"""The part of the shorter of work and reading, from the shared cache and from memory, by which it delays the longer."""
 ROOM = 0.75
 """The part of the second cache that a piece's transformed inputs, and the weights and results of a group, may take together."""
-UNEVEN = 0.05
-"""By how much of a task's time cores end apart."""
-STORE_CYCLES = 1.5
-"""Cycles per vector that a transform stores, its loads and arithmetic included."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +254,7 @@ def row_tiles_cycles(rows: int, panel: int, depth: int, machine: Machine) -> flo
     """Cycles of one step of a sum of `depth` for `rows` rows by a panel, in register tiles."""
     height = choose_tile(rows, [panel], panel, machine, float32, depth=depth)[1].rows
     parts = [height] * (rows // height) + ([rows % height] if rows % height else [])
-    return sum(step_cycles(Tile(r, panel), machine, float32) + STEP_OVERHEAD for r in parts)
+    return sum(step_cycles(Tile(r, panel), machine, float32) + machine.rates.loop_step_cycles for r in parts)
 
 
 def choose_pieces(shape: Shape, images: int, machine: Machine) -> Pieces:
@@ -274,6 +262,7 @@ def choose_pieces(shape: Shape, images: int, machine: Machine) -> Pieces:
     panel = panel_blocks(shape)
     panels = shape.outputs // (shape.block * panel)
     weights = 4 * shape.products * shape.channels * shape.outputs
+    far = machine.rates.per_cycle(machine.rates.third_cache.exchange(machine.cores))
     found: list[Pieces] = []
     for rows in range(1, shape.down + 1):
         if shape.down % rows or (any(shape.spared) and rows < shape.down) or any(tiles == 1 for _, tiles in shape.parts(rows)):
@@ -293,14 +282,15 @@ def choose_pieces(shape: Shape, images: int, machine: Machine) -> Pieces:
                 tasks = images * count * (1 if together else groups)
                 idle = -(-tasks // machine.cores) * machine.cores / tasks
                 if machine.cores > 1:
-                    idle += UNEVEN * machine.cores / tasks
+                    idle += machine.rates.uneven * machine.cores / tasks
                 # Whatever does not stay near is read anew: the weights by every piece, a piece's V by every group. Transforms wait for what they
                 # write to and read from afar; the products do not.
                 near = v + products + weights // groups <= ROOM * machine.caches[1]
                 inputs_near = near and (together or machine.cores == 1)
                 moved = (0 if near and groups == 1 else weights) + (0 if inputs_near else groups * v) + (0 if near else groups * products)
                 waited = (0 if inputs_near else v) + (0 if near else groups * products)
-                total = overlapped(cycles * idle, count * moved / FAR_BYTES_PER_CYCLE, FAR_UNHIDDEN) + count * waited / FAR_BYTES_PER_CYCLE
+                total = overlapped(cycles * idle, count * moved / far, machine.rates.cache_unhidden)
+                total += count * waited / far
                 found.append(Pieces(rows, together, group, total))
     return min(found, key=lambda p: (p.cycles, p.rows, -p.group))
 
@@ -319,7 +309,8 @@ def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
     assert isinstance(channels, int) and isinstance(outputs, int) and isinstance(height, int) and isinstance(width, int)
     count = images if isinstance(images, int) else 1
     block = machine.lanes(float32)
-    from_memory = MEMORY_BYTES_PER_CYCLE * min(machine.cores, MEMORY_CORES) / machine.cores  # per core
+    # Weights are cold where others are used in between.
+    from_memory = machine.rates.per_cycle(machine.rates.memory.read(machine.cores))
     panels = Shape(channels, outputs, 1, 1, 0, block)
     taps = 1.0
     for n, (low, _), inputs in zip((height, width), node.op.spatial(2)[1], size):
@@ -328,7 +319,7 @@ def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
         taps *= inside / n
     steps = height * row_tiles_cycles(width, panel_blocks(panels), TAPS**2 * channels, machine)
     direct = count * steps * taps * channels * (outputs // (block * panel_blocks(panels)))
-    direct = overlapped(direct, 4 * TAPS**2 * channels * outputs / from_memory, MEMORY_UNHIDDEN)
+    direct = overlapped(direct, 4 * TAPS**2 * channels * outputs / from_memory, machine.rates.memory_unhidden)
     best, choice = direct, None
     for m, skip in product(POINTS, (False, True)):
         beyond = WinogradConv(m, skip=skip).spared(height, width)
@@ -341,8 +332,10 @@ def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
         reach = m + TAPS - 1
         # Transforms are stores: of rows, of columns; the product's results and what the rows and columns of tiles take of them.
         moved = channels * (m * reach + reach**2) + outputs * (reach**2 + reach * m + m**2)
-        cycles = choose_pieces(shape, count, machine).cycles + STORE_CYCLES * tiles * moved / block
-        total = overlapped(count * cycles, 4 * shape.products * channels * outputs / from_memory, MEMORY_UNHIDDEN)
+        cycles = choose_pieces(shape, count, machine).cycles
+        cycles += machine.rates.transform_store_cycles * tiles * moved / block
+        cold = 4 * shape.products * channels * outputs / from_memory
+        total = overlapped(count * cycles, cold, machine.rates.memory_unhidden)
         if total < best:
             best, choice = total, (m, skip)
     return choice

@@ -11,17 +11,11 @@ from weft.machine import Machine
 from weft.scheduling.access import UNKNOWN_EXTENT
 from weft_gpu.schedules.threads import grid_of, shared_of_core, shared_of_group
 from weft_gpu.schedules.tiles import (
-    BUSY_THREADS,
     CPU_THREADS,
-    GLOBAL_BYTES,
-    GROUP_CYCLES,
-    LOAD_CYCLES,
-    SHARED_BYTES,
     SPARE_REGISTERS,
-    STEP_CYCLES,
-    THREAD_CYCLES,
     Problem,
     Tile,
+    memory_bytes,
     turns,
 )
 
@@ -126,7 +120,7 @@ def choose_tile(a: Attention, machine: Machine) -> AttentionTile:
 
 def cycles(a: Attention, t: AttentionTile, machine: Machine) -> float:
     """Of the whole attention on the machine, by the model of `tiles.cycles`: both products, and what the softmax between them takes."""
-    grid = grid_of(machine)
+    grid, costs, from_memory = grid_of(machine), machine.rates.grid, memory_bytes(machine)
     queries, keys = a.queries or UNKNOWN_EXTENT, a.keys or UNKNOWN_EXTENT
     values = values_of(a.columns, t.threads[1], lanes_of(machine))
     threads = t.threads[0] * t.threads[1]
@@ -138,8 +132,8 @@ def cycles(a: Attention, t: AttentionTile, machine: Machine) -> float:
     softmax = rows * inside * SOFTMAX_FLOPS + rows * t.threads[1] * values * 2
     fetched = inside * (depth * a.key_bytes + a.columns * a.value_bytes)
     if grid.warp == 1:
-        loads = (depth * (t.rows + t.keys) + inside * (t.rows + values)) * threads * LOAD_CYCLES
-        step = work + softmax / 2 + loads + fetched / GLOBAL_BYTES + phases * threads * THREAD_CYCLES
+        loads = (depth * (t.rows + t.keys) + inside * (t.rows + values)) * threads * machine.rates.load_cycles
+        step = work + softmax / 2 + loads + fetched / from_memory + phases * threads * costs.looped_thread_cycles
         return groups * steps * step / min(groups, machine.cores)
     warps = -(-threads // grid.warp)
     scores = Problem(a.batch, queries, keys, a.size, 1, float32, (4, a.key_bytes))
@@ -152,9 +146,9 @@ def cycles(a: Attention, t: AttentionTile, machine: Machine) -> float:
     if size:
         resident = max(1, min(resident, size // held))
     at_once = max(1, min(resident, -(-groups // machine.cores)))
-    waiting = max(1.0, BUSY_THREADS / (at_once * threads))
+    waiting = max(1.0, costs.busy_threads / (at_once * threads))
     arithmetic = (2 * work + softmax) / max(1, machine.flops(float32)) * warps * grid.warp / threads
-    stored = (fetched + 8 * rows * inside) / SHARED_BYTES
-    step = max(arithmetic, read + stored, fetched / GLOBAL_BYTES) * math.sqrt(waiting)
-    group = steps * (step + phases / 2 * STEP_CYCLES / at_once) + GROUP_CYCLES / at_once
+    stored = (fetched + 8 * rows * inside) / costs.shared_bytes_per_cycle
+    step = max(arithmetic, read + stored, fetched / from_memory) * math.sqrt(waiting)
+    group = steps * (step + phases / 2 * costs.step_cycles / at_once) + costs.group_cycles / at_once
     return group * -(-groups // machine.cores)

@@ -149,18 +149,8 @@ class WarpTile:
         return f"{text} ahead" if self.ahead else text
 
 
-GLOBAL_BYTES, SHARED_BYTES = 32.0, 128.0
-"""Of one core in a cycle: from far memory, most of it from second caches, where groups side by side find each other's tiles; and from shared memory."""
-STEP_CYCLES, AHEAD_CYCLES, GROUP_CYCLES = 80.0, 45.0, 2500.0
-"""What a step of the sum, one whose operands were brought a step ahead, and a group cost beyond their work."""
 MOST_ACCUMULATORS = 128
 """Registers of a thread for results."""
-INSTRUCTION_GAIN = 8
-"""How much faster than by themselves threads multiply by an instruction of which the machine does not say how fast it is."""
-BUSY_WARPS = 8
-"""Warps of a core that keep its units busy."""
-TURNED = 8
-"""How many times as long copies into shared memory take that turn a matrix round: what neighbouring threads store lies in few banks, one by one."""
 SPARE_REGISTERS = 64
 """Registers of a thread that addresses, counters and what is on its way from memory take."""
 
@@ -229,13 +219,16 @@ def result_bytes(kit: Kit, tile: WarpTile) -> int:
 
 def rate(kit: Kit, machine: Machine) -> float:
     """Operations that a core starts in a cycle by the instruction, where the machine says so by its name; else a guess."""
-    return max(1, machine.flops_per_cycle.get(kit.product.name, INSTRUCTION_GAIN * machine.flops(kit.operands[0])))
+    guess = machine.rates.grid.matrix_speedup * machine.flops(kit.operands[0])
+    return max(1, machine.flops_per_cycle.get(kit.product.name, guess))
 
 
 def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, machine: Machine, along: tuple[bool, bool] | None = None) -> float:
     """Of a product of sizes (batch, rows, columns, terms) on the machine; `along`: whether each factor is contiguous along the sum, where that is known."""
     batch, rows, columns, terms = sizes
-    grid = grid_of(machine)
+    grid, costs, shared_bytes = grid_of(machine), machine.rates.grid, machine.rates.grid.shared_bytes_per_cycle
+    # Groups side by side find each other's tiles in the second cache.
+    from_cache = machine.rates.per_cycle(machine.rates.second_cache.read(machine.cores))
     across = tile.warps[1] * tile.fragments[1] * kit.columns
     down = tile.warps[0] * tile.fragments[0] * kit.rows
     groups = batch * -(-rows // down) * -(-columns // across)
@@ -251,11 +244,13 @@ def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, mach
     resident = min(grid.resident // threads, grid.registers // (threads * registers), (shared_of_core(machine) or 8 * room(kit, tile)) // room(kit, tile))
     resident = max(1, resident)
     at_once = max(1, min(resident, -(-groups // machine.cores)))
-    waiting = max(1.0, BUSY_WARPS / (at_once * warps * (AHEAD_THREADS if tile.ahead else 1)))
-    alone = 0.0 if tile.ahead else max(arithmetic, read / SHARED_BYTES) + fetched / GLOBAL_BYTES  # a group that waits for what it computes with
-    bound = max(arithmetic, read / SHARED_BYTES, fetched / GLOBAL_BYTES, alone / at_once)
-    bound += steps * tile.steps * kit.depth * turned * TURNED / SHARED_BYTES
-    group = bound * waiting**0.5 + (steps * (AHEAD_CYCLES if tile.ahead else STEP_CYCLES) + GROUP_CYCLES) / at_once
+    waiting = max(1.0, costs.busy_threads / grid.warp / (at_once * warps * (AHEAD_THREADS if tile.ahead else 1)))
+    # A group that waits for what it computes with.
+    alone = 0.0 if tile.ahead else max(arithmetic, read / shared_bytes) + fetched / from_cache
+    bound = max(arithmetic, read / shared_bytes, fetched / from_cache, alone / at_once)
+    bound += steps * tile.steps * kit.depth * turned * costs.bank_conflicts / shared_bytes
+    step = costs.matrix_ahead_step_cycles if tile.ahead else costs.matrix_step_cycles
+    group = bound * waiting**0.5 + (steps * step + costs.matrix_group_cycles) / at_once
     return float(group * -(-groups // machine.cores))
 
 

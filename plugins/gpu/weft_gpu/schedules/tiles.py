@@ -15,23 +15,12 @@ SPARE_REGISTERS = 32
 """Registers of a thread that addresses, counters and what is on its way from memory take."""
 MOST_REGISTERS = 255
 """Registers that one thread can name."""
-BUSY_THREADS = 256
-"""Threads of a core, in any number of groups, that hide how long memory takes."""
-GLOBAL_BYTES = 12.0
-"""Bytes that one core gets from far memory, second caches included, in a cycle, while all cores ask."""
-SHARED_BYTES = 128
-"""Bytes of different places that the threads of a warp read from shared memory in a cycle."""
-STEP_CYCLES, AHEAD_CYCLES = 60.0, 35.0
-"""What each step of a sum costs a group beyond its work: two barriers, counters; and where the next step's operands are brought meanwhile: one barrier."""
 AHEAD_THREADS = 2
 """As many threads for one hide how long memory takes where operands are brought a step ahead."""
 LEAST_STEPS = 3
 """Steps of a sum from which on it is worth bringing operands ahead."""
-GROUP_CYCLES = 1500.0
-"""What a group costs beyond its steps: it starts, fills its first tile, and stores its results."""
-CPU_THREADS, THREAD_CYCLES, LOAD_CYCLES = 64, 30.0, 0.5
-"""Where threads are no more than iterations of a loop on a CPU: most of a group; what each costs in each step of a sum, as each step is a loop over all of
-them; and what an operand's element costs a thread."""
+CPU_THREADS = 64
+"""Threads of a group at most where they are no more than iterations of a loop on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +119,19 @@ def room(p: Problem, t: Tile) -> int:
     return shared_bytes(p, t) * (2 if t.ahead else 1)
 
 
+def memory_bytes(machine: Machine) -> float:
+    """Bytes that one core gets from far memory in a cycle, while all cores ask."""
+    return machine.rates.per_cycle(machine.rates.memory.read(machine.cores))
+
+
 def turns(p: Problem, t: Tile, machine: Machine) -> int:
     """Cycles in which a warp reads what its threads need of both operands for one term: each of their vectors takes one, or as many as its bytes."""
     across = min(t.threads[1], grid_of(machine).warp)
     down = max(1, min(t.threads[0], grid_of(machine).warp // across))
-    total = 0
+    total, at_once = 0, int(machine.rates.grid.shared_bytes_per_cycle)
     for each, apart, size in ((t.each[0], down, p.staged[0]), (t.each[1], across, p.staged[1])):
         vector = min(each, max(1, machine.vector_bits // 8 // size))
-        total += -(-each // vector) * max(1, -(-apart * vector * size // SHARED_BYTES))
+        total += -(-each // vector) * max(1, -(-apart * vector * size // at_once))
     return total
 
 
@@ -146,7 +140,8 @@ def stores(p: Problem, t: Tile, machine: Machine) -> float:
     total = 0.0
     for extent, size, turned in zip((t.rows, t.columns), p.staged, p.turned):
         lanes = max(1, machine.vector_bits // 8 // size)
-        total += t.depth * extent * size / SHARED_BYTES * (max(1, min(grid_of(machine).warp, t.depth // lanes)) if turned else 1)
+        conflicts = max(1, min(grid_of(machine).warp, t.depth // lanes)) if turned else 1
+        total += t.depth * extent * size / machine.rates.grid.shared_bytes_per_cycle * conflicts
     return total
 
 
@@ -156,7 +151,7 @@ def cycles(p: Problem, t: Tile, machine: Machine) -> float:
     A core is busy with the groups that it has at once; what bounds it is arithmetic, shared memory or far memory, whichever is slowest. Where fewer
     threads are there than hide how long memory takes, it waits.
     """
-    grid = grid_of(machine)
+    grid, costs, from_memory = grid_of(machine), machine.rates.grid, memory_bytes(machine)
     groups = p.batch * -(-p.rows // t.rows) * -(-p.columns // t.columns)
     threads = t.threads[0] * t.threads[1]
     steps = -(-p.terms // t.depth)
@@ -165,8 +160,8 @@ def cycles(p: Problem, t: Tile, machine: Machine) -> float:
     fetched = steps * shared_bytes(p, t)
     if grid.warp == 1:
         # What threads share lies in the first cache; a group is one core's loop, and nobody waits for memory but the core itself.
-        loads = steps * t.depth * threads * (t.each[0] + t.each[1]) * LOAD_CYCLES
-        group = work + loads + fetched / GLOBAL_BYTES + steps * threads * THREAD_CYCLES
+        loads = steps * t.depth * threads * (t.each[0] + t.each[1]) * machine.rates.load_cycles
+        group = work + loads + fetched / from_memory + steps * threads * costs.looped_thread_cycles
         return group * max(1.0, groups / machine.cores)
     warps = -(-threads // grid.warp)
     idle = warps * grid.warp / threads
@@ -176,7 +171,8 @@ def cycles(p: Problem, t: Tile, machine: Machine) -> float:
     if shared:
         resident = max(1, min(resident, shared // max(1, room(p, t))))
     at_once = max(1, min(resident, -(-groups // machine.cores)))
-    waiting = max(1.0, BUSY_THREADS / (at_once * threads * (AHEAD_THREADS if t.ahead else 1)))
-    bound = max(arithmetic * idle, read, fetched / GLOBAL_BYTES)
-    group = bound * math.sqrt(waiting) + (steps * (AHEAD_CYCLES if t.ahead else STEP_CYCLES) + GROUP_CYCLES) / at_once
+    waiting = max(1.0, costs.busy_threads / (at_once * threads * (AHEAD_THREADS if t.ahead else 1)))
+    bound = max(arithmetic * idle, read, fetched / from_memory)
+    step = costs.ahead_step_cycles if t.ahead else costs.step_cycles
+    group = bound * math.sqrt(waiting) + (steps * step + costs.group_cycles) / at_once
     return group * -(-groups // machine.cores)

@@ -28,14 +28,12 @@ from weft_gpu.schedules.contraction import parts_of, schedule_others, schedule_p
 from weft_gpu.schedules.fragments import Kit, kits, warp_cycles, warp_tiles
 from weft_gpu.schedules.groups import absorb, own
 from weft_gpu.schedules.threads import threads_for
-from weft_gpu.schedules.tiles import GLOBAL_BYTES, LEAST_STEPS, Problem, choose_tile, cycles
+from weft_gpu.schedules.tiles import LEAST_STEPS, Problem, choose_tile, cycles, memory_bytes
 
 TRANSFORM_THREADS = 128
 """Threads of a group that transform tiles: each has many registers."""
 MOST_TRANSFORMED = 1 << 30
 """Bytes of transformed inputs and products at most: unlike the definition, which needs none, all of them are in memory at once."""
-LAUNCH_CYCLES = 3000.0
-"""What a launch costs beyond its groups' work: about two microseconds from the end of the one before to where all cores are busy."""
 
 
 class WinogradRule(Rule):
@@ -194,10 +192,15 @@ def choose_winograd(node: Node, machine: Machine, intrinsics: Iterable[Intrinsic
             continue
         total = product_cycles(Problem(batch, outputs, tiles, channels, 1, float32, (4, 4)), channels, machine, able)
         moved = 4 * (images * channels * prod(picture) + batch * tiles * (channels + 2 * outputs))
-        total += moved / (GLOBAL_BYTES * machine.cores) + 2 * LAUNCH_CYCLES
+        total += moved / (memory_bytes(machine) * machine.cores) + 2 * launch_cycles(machine)
         if total < best:
             best, choice = total, (m, False)
     return choice
+
+
+def launch_cycles(machine: Machine) -> float:
+    """What a launch costs beyond its groups' work."""
+    return machine.rates.cycles(machine.rates.grid.launch_seconds)
 
 
 def product_cycles(p: Problem, outermost: int, machine: Machine, able: Iterable[Kit]) -> float:
@@ -210,4 +213,6 @@ def product_cycles(p: Problem, outermost: int, machine: Machine, able: Iterable[
     fitting = [k for k in able if 2 * p.rows > k.rows and 2 * p.columns > k.columns]
     tiles = [(k, t) for k in fitting for t in warp_tiles(k, machine) if not t.ahead or p.terms >= LEAST_STEPS * t.steps * k.depth]
     total = min(warp_cycles(sizes, k, t, machine, p.turned) for k, t in tiles) if tiles else cycles(p, choose_tile(p, machine), machine)
-    return total if parts == 1 else total + 8 * parts * elements / (GLOBAL_BYTES * machine.cores) + LAUNCH_CYCLES
+    if parts == 1:
+        return total
+    return total + 8 * parts * elements / (memory_bytes(machine) * machine.cores) + launch_cycles(machine)
