@@ -234,7 +234,7 @@ class Compilation:
         pending: dict[str, Future[KernelCode]] = {}
         for node in graph.nodes:
             if not isinstance(node.op, Group):
-                raise LoweringError(f"{type(node.op).__name__} is not compiled for '{self.target.target.kind}'", where=_place(node))
+                raise LoweringError(f"{node.op.operator_name} is not compiled for '{self.target.target.kind}'", where=_place(node))
             if node.op.view:
                 continue
             key, kernel = self._kernel(node, store)
@@ -423,5 +423,5 @@ def _place(node: Node) -> str:
 def kernel_name(node: Node, key: str) -> str:
     """A readable name, distinct by content: operators of the group, then the start of its key."""
     assert isinstance(node.op, Group)
-    words = [type(n.op).__name__.lower() for n in node.op.body.nodes]
+    words = [n.op.operator_name.lower() for n in node.op.body.nodes]
     return "_".join(dict.fromkeys(words[:4])) + "_" + key[:10]

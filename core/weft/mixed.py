@@ -247,7 +247,7 @@ class MixedCompilation:
             # Layouts may depend on which operands are constants.
             text = f"{kernel_text(alone(node))}{[v is not None and v.constant is not None for v in node.inputs]}"
             if text not in known:
-                with target.blame(f"to say whether it takes {type(node.op).__name__}"):
+                with target.blame(f"to say whether it takes {node.op.operator_name}"):
                     can = target.capabilities
                     asked = {"intrinsics": target.intrinsics, "claims": can.claims, "layouts": can.layouts}
                     known[text] = offer_by_rules(node, target.rules, target.machine, **asked)  # type: ignore[arg-type]
@@ -310,7 +310,7 @@ def _bodies(node: Node) -> tuple[Graph, ...]:
     op = node.op
     if isinstance(op, (If, Loop, HostOperator)):
         return bodies(op)
-    raise UnsupportedError(f"{type(op).__name__} works on tensors of numbers, not on strings, sequences and optionals", where=_brief(node))
+    raise UnsupportedError(f"{op.operator_name} works on tensors of numbers, not on strings, sequences and optionals", where=_brief(node))
 
 
 def _brief(node: Node) -> str:
@@ -471,7 +471,7 @@ class _Plan:
                 self.loops()
         else:
             assert isinstance(op, HostOperator)
-            self.steps.append(HostCall(type(op).__name__, inputs, outputs, op.plain()))
+            self.steps.append(HostCall(op.operator_name, inputs, outputs, op.plain()))
 
     def loops(self) -> None:
         """What runs the trips of loops becomes a section, if the host's target has it."""

@@ -375,7 +375,7 @@ def operator_classes(plugins: PluginHost | None = None) -> dict[str, type[Operat
     plugins = plugins or host()
     found: dict[str, list[Contribution]] = {}
     for item in plugins.items("operators"):
-        found.setdefault(item.value.__name__, []).append(item)
+        found.setdefault(item.value.operator_name, []).append(item)
     for name, items in found.items():
         if len(items) > 1:
             pair = " and ".join(dict.fromkeys(f"{i.plugin.distribution} ({i.plugin.name})" for i in items))

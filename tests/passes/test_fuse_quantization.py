@@ -53,7 +53,7 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
 
 
 def fused(graph: Graph, capabilities: Capabilities = EXACT) -> Graph:
-    return fuse_quantization(fold_constants(graph, keep=(Dequantize,)), capabilities)
+    return fuse_quantization(fold_constants(graph, early=True), capabilities)
 
 
 def names(graph: Graph) -> list[str]:

@@ -167,7 +167,7 @@ def _steps(found: Inspection, measured: Mapping[str, Any]) -> list[dict[str, Any
 
 
 def _operator(node: Node) -> str:
-    return type(node.op).__name__
+    return node.op.operator_name
 
 
 def _memory(found: Inspection, sizes: Mapping[str, int]) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def _does(node: Node, runs: Sequence[int], name: str) -> str:
     if runs:
         return f"loop plan {runs[0]}"
     attributes = op.plain() if isinstance(op, HostOperator) else {}
-    return f"{HOST} {type(op).__name__}({', '.join(f'{k}={v!r}'[:60] for k, v in attributes.items())})"
+    return f"{HOST} {op.operator_name}({', '.join(f'{k}={v!r}'[:60] for k, v in attributes.items())})"
 
 
 def inspect_placed(
@@ -206,7 +206,7 @@ def _print_placement(placed: Placed) -> None:
     for p in nodes:
         why = "\n".join(f"{target}: {reason} [{code}]" for target, code, reason in p.refused)
         plan = () if len(placed.plans) == 1 else ("" if p.plan is None else str(p.plan),)
-        shown.append((*plan, f"%{p.node.outputs[0].name}", type(p.node.op).__name__, ", ".join(sorted(p.node.names)), p.target, why))
+        shown.append((*plan, f"%{p.node.outputs[0].name}", p.node.op.operator_name, ", ".join(sorted(p.node.names)), p.target, why))
     plan = () if len(placed.plans) == 1 else ("plan",)
     print_table("nodes", [*plan, "value", "operator", "from", "target", "why not elsewhere"], shown)
 

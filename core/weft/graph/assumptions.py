@@ -162,7 +162,7 @@ def _of_node(node: Node, judged: Container[Expr]) -> list[Assumption]:
     for a in heard:
         if a.holds not in judged:
             name = _named(node)
-            names = name.removeprefix(type(node.op).__name__)
+            names = name.removeprefix(node.op.operator_name)
             result.append(Assumption(a.holds, a.args, f"{a.of + names if a.of else name}: {a.what}", a.hint))
     for value in node.outputs:
         for axis, d in enumerate(value.type.shape if isinstance(value.type, TensorType) else ()):
@@ -174,4 +174,4 @@ def _of_node(node: Node, judged: Container[Expr]) -> list[Assumption]:
 
 def _named(node: Node) -> str:
     """A node in an error's template: its operator, and what the framework called it."""
-    return type(node.op).__name__ + (literal(f" '{shown(', '.join(sorted(node.names)), LONGEST)}'") if node.names else "")
+    return node.op.operator_name + (literal(f" '{shown(', '.join(sorted(node.names)), LONGEST)}'") if node.names else "")

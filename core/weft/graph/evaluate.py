@@ -96,10 +96,10 @@ def apply(node: Node, arrays: Sequence[Any], env: Mapping[str, int]) -> tuple[An
         if from_signal(error):
             raise
         names = f"\nfrom {', '.join(sorted(node.names))}" if node.names else ""
-        raise GraphError(f"the reference of {type(node.op).__name__} failed: {error}", where=repr(node) + names) from error
+        raise GraphError(f"the reference of {node.op.operator_name} failed: {error}", where=repr(node) + names) from error
     results = result if isinstance(result, tuple) else (result,)
     if len(results) != len(node.outputs):
-        raise GraphError(f"the reference of {type(node.op).__name__} gives {len(results)} result(s), its type rule {len(node.outputs)}", where=repr(node))
+        raise GraphError(f"the reference of {node.op.operator_name} gives {len(results)} result(s), its type rule {len(node.outputs)}", where=repr(node))
     return tuple(np.asarray(r) if isinstance(v.type, TensorType) else r for r, v in zip(results, node.outputs))
 
 
@@ -110,7 +110,7 @@ def _check_result(node: Node, value: Value, result: Any, env: Mapping[str, int])
     kind_differs = result.dtype != value.type.dtype.numpy and value.type.dtype.name != "string"
     if kind_differs or len(shape) != result.ndim or any(d is not None and d != n for d, n in zip(shape, result.shape)):
         raise GraphError(
-            f"the reference of {type(node.op).__name__} gives {result.dtype}{list(result.shape)}, its type rule {value.type}",
+            f"the reference of {node.op.operator_name} gives {result.dtype}{list(result.shape)}, its type rule {value.type}",
             where=repr(node),
             why=f"with {', '.join(f'{k}={v}' for k, v in env.items())}" if env else None,
         )

@@ -66,4 +66,7 @@ def kernel_text(body: Graph) -> str:
         inputs = [None if v is None else numbered(v) for v in node.inputs]
         new.nodes.append(Node(node.op, inputs, [numbered(o) for o in node.outputs]))
     new.outputs = [numbered(v) for v in body.outputs]
-    return f"{len(symbols)} symbols, {print_graph(new)}"
+    # Operators of other packages may have the names of others': what they compute is told by where they are defined.
+    owners = [f"{type(n.op).__module__}.{type(n.op).__qualname__}" for n in body.nodes]
+    foreign = "".join(f", {k} is {owner}" for k, owner in enumerate(owners) if not owner.startswith("weft."))
+    return f"{len(symbols)} symbols{foreign}, {print_graph(new)}"

@@ -283,7 +283,7 @@ class GraphBuilder:
             GraphError: the operator's type rule refuses the inputs.
         """
         types = op.infer_checked(inputs)
-        base = name or type(op).__name__.lower()
+        base = name or op.operator_name.lower()
         outputs = [Value(self.unique(base), t) for t in types]
         self.graph.nodes.append(Node(op, inputs, outputs, self._names))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)

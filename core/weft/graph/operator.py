@@ -1,28 +1,37 @@
 """What an operator is. THE operators themselves stand in weft/ops, one class each.
 
-An operator is a frozen dataclass whose fields are its typed attributes (numbers, strings, tuples, dtypes, dimensions that may be
-formulas, sub-graphs). It holds its type rule, its numpy reference, its tolerance, its samples, and its algorithms.
+An operator is a frozen dataclass whose fields are its typed attributes (numbers, strings, tuples, dtypes, dimensions
+that may be formulas, sub-graphs). It holds its type rule, its numpy reference, its tolerance, its samples, and its
+algorithms.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from functools import cache, lru_cache
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
+from weft.dtypes import DType
 from weft.errors import GraphError, WeftError
+from weft.expr.nodes import Call, Cast, Const, Div, Expr, FloorDiv, FloorMod, TruncDiv, TruncMod, Var, walk
 from weft.graph.nodes import TensorType, Type, Value
-
-if TYPE_CHECKING:
-    from weft.expr.nodes import Expr
 
 OpKind = Literal["elementwise", "injective", "reduction", "contraction", "window", "composite", "opaque", "control", "host"]
 Array = np.ndarray[Any, Any]
 F = TypeVar("F", bound=Callable[..., Any])
+
+CHEAP = 2
+"""The greatest `Operator.cost` at which computing an element again costs less than storing it."""
+STEP = 1 << 16
+"""What a step of Python in a reference counts as in `Operator.work`."""
+_SHORT = frozenset({"abs", "copysign", "fma"})
+_LONG = 8
+"""Instructions that a division, or a call of a function that is none of `_SHORT`, counts as."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +72,51 @@ class Operator(ABC):
     """Base of operators. Subclasses are frozen dataclasses, hashable, and compare by value.
 
     kind: how fusion sees it. elementwise: output element = formula of the input elements at the same (broadcast) index; injective: one
-    input element per output element, elsewhere; reduction, contraction, window: as named; composite: only decomposes; opaque: a loop
-    program; control: has sub-graphs; host: no numeric work, a step on the host.
+    input element per output element, elsewhere; reduction, contraction, window: as named; composite: only decomposes;
+    opaque: a loop program; control: has sub-graphs; host: no numeric work, a step on the host.
+
+    Passes that group nodes, fold constants, merge nodes or lay out values decide by the facts below, never by a class
+    or its name. What a class does not state is taken to be what is right for most operators, perhaps slower. A class
+    inherits what its base states.
     """
 
     kind: ClassVar[OpKind] = "opaque"
+    operator_name: ClassVar[str] = "Operator"
+    """The name in texts of graphs and in tables by operator (`Capabilities.claims`, `Capabilities.layouts`,
+    algorithms of `lower_group`); no two operators of one compilation have the same. The name of the class, unless its
+    own body states another."""
+    deterministic: ClassVar[bool] = True
+    """Whether equal operands give equal results. Nodes of others are never merged, and never computed at compile
+    time."""
+    is_view: ClassVar[bool] = False
+    """Whether the result is the first operand's row-major memory, at most under another shape: no kernel is
+    needed."""
+    row_wise: ClassVar[bool] = False
+    """Of a composite: whether it reads its first operand, of the result's shape, row by row, so that cheap formulas
+    may be computed as it is read."""
+    reads_twice: ClassVar[bool] = False
+    """Whether it reads its first operand twice and compares: it must be a value in memory, as two computations of it
+    might be rounded differently."""
+    packs_operands: ClassVar[bool] = False
+    """Whether its kernel copies what it reads: what moves or cheaply changes its operands, and a transposition of its
+    result, may be computed meanwhile."""
+    read_often: ClassVar[tuple[int, ...]] = ()
+    """With `packs_operands`: operands that are read many times where they lie unless a layout packs them: they may be
+    moved, not computed anew."""
+    reads_transposed: ClassVar[tuple[int, ...]] = ()
+    """Operands that a kernel reads as well with their last two axes exchanged: a transposition that makes them needs
+    no kernel of its own."""
+    folds_late: ClassVar[bool] = False
+    """Whether the pass `fuse_quantization` reads its operands: with constants alone it is computed after that pass,
+    not before."""
     states: ClassVar[bool] = False
-    """Whether symbols in its attributes are there for a condition alone, and may be any integers. In those of other operators they are sizes, positions, steps:
-    not negative, and within `weft_runtime.abi.LARGEST`."""
+    """Whether symbols in its attributes are there for a condition alone, and may be any integers. In those of other
+    operators they are sizes, positions, steps: not negative, and within `weft_runtime.abi.LARGEST`."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "operator_name" not in vars(cls):
+            cls.operator_name = cls.__name__
 
     @abstractmethod
     def infer(self, *types: Type | None) -> Type | tuple[Type, ...]:
@@ -90,8 +136,35 @@ class Operator(ABC):
         """Small applications that together reach every branch of the type rule and every algorithm."""
 
     def tolerance(self, *types: TensorType) -> float:
-        """Largest allowed error of an output element, in units in the last place of its dtype, relative to the largest output."""
+        """Largest allowed error of an output element, in units in the last place of its dtype, relative to the
+        largest output."""
         return 4.0
+
+    def cost(self, *types: Type | None) -> float:
+        """Instructions that an element of the result takes, beside reading operands; infinite: unknown.
+
+        Up to `CHEAP` an element may be computed anew wherever it is read.
+        """
+        return math.inf
+
+    def permutation(self, rank: int) -> tuple[int, ...] | None:
+        """Of an operator that exchanges axes of its first operand, which has `rank`, and does nothing else: for each
+        axis of the result that of the operand."""
+        return None
+
+    def reduced_axes(self, rank: int) -> tuple[int, ...] | None:
+        """Of a reduction: the axes (0 … rank - 1) of its first operand that it reduces, where they are numbers and
+        the result has the other axes in order (reduced ones as 1, or not at all); else None."""
+        return None
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        """About what `reference` takes with values of these static sizes, in quarters of nanoseconds.
+
+        None: attributes or data decide, so that neither its time nor its memory is bounded by the sizes. Such
+        operators are not computed at compile time.
+        """
+        each = {"elementwise": 64, "injective": 16, "reduction": 16}.get(self.kind)
+        return None if each is None else each * touched(*inputs, *outputs)
 
     def infer_checked(self, inputs: Sequence[Value | None]) -> tuple[Type, ...]:
         """`infer` on values; its errors gain the operator and the operands."""
@@ -99,7 +172,7 @@ class Operator(ABC):
             result = self.infer(*(None if v is None else v.type for v in inputs))
         except WeftError as error:
             operands = ", ".join("_" if v is None else repr(v) for v in inputs)
-            raise GraphError(f"{type(self).__name__}: {error.what}", where=f"{self}({operands})", why=error.why, hint=error.hint) from error
+            raise GraphError(f"{self.operator_name}: {error.what}", where=f"{self}({operands})", why=error.why, hint=error.hint) from error
         return result if isinstance(result, tuple) else (result,)
 
     @classmethod
@@ -139,3 +212,29 @@ class Elementwise(Operator):
     @abstractmethod
     def formula(self, *args: Expr) -> Expr:
         """The output element from input elements (already of the inputs' dtypes)."""
+
+    def cost(self, *types: Type | None) -> float:
+        """Of the formula: a division or a function counts as 8, a conversion as nothing, any other operation as 1."""
+        if not all(t is None or isinstance(t, TensorType) for t in types):
+            return math.inf
+        return _formula_cost(self, tuple(t.dtype if isinstance(t, TensorType) else None for t in types))
+
+
+@lru_cache(1 << 12)
+def _formula_cost(op: Elementwise, dtypes: tuple[DType | None, ...]) -> int:
+    formula = op.formula(*(None if d is None else Var(f"operand {k}", d) for k, d in enumerate(dtypes)))  # type: ignore[arg-type]
+    return sum(_instructions(e) for e in walk(formula))
+
+
+def _instructions(e: Expr) -> int:
+    if isinstance(e, (Const, Var, Cast)):
+        return 0
+    if isinstance(e, Call):
+        return 1 if e.name in _SHORT else _LONG
+    return _LONG if isinstance(e, (Div, FloorDiv, FloorMod, TruncDiv, TruncMod)) else 1
+
+
+def touched(*types: TensorType | None) -> int:
+    """Elements of values of static shapes together; a size of 0 counts as 1, as what is computed on the way may have
+    the other sizes alone."""
+    return sum(math.prod(max(1, d) for d in t.shape if isinstance(d, int)) for t in types if t is not None)

@@ -51,7 +51,8 @@ def parse_graph(text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None 
 
         found = importlib.import_module("weft.ops")
         operators = [*found.ALL_OPERATORS, *found.HOST_OPERATORS]
-    table: dict[str, type[Operator]] = {Group.__name__: Group, Relayout.__name__: Relayout, **{op.__name__: op for op in operators}}
+    known: list[type[Operator]] = [Group, Relayout, *operators]
+    table = {op.operator_name: op for op in known}
     parser = _Parser(text, constants or {}, table)
     graph = parser.graph("")
     parser.space()

@@ -67,7 +67,7 @@ def print_attribute(value: Any, indent: str = "") -> str:
 
 def print_operator(op: Operator, indent: str = "") -> str:
     """An operator with all its attributes: `Conv(strides=(2, 2), groups=1)`."""
-    return f"{type(op).__name__}({', '.join(f'{k}={print_attribute(v, indent)}' for k, v in op.attributes().items())})"
+    return f"{op.operator_name}({', '.join(f'{k}={print_attribute(v, indent)}' for k, v in op.attributes().items())})"
 
 
 def print_graph(graph: Graph) -> str:

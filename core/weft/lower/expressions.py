@@ -64,7 +64,7 @@ def choose_algorithm(node: Node, overrides: Mapping[str, str]) -> Algorithm:
         LoweringError: none applies; says why each does not.
     """
     algorithms = node.op.algorithms()
-    wanted = overrides.get(type(node.op).__name__)
+    wanted = overrides.get(node.op.operator_name)
     types = [None if v is None else v.type for v in node.inputs]
     reasons = []
     for name, algorithm in sorted(algorithms.items(), key=lambda item: item[0] != wanted):
@@ -72,7 +72,7 @@ def choose_algorithm(node: Node, overrides: Mapping[str, str]) -> Algorithm:
         if reason is None:
             return algorithm
         reasons.append(f"{name}: {reason}")
-    raise LoweringError(f"no algorithm of {type(node.op).__name__} applies", where=repr(node), why="; ".join(reasons) or "it has none")
+    raise LoweringError(f"no algorithm of {node.op.operator_name} applies", where=repr(node), why="; ".join(reasons) or "it has none")
 
 
 def group_expressions(body: Graph, algorithms: Mapping[str, str] | None = None) -> Expressions:
@@ -102,7 +102,7 @@ def group_expressions(body: Graph, algorithms: Mapping[str, str] | None = None) 
     def lower_nodes(nodes: Sequence[Node], index: int | None, composite: str | None) -> None:
         for k, node in enumerate(nodes):
             number = k if index is None else index
-            op_name = type(node.op).__name__
+            op_name = node.op.operator_name
             stem = op_name.lower()
             if isinstance(node.op, Elementwise):
                 tensors = [None if v is None else tensor_of(v) for v in node.inputs]

@@ -37,10 +37,10 @@ def offer_by_rules(
         cost: seconds, of the Take.
         layouts: its own (`Capabilities.layouts`): a node that cannot be row-major (`LayoutOffer.only`) is put to the rules in each of the ways offered.
     """
-    if node.op.kind == "composite" and type(node.op).__name__ not in claims and decomposition(node) is not None:
+    if node.op.kind == "composite" and node.op.operator_name not in claims and decomposition(node) is not None:
         return Refuse(node, "not_claimed", "the target does not claim this composite")
     refused: Refuse | None = None
-    for graph in _ways(node, (layouts or {}).get(type(node.op).__name__)):
+    for graph in _ways(node, (layouts or {}).get(node.op.operator_name)):
         try:
             select_rule(rules, lower_group(graph, "kernel"), machine, intrinsics)
             return Take((node,), cost)

@@ -267,6 +267,8 @@ class ScaledDotProductAttention(Operator):
     fill: float = -math.inf
     blank: str = "nan"
     kind = "composite"
+    packs_operands = True
+    read_often = (1, 2)
 
     def infer(self, *types: Type | None) -> TensorType:
         """Raises GraphError for ranks, dtypes, heads or sizes that do not agree, or terms that do not broadcast to the scores."""

@@ -42,6 +42,7 @@ class Require(Elementwise):
     of: str = "Require"
 
     states: ClassVar[bool] = True
+    is_view = True
 
     @property
     def holds(self) -> Expr:

@@ -24,7 +24,7 @@ from weft_runtime import host
 
 @dataclass(frozen=True)
 class HostOperator(Operator):
-    """Base of operators that are a function of the runtime's table, called as the class is, with the class's attributes."""
+    """Base of operators that are a function of the runtime's table, called by `operator_name`, with the class's attributes."""
 
     kind = "host"
 
@@ -33,7 +33,7 @@ class HostOperator(Operator):
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
     def reference(self, *arrays: Array | None) -> Any:
-        results = host.call(type(self).__name__, self.plain(), arrays)
+        results = host.call(self.operator_name, self.plain(), arrays)
         return results[0] if len(results) == 1 else results
 
     @classmethod
@@ -470,6 +470,8 @@ class ImageDecoder(HostOperator):
 @dataclass(frozen=True)
 class Entropy(HostOperator):
     """A key for random numbers, uint64[1], another one at every run."""
+
+    deterministic = False
 
     def infer(self, *types: Type | None) -> Type:
         _count(types, 0)

@@ -111,6 +111,13 @@ class Resize(Operator):
         return not still or self.coordinates == "tf_crop_and_resize"
 
     # -- meaning
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        """One axis after the other: on the way there are sizes of the operand and of the result. None with `antialias`, whose scales decide."""
+        if self.antialias or inputs[0] is None:
+            return None
+        sizes = zip(inputs[0].shape, outputs[0].shape)
+        return (1 << 9) * math.prod(max(1, n, m) for n, m in sizes if isinstance(n, int) and isinstance(m, int))
+
     def reference(self, *arrays: Array | None) -> Array:
         x, scales, roi = (*arrays, None, None)[:3]
         assert x is not None

@@ -14,7 +14,7 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr, Var, cast_to, const, select, wrap
 from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.operator import STEP, Array, Operator, Sample, algorithm, touched
 from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, If, Let, Seq, Stmt, Store, buffer, seq
 from weft.ops.examples import booleans, floats, integers
 from weft.ops.movement import Movement, clamp_indices, safe_index
@@ -152,6 +152,10 @@ class ScatterElements(Movement):
             unify(a, b, f"updates, dimension {d}")
         return TensorType(x.dtype, x.shape)
 
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        """A step of Python for each index."""
+        return 16 * touched(*inputs, *outputs) + STEP * touched(inputs[1])
+
     def reference(self, *arrays: Array | None) -> Array:
         x, indices, updates = arrays
         assert x is not None and indices is not None and updates is not None
@@ -209,6 +213,10 @@ class ScatterND(Movement):
         for d, (a, b) in enumerate(zip(want, updates.shape)):
             unify(a, b, f"updates, dimension {d}")
         return TensorType(x.dtype, x.shape)
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        """A step of Python for each index."""
+        return 16 * touched(*inputs, *outputs) + STEP * touched(inputs[1])
 
     def reference(self, *arrays: Array | None) -> Array:
         x, indices, updates = arrays
@@ -493,6 +501,9 @@ class NonZero(Operator):
         out = np.zeros((x.ndim, size), np.int64)
         out[:, : min(size, found.shape[1])] = found[:, :size]
         return out
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        return (1 << 8) * touched(*inputs, *outputs)
 
     @algorithm("program")
     def in_order(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:

@@ -100,6 +100,7 @@ class Reshape(Movement):
     """The elements in row-major order in another shape; one dimension may be -1, which is what remains."""
 
     shape: tuple[Dim, ...]
+    is_view = True
 
     def infer(self, *types: Type | None) -> TensorType:
         """Raises GraphError if the shapes certainly differ in size."""
@@ -124,6 +125,9 @@ class Reshape(Movement):
         if equal is None:
             assume_equal(before, after, "number of elements")
         return tuple(result)
+
+    def cost(self, *types: Type | None) -> float:
+        return 1.0
 
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
@@ -160,6 +164,12 @@ class Transpose(Movement):
     def infer(self, *types: Type | None) -> TensorType:
         (x,) = operands(types, 1)
         return TensorType(x.dtype, tuple(x.shape[k] for k in self.order(x.rank)))
+
+    def cost(self, *types: Type | None) -> float:
+        return 1.0
+
+    def permutation(self, rank: int) -> tuple[int, ...] | None:
+        return self.order(rank)
 
     def reference(self, *arrays: Array | None) -> Array:
         assert arrays[0] is not None
@@ -213,6 +223,9 @@ class BroadcastTo(Movement):
     def infer(self, *types: Type | None) -> TensorType:
         (x,) = operands(types, 1)
         return TensorType(x.dtype, self.out_shape(x.shape))
+
+    def cost(self, *types: Type | None) -> float:
+        return 1.0
 
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
@@ -364,6 +377,9 @@ class Slice(Movement):
     @property
     def all_steps(self) -> tuple[Dim, ...]:
         return self.steps or (1,) * len(self.starts)
+
+    def cost(self, *types: Type | None) -> float:
+        return 1.0
 
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
@@ -579,6 +595,9 @@ class Iota(Movement):
         axis_of(self.axis, len(self.shape))
         return TensorType(self.dtype, self.shape)
 
+    def cost(self, *types: Type | None) -> float:
+        return 1.0
+
     def reference(self, *arrays: Array | None) -> Array:
         shape, axis = static(self.shape), axis_of(self.axis, len(self.shape))
         line = np.arange(shape[axis]).astype(self.dtype.numpy)
@@ -605,6 +624,9 @@ class Fill(Movement):
     def infer(self, *types: Type | None) -> TensorType:
         operands(types, 0)
         return TensorType(self.dtype, self.shape)
+
+    def cost(self, *types: Type | None) -> float:
+        return 1.0
 
     def reference(self, *arrays: Array | None) -> Array:
         return np.full(static(self.shape), self.value).astype(self.dtype.numpy)

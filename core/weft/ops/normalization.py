@@ -5,7 +5,7 @@ Inputs narrower than float32 are computed in float32 and rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from weft.errors import GraphError
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, and_, cast_to, const, select
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.operator import Array, Operator, Sample, algorithm, touched
 from weft.ops.arithmetic import Absolute, Reciprocal, Sqrt, Where
 from weft.ops.comparison import Equal
 from weft.ops.composing import Composer
@@ -51,6 +51,7 @@ class Softmax(Composite):
     """e^(x - max) / Σ e^(x - max) along `axis`."""
 
     axis: int = -1
+    row_wise = True
 
     def infer(self, *types: Type | None) -> TensorType:
         (x,) = operands(types, 1)
@@ -65,6 +66,9 @@ class Softmax(Composite):
         with np.errstate(all="ignore"):
             exps = np.exp(wide - wide.max(self.axis, keepdims=True, initial=-np.inf))
             return rounded(exps / exps.sum(self.axis, keepdims=True), dt.dtype(x.dtype))
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        return (1 << 8) * touched(*inputs, *outputs)
 
     @algorithm("decompose")
     def shifted(self, builder: GraphBuilder, x: Value) -> Value:
@@ -117,6 +121,7 @@ class LayerNorm(Composite):
 
     axis: int = -1
     epsilon: float = 1e-5
+    row_wise = True
 
     def infer(self, *types: Type | None) -> TensorType:
         """Raises GraphError for other dtypes, an axis out of range, or a scale or bias that does not broadcast to x."""
@@ -126,6 +131,9 @@ class LayerNorm(Composite):
         axis_of(self.axis, x.rank)
         unify_shapes(x.shape, broadcast(*(t.shape for t in given)), "broadcast of scale and bias")
         return TensorType(x.dtype, x.shape)
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        return (1 << 8) * touched(*inputs, *outputs)
 
     def reference(self, *arrays: Array | None) -> Array:
         x, scale, bias = (*arrays, None, None)[:3]
@@ -320,6 +328,10 @@ class LRN(Operator):
         if x.rank < 2:
             raise GraphError(f"expected x [n, c, …], got {show(x.shape)}")
         return TensorType(x.dtype, x.shape)
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        """None: `size` decides."""
+        return None
 
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays

@@ -13,7 +13,7 @@ from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.operator import Array, Operator, Sample, algorithm, touched
 from weft.ops.arithmetic import Cast, Clip, Maximum, Minimum, Round, Where
 from weft.ops.comparison import Equal
 from weft.ops.composing import Composer
@@ -137,6 +137,9 @@ class Quantize(Quantization):
         value = c.div(c.cast(x, wide), c.cast(spread(c, scale, x.shape, self.axis, self.block), wide))
         return quantize(c, value, None if zero is None else spread(c, zero, x.shape, self.axis, self.block), self.to, self.saturate)
 
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        return (1 << 8) * touched(*inputs, *outputs)
+
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         x = floats((2, 3, 4), lo=-9, hi=9)
@@ -156,6 +159,7 @@ class Dequantize(Quantization):
     axis: int = 1
     block: int = 0
     to: DType | None = None
+    folds_late = True
 
     def infer(self, *types: Type | None) -> TensorType:
         """Raises GraphError for a scale or zero point whose shape does not fit."""
@@ -183,6 +187,9 @@ class Dequantize(Quantization):
         wide = dt.float64 if scale.dtype == dt.float64 else dt.float32
         result = c.mul(c.cast(value, wide), c.cast(spread(c, scale, x.shape, self.axis, self.block), wide))
         return c.cast(result, self.to or scale.dtype)
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        return (1 << 8) * touched(*inputs, *outputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -225,6 +232,9 @@ class DynamicQuantize(Quantization):
         divisor = c(Where(), c(Equal(), scale, 0.0), c.number(1.0, x.dtype), scale)
         zero = quantize(c, c.div(c.sub(0.0, lo), divisor), None, dt.uint8, True)
         return quantize(c, c.div(x, divisor), zero, dt.uint8, True), scale, zero
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        return (1 << 8) * touched(*inputs, *outputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -42,6 +42,9 @@ class Reduction(Operator):
         expect_kind(x.dtype, self.kinds)
         return TensorType(x.dtype, self.out_shape(x.shape))
 
+    def reduced_axes(self, rank: int) -> tuple[int, ...] | None:
+        return None if self.runtime_axes else self.numpy_axes(rank)
+
     @property
     def runtime_axes(self) -> bool:
         return self.axes is not None and any(isinstance(a, Expr) for a in self.axes)
@@ -244,7 +247,11 @@ class Argmax(Operator):
     keepdims: bool = False
     last: bool = False
     kind = "reduction"
+    reads_twice = True
     best: ClassVar[str] = "argmax"
+
+    def reduced_axes(self, rank: int) -> tuple[int, ...] | None:
+        return (axis_of(self.axis, rank),)
 
     def infer(self, *types: Type | None) -> TensorType:
         (x,) = operands(types, 1)

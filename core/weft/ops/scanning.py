@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from weft import dtypes as dt
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, cast_to, const, wrap
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.operator import Array, Operator, Sample, algorithm, touched
 from weft.ops.composing import Composer
 from weft.ops.contraction import reduction_tolerance
 from weft.ops.examples import floats, integers
@@ -100,6 +100,9 @@ class CumSum(Operator):
     def tolerance(self, *types: TensorType) -> float:
         sizes = [d for d in types[0].shape if isinstance(d, int)]
         return reduction_tolerance(max(sizes, default=1)) if types[0].dtype.is_float else 0.0
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        return (1 << 8) * touched(*inputs, *outputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -14,7 +14,7 @@ from weft.expr import nodes as e
 from weft.expr.nodes import Expr, Var, cast_to, const, select, wrap
 from weft.graph.assumptions import assume_at_most
 from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.operator import STEP, Array, Operator, Sample, algorithm, touched
 from weft.loop.nodes import Allocate, Buffer, For, If, Let, Stmt, Store, While, buffer, seq
 from weft.ops.examples import floats, integers
 from weft.ops.indexing import nest
@@ -170,6 +170,9 @@ class Argsort(Operator):
         axis_of(self.axis, x.rank)
         return TensorType(dt.int64, x.shape)
 
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        return (1 << 10) * touched(*inputs, *outputs)
+
     def reference(self, *arrays: Array | None) -> Array:
         assert arrays[0] is not None
         return stable_argsort(arrays[0], self.axis, self.descending).astype(np.int64)
@@ -212,6 +215,9 @@ class TopK(Operator):
         assume_at_most(self.k, x.shape[axis], "k")
         shape = (*x.shape[:axis], self.k, *x.shape[axis + 1 :])
         return TensorType(x.dtype, shape), TensorType(dt.int64, shape)
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        return (1 << 10) * touched(*inputs, *outputs)
 
     def reference(self, *arrays: Array | None) -> Any:
         (x,) = arrays
@@ -273,6 +279,9 @@ class UniqueRows(Operator):
         expect_kind(x.dtype, ("int", "uint", "float", "bool"))
         line = TensorType(dt.int64, (x.shape[0],))
         return line, line, line, TensorType(dt.int64, (1,))
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        return STEP * touched(*inputs, *outputs)
 
     def reference(self, *arrays: Array | None) -> Any:
         (x,) = arrays

@@ -65,10 +65,10 @@ class Capabilities:
     """See the module.
 
     Args:
-        claims: names of composites that stay whole.
+        claims: composites that stay whole, by `Operator.operator_name`.
         channel_block: channels of a blocked activation layout (vector lanes); None: all row-major.
         panel: columns of a packed constant matrix; None: not packed.
-        layouts: operator class name → its offers, best first; by default those of `layout_offers`.
+        layouts: `Operator.operator_name` → its offers, best first; by default those of `layout_offers`.
         max_group: most nodes in a group.
         precision: the narrower float to which constant weights of contractions are rounded; None: as they are.
         dots: dot products that schedules know to use, the best first: products and convolutions of integers are put in terms of them, and with

@@ -75,7 +75,7 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None) -> Gr
 def impossible_layout(graph: Graph, capabilities: Capabilities) -> str | None:
     """The first node that is stored in none of the ways that its offers allow, where one of them says `only`, as a sentence; None if there is none."""
     for node in graph.nodes:
-        rule = (capabilities.layouts or {}).get(type(node.op).__name__)
+        rule = (capabilities.layouts or {}).get(node.op.operator_name)
         offers = rule(node) if rule is not None else []
         if any(o.only for o in offers) and not any(o.fits(node) for o in offers):
             return f"{node!r} is stored as the target cannot compute it"
@@ -137,7 +137,7 @@ def follower_offer(node: Node, layout: Layout | None) -> LayoutOffer | None:
     if not node.outputs or not isinstance(node.output.type, TensorType) or len(node.outputs) != 1:
         return None
     output = node.output
-    kind, name = node.op.kind, type(node.op).__name__
+    kind, name = node.op.kind, node.op.operator_name
     if layout is not None and not _fits(output, layout, padding=kind == "elementwise"):
         return None
     if kind == "elementwise":
@@ -274,7 +274,7 @@ class _Choice:
             self.labels.update(before)
 
     def _own_offers(self, node: Node) -> list[LayoutOffer]:
-        rule = self.rules.get(type(node.op).__name__)
+        rule = self.rules.get(node.op.operator_name)
         return rule(node) if rule is not None else []
 
     def stored(self, value: Value) -> Layout | None:

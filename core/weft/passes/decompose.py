@@ -20,7 +20,7 @@ def decompose(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
     claims = (capabilities or Capabilities()).claims
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        name = type(node.op).__name__
+        name = node.op.operator_name
         found = decomposition(node) if node.op.kind == "composite" and name not in claims else None
         if found is None:
             return None
@@ -33,9 +33,9 @@ def decompose(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
 
     for _ in range(DEPTH):
         graph = rewrite(graph, rule, rounds=1)
-        if not any(n.op.kind == "composite" and type(n.op).__name__ not in claims and decomposition(n) is not None for n in graph.nodes):
+        if not any(n.op.kind == "composite" and n.op.operator_name not in claims and decomposition(n) is not None for n in graph.nodes):
             return graph
-    left = next(n for n in graph.nodes if n.op.kind == "composite" and type(n.op).__name__ not in claims and decomposition(n) is not None)
+    left = next(n for n in graph.nodes if n.op.kind == "composite" and n.op.operator_name not in claims and decomposition(n) is not None)
     raise GraphError(f"decomposing does not come to an end after {DEPTH} rounds", where=repr(left), hint="a decomposition must give simpler operators")
 
 

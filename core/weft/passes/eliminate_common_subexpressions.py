@@ -10,9 +10,6 @@ import numpy as np
 from weft.graph.nodes import Graph, Node, Value
 from weft.graph.rewrite import Replacement, Rewriter
 
-# Operators whose results differ from call to call say so; two of them are never one.
-RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout", "Entropy"})
-
 
 def _sample(value: Value) -> Any:
     """What equal constants have in common, cheap to take."""
@@ -53,7 +50,7 @@ def eliminate_common_subexpressions(graph: Graph) -> Graph:
         return same[id(value)]
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        if node.op.kind in ("control", "host") or type(node.op).__name__ in RANDOM:
+        if node.op.kind in ("control", "host") or not node.op.deterministic:
             return None
         inputs = tuple(one(v) for v in inputs)
         key = (node.op, tuple(id(v) for v in inputs), tuple(o.type for o in node.outputs))

@@ -15,15 +15,7 @@ from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.operator import Operator
 from weft.graph.rewrite import Replacement, Rewriter, attribute_symbols, rewrite, substitute_symbols
 from weft.ops.checking import Require
-from weft.ops.contraction import MatMul
 from weft.ops.control import bodies
-from weft.ops.image import Resize
-from weft.ops.indexing import NonZero, ScatterElements, ScatterND
-from weft.ops.normalization import LRN, LayerNorm, LogSoftmax, RMSNorm, Softmax
-from weft.ops.quantization import Dequantize, DynamicQuantize, Quantize
-from weft.ops.scanning import CumProd, CumSum
-from weft.ops.sorting import Argsort, TopK, UniqueRows
-from weft.passes.eliminate_common_subexpressions import RANDOM
 
 LIMIT = 64 << 20
 """Bytes of a result that need no justification by the size of its inputs."""
@@ -39,21 +31,22 @@ VIEWS = 1 << 20
 """Bytes from which a folded view is not copied."""
 
 
-def fold_constants(graph: Graph, limit: int = LIMIT, keep: tuple[type[Operator], ...] = (), budget: Budget | None = None) -> Graph:
+def fold_constants(graph: Graph, limit: int = LIMIT, early: bool = False, budget: Budget | None = None) -> Graph:
     """Afterwards no node has constant inputs only, but those whose result would be over `limit` bytes and larger than its inputs, those whose sizes do not
     tell what computing them takes (`work_of`), and those that come when folding has made and done all that it may (`MADE`, `WORK`): the run computes them. No
     data symbol is bound to a constant.
 
     Args:
         limit: bytes of a result that need no justification by the size of the inputs.
-        keep: operators that stay.
+        early: operators stay whose operands later passes read (`Operator.folds_late`).
         budget: what may still be made and done, from which this takes; None: what a compilation of this graph alone may.
     """
 
     budget = budget or Budget.of(graph)
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        if node.op.kind in ("control", "host") or isinstance(node.op, keep) or type(node.op).__name__ in RANDOM or attribute_symbols(node.op):
+        op = node.op
+        if op.kind in ("control", "host") or not op.deterministic or (early and op.folds_late) or attribute_symbols(op):
             return None
         if any(v is not None and v.constant is None for v in inputs):
             return None
@@ -122,33 +115,9 @@ class Budget:
         return True
 
 
-LINEAR: dict[type[Operator], int] = {
-    **dict.fromkeys((Quantize, Dequantize, DynamicQuantize, Softmax, LogSoftmax, LayerNorm, RMSNorm, CumSum, CumProd, NonZero), 1 << 8),
-    **dict.fromkeys((Argsort, TopK), 1 << 10),
-    **dict.fromkeys((ScatterElements, ScatterND, UniqueRows), 1 << 16),  # a step of Python for each
-}
-"""Operators of other kinds than below whose references take time and memory in proportion to their operands and results, and how much time per element."""
-
-
 def work_of(op: Operator, inputs: Sequence[Value | None], outputs: Sequence[Value]) -> int | None:
-    """What an operator's reference takes with values of known sizes, as `WORK` counts; None: attributes or the data decide (the pads of a pooling, the
-    samples of a region), so that neither time nor memory is bounded by the sizes."""
-    given, results = ([_count(v.shape) for v in values if v is not None] for values in (inputs, outputs))
-    if isinstance(op, (ScatterElements, ScatterND)):
-        return 16 * (sum(given) + sum(results)) + LINEAR[type(op)] * given[1]
-    touched = sum(given) + sum(results)
-    if isinstance(op, MatMul):
-        # Of m × k by k × n: the root of m·k · k·n · m·n is m·n·k. Wide floats and integers have no library.
-        dtype = outputs[0].dtype
-        each = 2 if dtype.is_float and dtype.bits <= 32 else 16 if dtype.is_integer else 64
-        return 16 * touched + each * math.isqrt(math.prod(given) * sum(results))
-    if isinstance(op, Resize) and not op.antialias and inputs[0] is not None:
-        # One axis after the other: on the way there are sizes of the operand and of the result.
-        return (1 << 9) * _count([max(n, m) for n, m in zip(inputs[0].shape, outputs[0].shape) if isinstance(n, int) and isinstance(m, int)])
-    if op.kind in ("injective", "reduction"):
-        return None if isinstance(op, LRN) else 16 * touched
-    per_element = 64 if op.kind == "elementwise" else LINEAR.get(type(op))
-    return None if per_element is None else per_element * touched
+    """`Operator.work` of values of known sizes."""
+    return op.work([None if v is None else v.tensor for v in inputs], [v.tensor for v in outputs])
 
 
 def _computed(node: Node, arrays: Sequence[Any]) -> Any:

@@ -20,23 +20,14 @@ from weft.expr.simplify import linear
 from weft.graph.group import Group
 from weft.graph.layout import Layout
 from weft.graph.nodes import Graph, Node, TensorType, Value
-from weft.graph.operator import Elementwise
+from weft.graph.operator import CHEAP, Elementwise
 from weft.graph.relayout import Relayout
 from weft.graph.rewrite import attribute_symbols, copy_graph, sort_nodes, type_symbols
 from weft.passes.capabilities import Capabilities
 from weft.tensor.language import Compute, Dim, Read, placeholder
 
-# Operators that change the shape of row-major memory at most, and nothing else.
-VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "ExpandDims", "Require"})
-# Elementwise operators whose formula is one or two instructions: repeating them costs less than storing their results.
-CHEAP = frozenset(
-    {
-        "Add", "Subtract", "Multiply", "Negative", "Absolute", "Maximum", "Minimum", "Clip", "Relu", "Where", "Cast", "Identity",
-        "Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "LogicalXor", "LogicalNot",
-        "BroadcastTo", "Slice", "Transpose", "Reshape", "Relayout", "Iota", "Fill",
-    }
-)  # fmt: skip
-# Elementwise operators beside those in one group: with so many functions arithmetic is all of the time, and ever longer formulas take ever longer to compile.
+# Elementwise operators that are not cheap in one group: with so many functions arithmetic is all of the time, and ever longer formulas
+# take ever longer to compile.
 MOST_FUNCTIONS = 8
 # Parts of the formula that a group's operators become when each stands in place of what reads it (t*t doubles it with every step), and of an index in it
 # (an index that is looked up stands there four times). Beyond, compiling takes longer than a kernel saves.
@@ -44,12 +35,6 @@ LONGEST_FORMULA = 1500
 LONGEST_INDEX = 64
 # Groups that differ in constants of one element only, from which on they are one kernel that reads them: otherwise the constants stand in the code.
 ALIKE = 32
-# Composites that read their first operand row by row: cheap formulas on it may be computed as it is read.
-ROW_WISE = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RMSNorm"})
-# Reductions that read their operand twice and compare: it is a value in memory, or the two readings might be rounded differently.
-TWICE = frozenset({"Argmax", "Argmin"})
-# The composite that packs what it reads: whatever moves or cheaply changes its operands may be computed meanwhile.
-ATTENTION = "ScaledDotProductAttention"
 
 
 def fuse(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
@@ -77,6 +62,7 @@ class _Fusion:
                     if source.producer is not None and id(source.producer) in self.index:
                         self.apart.setdefault(k, set()).add(self.index[id(source.producer)])
         self.readings: list[Reading | None] = [None] * len(self.nodes)
+        self.costs: list[float | None] = [None] * len(self.nodes)
         self.elementwise: dict[tuple[object, ...], Reading] = {}
         self.kept = {id(v) for v in graph.outputs} | {id(s.value) for s in graph.symbols.values()}
         self.group: list[int | None] = [None] * len(self.nodes)
@@ -105,10 +91,18 @@ class _Fusion:
 
     def is_view(self, k: int) -> bool:
         node = self.nodes[k]
-        if type(node.op).__name__ not in VIEWS:
+        if not node.op.is_view:
             return False
         first = node.inputs[0]
         return first is not None and first.tensor.layout is None and node.output.tensor.layout is None
+
+    def cheap(self, k: int) -> bool:
+        """Whether computing a node's elements wherever they are read costs less than storing them."""
+        found = self.costs[k]
+        if found is None:
+            node = self.nodes[k]
+            found = self.costs[k] = node.op.cost(*(None if v is None else v.type for v in node.inputs))
+        return found <= CHEAP
 
     def free_elementwise(self, k: int) -> bool:
         return self.group[k] is None and self.nodes[k].op.kind == "elementwise" and self.fusable(k) and len(self.nodes[k].outputs) == 1
@@ -129,7 +123,7 @@ class _Fusion:
         times = sum(reads * t for reads, _, t, _ in read) if read else 1
         index = max((repeats * i for _, repeats, _, i in read), default=1)
         length = formula.length + times * (reading.size + reading.indices * index)
-        functions = formula.functions + (node.op.kind == "elementwise" and type(node.op).__name__ not in CHEAP)
+        functions = formula.functions + (node.op.kind == "elementwise" and not self.cheap(k))
         if len(formula.places) >= self.capabilities.max_group or functions > MOST_FUNCTIONS or length > LONGEST_FORMULA or index > LONGEST_INDEX:
             return False
         formula.length, formula.functions, formula.places[k] = length, functions, (times, index)
@@ -193,7 +187,7 @@ class _Fusion:
         for k, node in enumerate(self.nodes):
             if not self.fusable(k) or self.is_view(k) or self.group[k] is not None:
                 continue
-            if type(node.op).__name__ == ATTENTION:
+            if node.op.packs_operands:
                 self.close(self.with_operands(k, self.with_transpose(k)))
             elif node.op.kind in ("contraction", "window", "composite", "reduction"):
                 self.close(self.with_prologue(k, self.with_followers(k)))
@@ -234,29 +228,30 @@ class _Fusion:
         if rows is None or self.group[k] is not None or node.op.kind != "reduction" or not self.fusable(k):
             return False
         # Another reduction of the same rows: softmax's sum after its maximum, the variance after the mean.
-        return type(node.op).__name__ not in TWICE and trailing_axes(node) == rows and node.inputs[0] is not None and node.inputs[0].shape == shapes[-1]
+        return not node.op.reads_twice and trailing_axes(node) == rows and node.inputs[0] is not None and node.inputs[0].shape == shapes[-1]
 
     def with_transpose(self, anchor: int) -> set[int]:
-        """An attention and the transpose after it, which stores the heads side by side."""
+        """What packs its operands, such as an attention, and the transpose after it, which stores the heads side by side."""
         users = self.users[anchor]
         if len(users) == 1 and self.group[users[0]] is None and self.fusable(users[0]):
-            op = self.nodes[users[0]].op
+            rank = self.nodes[anchor].output.tensor.rank
+            axes = self.nodes[users[0]].op.permutation(rank)
             trial = {anchor, users[0]}
-            if type(op).__name__ == "Transpose" and op.attributes()["axes"][-1] == self.nodes[anchor].output.tensor.rank - 1:
+            if axes is not None and axes[-1:] == (rank - 1,):
                 if len(self.live_outs(trial)) == 1 and self.sound(trial):
                     return trial
         return {anchor}
 
     def with_operands(self, anchor: int, members: set[int]) -> set[int]:
-        """An attention and what moves or cheaply changes its operands, if nothing else uses it. Keys and values that are not packed are read
-        many times where they are, so they may only be moved; a view between two that join need not be one."""
+        """What packs its operands and what moves or cheaply changes them, if nothing else uses it. Those that are read often and not packed may only be
+        moved; a view between two that join need not be one."""
         members = set(members)
         node = self.nodes[anchor]
-        packed = {id(v) for k, v in enumerate(node.inputs) if v is not None and (k not in (1, 2) or v.tensor.layout is not None)}
+        packed = {id(v) for k, v in enumerate(node.inputs) if v is not None and (k not in node.op.read_often or v.tensor.layout is not None)}
         todo = [(p, any(v is o for v in node.inputs for o in self.nodes[p].outputs if id(o) in packed)) for p in self.uses[anchor]]
         while todo:
             k, changes = todo.pop(0)
-            op, cheap = self.nodes[k].op, type(self.nodes[k].op).__name__ in CHEAP
+            op, cheap = self.nodes[k].op, self.cheap(k)
             moves = op.kind == "injective" and cheap
             if k in members or self.group[k] is not None or not self.fusable(k) or not (moves or (changes and cheap and op.kind == "elementwise")):
                 continue
@@ -265,7 +260,7 @@ class _Fusion:
             added = {k}
             if self.is_view(k):
                 # Worth it only where it saves a copy: what comes before is computed in place, too.
-                before = [p for p in self.uses[k] if self.users[p] == [k] and type(self.nodes[p].op).__name__ in ("Slice", "Transpose", "BroadcastTo")]
+                before = [p for p in self.uses[k] if self.users[p] == [k] and self.moves_cheaply(p)]
                 if not before or self.group[before[0]] is not None or id(self.nodes[before[0]].output) in self.kept or self.is_view(before[0]):
                     continue
                 added.add(before[0])
@@ -275,25 +270,30 @@ class _Fusion:
             todo += [(p, changes) for a in added for p in self.uses[a] if p not in members]
         return members
 
+    def moves_cheaply(self, k: int) -> bool:
+        """Whether a node reads another operand's elements elsewhere, at no cost, as rows of memory are."""
+        op = self.nodes[k].op
+        return op.kind == "injective" and self.cheap(k) and not isinstance(op, Relayout) and not op.is_view and bool(self.nodes[k].inputs)
+
     def with_prologue(self, anchor: int, members: set[int]) -> set[int]:
         node = self.nodes[anchor]
         if node.op.kind == "reduction" and len(node.outputs) == 1:
             return self.with_producers(members)
-        if type(node.op).__name__ in ROW_WISE:
+        if node.op.row_wise:
             return self.with_producers(members, only_cheap=True, into=anchor, most=4)
-        if type(node.op).__name__ == "MatMul":
-            return self.with_transposed(anchor, members)
+        for position in node.op.reads_transposed:
+            members = self.with_transposed(anchor, position, members)
         return members
 
-    def with_transposed(self, anchor: int, members: set[int]) -> set[int]:
-        """A product and the transpose that makes its right operand: the product's kernel packs panels either way."""
-        right = self.nodes[anchor].inputs[1]
+    def with_transposed(self, anchor: int, position: int, members: set[int]) -> set[int]:
+        """A product and the transpose that makes an operand: the product's kernel packs panels either way."""
+        right = self.nodes[anchor].inputs[position]
         k = self.index.get(id(right.producer)) if right is not None and right.producer is not None else None
         if right is None or k is None or self.group[k] is not None or not self.fusable(k) or right.tensor.layout is not None:
             return members
         op, rank = self.nodes[k].op, right.tensor.rank
         swapped = (*range(rank - 2), rank - 1, rank - 2)
-        if type(op).__name__ != "Transpose" or tuple(op.attributes()["axes"]) != swapped or self.users[k] != [anchor] or id(right) in self.kept:
+        if op.permutation(rank) != swapped or self.users[k] != [anchor] or id(right) in self.kept:
             return members
         return members | {k} if self.sound(members | {k}) else members
 
@@ -324,18 +324,18 @@ class _Fusion:
         node = self.nodes[k]
         if self.group[k] is not None or node.op.kind not in ("elementwise", "injective") or not self.fusable(k) or self.is_view(k) or len(node.outputs) != 1:
             return False
-        cheap = type(node.op).__name__ in CHEAP
+        cheap = self.cheap(k)
         if only_cheap and not (cheap and node.op.kind == "elementwise"):
             return False
         for u in self.users[k]:
             if u not in members:
                 return False
             user = self.nodes[u]
-            if user.op.kind not in ("elementwise", "injective", "reduction") and type(user.op).__name__ not in ROW_WISE:
+            if user.op.kind not in ("elementwise", "injective", "reduction") and not user.op.row_wise:
                 return False
-            if type(user.op).__name__ in ROW_WISE and (user.inputs[0] is not node.output or user.output.shape != node.output.shape):
+            if user.op.row_wise and (user.inputs[0] is not node.output or user.output.shape != node.output.shape):
                 return False
-            if user.op.kind == "reduction" and (user.inputs[0] is not node.output or type(user.op).__name__ in TWICE):
+            if user.op.kind == "reduction" and (user.inputs[0] is not node.output or user.op.reads_twice):
                 return False
         # Where elements are read more than once their formula is computed more than once: only cheap ones may be.
         moved = any(self.nodes[u].op.kind == "injective" and not isinstance(self.nodes[u].op, Relayout) for u in self.users[k])
@@ -410,7 +410,7 @@ class _Fusion:
         inside = set(members)
         nodes = [self.nodes[k] for k in members]
         outs = self.live_outs(inside)
-        body = Graph("_".join(type(n.op).__name__.lower() for n in nodes[:6]))
+        body = Graph("_".join(n.op.operator_name.lower() for n in nodes[:6]))
         inner: dict[int, Value] = {}
         outer: list[Value] = []
         names: set[str] = set()
@@ -504,18 +504,11 @@ def _occurrences(index: Expr, axes: Collection[str]) -> int:
 def trailing_axes(node: Node) -> tuple[int, ...] | None:
     """The axes of a reduction that keeps dimensions and reduces the last ones; else None."""
     first = node.inputs[0] if node.inputs else None
-    if node.op.kind != "reduction" or first is None or len(node.outputs) != 1:
-        return None
-    attributes = node.op.attributes()
-    axes = attributes.get("axes", attributes.get("axis"))
-    if not attributes.get("keepdims", attributes.get("keep_dims", False)) or node.output.tensor.rank != first.tensor.rank:
+    if node.op.kind != "reduction" or first is None or len(node.outputs) != 1 or node.output.tensor.rank != first.tensor.rank:
         return None
     rank = first.tensor.rank
-    axes = tuple(range(rank)) if axes is None else (axes,) if isinstance(axes, int) else tuple(axes)
-    if not all(isinstance(a, int) for a in axes):
-        return None
-    normal = tuple(sorted(a % rank for a in axes)) if rank else ()
-    return normal if normal and normal == tuple(range(rank - len(normal), rank)) else None
+    axes = node.op.reduced_axes(rank)
+    return tuple(sorted(axes)) if axes and sorted(axes) == list(range(rank - len(axes), rank)) else None
 
 
 def at_most(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:

@@ -34,7 +34,7 @@ def fuse_attention(graph: Graph, capabilities: Capabilities | None = None) -> Gr
 
     Results change by rounding only, but where a softmax of NaNs was put to zero and v is not finite.
     """
-    if ScaledDotProductAttention.__name__ not in (capabilities or Capabilities()).claims:
+    if ScaledDotProductAttention.operator_name not in (capabilities or Capabilities()).claims:
         return graph
     return rewrite(graph, _attention, on=(MatMul,))
 

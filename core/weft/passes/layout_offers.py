@@ -29,7 +29,7 @@ DEPTHWISE, DEPTHWISE_ROWS = 3, 1.6
 
 
 def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
-    """Operator class name → rule, for the channel block and the panel of `capabilities`."""
+    """`Operator.operator_name` → rule, for the channel block and the panel of `capabilities`."""
     offers: dict[str, LayoutRule] = {}
     moved = capabilities.bytes_per_flop
     if capabilities.channel_block is not None:

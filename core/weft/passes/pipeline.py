@@ -11,7 +11,6 @@ from weft.errors import GraphError, nearest
 from weft.graph.nodes import Graph
 from weft.graph.rewrite import copy_graph
 from weft.graph.verify import verify
-from weft.ops.quantization import Dequantize
 from weft.passes.capabilities import Capabilities
 from weft.passes.choose_algorithms import choose_algorithms
 from weft.passes.choose_layouts import choose_layouts, impossible_layout
@@ -53,8 +52,8 @@ Stage: TypeAlias = "Callable[[Graph, Capabilities, Budget], Graph]"
 STAGES: tuple[tuple[str, Stage, str], ...] = (
     (
         "fold_constants",
-        lambda g, c, b: fold_constants(g, keep=(Dequantize,), budget=b),
-        "no node but Dequantize has constant inputs only, within the bounds of folding; no size is bound to a constant",
+        lambda g, c, b: fold_constants(g, early=True, budget=b),
+        "no node but what `folds_late` has constant inputs only, within the bounds of folding; no size is bound to a constant",
     ),
     ("fuse_quantization", fuse_quantization, "no product, convolution or mean of quantised numbers with constant scales is computed in floats"),
     ("fold_batch_norm", lambda g, c, b: fold_batch_norm(g, b), "no constant batch normalisation follows a convolution or product with constant weights"),

@@ -92,7 +92,7 @@ class Placement:
         for p in self.nodes:
             why = "; ".join(f"not {target}: {reason} [{code}]" for target, (code, reason) in p.refused.items())
             names = f"  # {', '.join(sorted(p.node.names))}" if p.node.names else ""
-            lines.append(f"{p.target:8} {type(p.node.op).__name__} %{p.node.outputs[0].name}{names}" + (f"\n         {why}" if why else ""))
+            lines.append(f"{p.target:8} {p.node.op.operator_name} %{p.node.outputs[0].name}{names}" + (f"\n         {why}" if why else ""))
         return "\n".join(lines)
 
 
@@ -156,7 +156,7 @@ def offers_before(graph: Graph, seen: Graph, offers: Offers) -> list[Take | Refu
         if why is None:
             continue
         changed = len(before) > 1 or len(after) > 1 or type(left.op) is not type(before[0].op)
-        name = f"after the target's passes, {type(left.op).__name__} %{left.outputs[0].name}: " if changed else ""
+        name = f"after the target's passes, {left.op.operator_name} %{left.outputs[0].name}: " if changed else ""
         found += [Refuse(n, why.code, name + why.reason) for n in before]
     return found
 

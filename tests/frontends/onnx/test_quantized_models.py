@@ -14,7 +14,6 @@ from tests.needs import require
 
 import weft
 from weft.graph.evaluate import evaluate
-from weft.ops import Dequantize
 from weft.passes.capabilities import Capabilities
 from weft.passes.fold_constants import fold_constants
 from weft.passes.fuse_quantization import fuse_quantization
@@ -25,7 +24,7 @@ MICROSOFT = helper.make_opsetid("com.microsoft", 1)
 
 
 def fused(graph: Any) -> Any:
-    return fuse_quantization(fold_constants(graph, keep=(Dequantize,)), Capabilities(doubles=True))
+    return fuse_quantization(fold_constants(graph, early=True), Capabilities(doubles=True))
 
 
 def network(folder: Path, dense: bool = True) -> Path:

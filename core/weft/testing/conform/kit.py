@@ -60,7 +60,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return " ".join(filter(None, (self.op.__name__, self.dtype, self.label)))
+        return " ".join(filter(None, (self.op.operator_name, self.dtype, self.label)))
 
     @property
     def types(self) -> tuple[TensorType | None, ...]:
@@ -206,7 +206,7 @@ class Kit:
             return found
         chosen: dict[tuple[str, str], str] = {}
         for name in sorted(found, key=lambda n: zlib.crc32(n.encode())):
-            chosen.setdefault((found[name].op.__name__, found[name].dtype), name)
+            chosen.setdefault((found[name].op.operator_name, found[name].dtype), name)
         return {name: found[name] for name in found if name in chosen.values()}
 
     def variants(self, case: Case) -> list[str]:
@@ -215,7 +215,7 @@ class Kit:
         return [a.name for a in possible[1:] if a.form != "decompose"]
 
     def claim(self, case: Case, taken: bool) -> None:
-        self.claims.setdefault(case.op.__name__, {}).setdefault(case.dtype or "none", [0, 0])[0 if taken else 1] += 1
+        self.claims.setdefault(case.op.operator_name, {}).setdefault(case.dtype or "none", [0, 0])[0 if taken else 1] += 1
 
     def first_taken(self) -> Case | None:
         """A sample that this target computes, of some floats; None if there is none."""
@@ -271,8 +271,8 @@ class Kit:
             if p.target != self.target.target.kind:
                 code, reason = p.refused.get(self.target.target.kind, ("", ""))
                 if not code.strip() or not reason.strip():
-                    self.fail(f"{type(p.node.op).__name__} is declined without a {'code' if reason.strip() else 'reason'}", str(p.node))
-                reasons.append(f"{type(p.node.op).__name__}: {reason} [{code}]")
+                    self.fail(f"{p.node.op.operator_name} is declined without a {'code' if reason.strip() else 'reason'}", str(p.node))
+                reasons.append(f"{p.node.op.operator_name}: {reason} [{code}]")
         return "; ".join(dict.fromkeys(reasons))
 
     @staticmethod
@@ -470,7 +470,7 @@ def reasons_elsewhere(placement: Placement, target: str, most: int = 5) -> dict[
     for p in placement.nodes:
         if p.target != target:
             code, reason = p.refused.get(target, ("no_offer", "it made no offer"))
-            found[f"{type(p.node.op).__name__}: {reason} [{code}]"] += 1
+            found[f"{p.node.op.operator_name}: {reason} [{code}]"] += 1
     kept = dict(found.most_common(most))
     rest = sum(found.values()) - sum(kept.values())
     return {**kept, **({"other reasons": rest} if rest else {})}

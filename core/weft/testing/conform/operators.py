@@ -39,7 +39,7 @@ def test_algorithm(kit: Kit, variant: tuple[Case, str]) -> None:
     """So do the other algorithms of the operator, as kernels by themselves."""
     case, algorithm = variant
     try:
-        program = lower_group(case.graph(), "kernel", {case.op.__name__: algorithm})
+        program = lower_group(case.graph(), "kernel", {case.op.operator_name: algorithm})
         select_rule(kit.target.rules, program, kit.target.machine, kit.target.intrinsics)
     except (LoweringError, ScheduleError) as error:
         kit.decline(str(error))

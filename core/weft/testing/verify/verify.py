@@ -356,6 +356,6 @@ def _said(node: Node) -> dict[str, Any]:
     inner = node.op.body.nodes if isinstance(node.op, Group) else [node]
     results = ", ".join("%" + o.name for o in node.outputs)
     operands = ", ".join("_" if v is None else "%" + v.name for v in node.inputs)
-    operator = ", ".join(dict.fromkeys(type(n.op).__name__ for n in inner))
+    operator = ", ".join(dict.fromkeys(n.op.operator_name for n in inner))
     text = repr(node) if not isinstance(node.op, Group) else f"{results} = {operator}({operands})"
     return {"node": text, "operator": operator, "names": tuple(sorted(node.names))}

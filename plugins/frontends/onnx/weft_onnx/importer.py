@@ -28,7 +28,6 @@ from weft.graph.rewrite import attribute_symbols, drop_dead
 from weft.ops import (
     BroadcastTo,
     Cast,
-    Dequantize,
     Dims,
     GreaterEqual,
     Less,
@@ -436,7 +435,9 @@ class Importer:
     def folded(self, value: Value) -> Value:
         """A small value of constants as a constant; what is dequantised stays so, which passes make integers of."""
         node = value.producer
-        if node is None or not isinstance(value.type, TensorType) or not value.type.is_static or len(node.outputs) != 1 or isinstance(node.op, Dequantize):
+        if node is None or not isinstance(value.type, TensorType) or not value.type.is_static or len(node.outputs) != 1:
+            return value
+        if node.op.folds_late or not node.op.deterministic:
             return value
         arrays = [None if i is None else i.constant for i in node.inputs]
         if math.prod(static(value.type.shape)) > FOLDED or not arrays or any(i is not None and a is None for i, a in zip(node.inputs, arrays)):
