@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,17 +10,38 @@ import numpy as np
 import pytest
 
 import weft
+from weft import dtypes as dt
 from weft.expr.functions import call
 from weft.expr.nodes import Expr
 from weft.graph.group import Group
+from weft.graph.layout import parse_layout
 from weft.graph.nodes import Graph, GraphBuilder, Node, TensorType, Type, Value, tensor_type
-from weft.graph.operator import CHEAP, Array, Elementwise, Operator, Sample, algorithm
-from weft.ops import Add, Argmax, Exp, MatMul, Multiply, Reciprocal, ReduceSum, Relu, Reshape, ScaledDotProductAttention, Slice, Softmax, Transpose
+from weft.graph.operator import CHEAP, Array, Commutes, Elementwise, Operator, Sample, algorithm
+from weft.ops import (
+    Add,
+    Argmax,
+    Conv,
+    Dequantize,
+    Exp,
+    MatMul,
+    Multiply,
+    Quantize,
+    Reciprocal,
+    ReduceSum,
+    Relu,
+    Reshape,
+    ScaledDotProductAttention,
+    Slice,
+    Softmax,
+    Transpose,
+)
 from weft.ops.composing import Composer
 from weft.passes.capabilities import CLAIMED, Capabilities
+from weft.passes.choose_layouts import choose_layouts
 from weft.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from weft.passes.fold_constants import fold_constants
 from weft.passes.fuse import fuse
+from weft.passes.fuse_quantization import fuse_quantization
 from weft.tensor.language import Tensor, compute
 
 
@@ -149,6 +170,46 @@ class Noise(Foreign, Elementwise):
         return arrays[0]
 
 
+@dataclass(frozen=True)
+class Cut(Foreign):
+    """The second half of an axis."""
+
+    axis: int
+    kind = "injective"
+
+    def infer(self, *types: Type | None) -> TensorType:
+        x = first(types)
+        return TensorType(x.dtype, tuple(d // 2 if k == self.axis and isinstance(d, int) else d for k, d in enumerate(x.shape)))
+
+    def reference(self, *arrays: Array | None) -> Any:
+        assert arrays[0] is not None
+        return np.split(arrays[0], 2, self.axis)[1]
+
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
+
+    def keeps_blocks(self, axis: int, factor: int, inputs: Sequence[TensorType | None], output: TensorType) -> bool:
+        return axis != self.axis or output.shape[axis] % factor == 0  # type: ignore[operator]
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor) -> Tensor:
+        shape = self.infer(TensorType(x.dtype, x.shape)).shape
+        return compute(shape, lambda *i: x[tuple(n + shape[k] if k == self.axis else n for k, n in enumerate(i))], "cut")
+
+
+@dataclass(frozen=True)
+class Unknown(Cut):
+    """The same, which states nothing."""
+
+    @property
+    def commutes(self) -> Commutes:
+        return "nothing"
+
+    def keeps_blocks(self, axis: int, factor: int, inputs: Sequence[TensorType | None], output: TensorType) -> bool:
+        return False
+
+
 TWINS: dict[str, type[Operator]] = {"Add": Plus, "Exp": Grown, "Transpose": Turned, "Softmax": Shares, "Reshape": Viewed}
 OWN: dict[str, type[Operator]] = {"Add": Add, "Exp": Exp, "Transpose": Transpose, "Softmax": Softmax, "Reshape": Reshape}
 
@@ -235,6 +296,44 @@ def test_what_is_random_is_neither_folded_nor_merged() -> None:
     b.output(b.add(Multiply(), b.add(Grown(), x), b.add(Grown(), x)), "z")
     left = [n.op.operator_name for n in eliminate_common_subexpressions(b.build()).nodes]
     assert left.count("Noise") == 2 and left.count("Grown") == 1
+
+
+def between_convolutions(op: Operator, channels: int) -> list[str]:
+    """Operators of a graph of two convolutions, with `op` between them, once layouts are chosen for blocks of 8 channels."""
+    b = GraphBuilder("layouts")
+    x = b.input("x", tensor_type("float32", (1, 16, 8, 8)))
+    x = b.add(op, b.add(Conv(pads=(1, 1, 1, 1)), x, b.constant(np.ones((16, 16, 3, 3), np.float32), "w1")))
+    b.output(b.add(Conv(pads=(1, 1, 1, 1)), x, b.constant(np.ones((16, channels, 3, 3), np.float32), "w2")), "y")
+    return [n.op.operator_name for n in choose_layouts(b.build(), Capabilities(channel_block=8)).nodes]
+
+
+def test_layouts_go_through_what_keeps_blocks_together() -> None:
+    theirs, ours = between_convolutions(Cut(2), 16), between_convolutions(Slice((0, 0, 4, 0), (1, 16, 4, 8)), 16)
+    assert [n.replace("Cut", "Slice") for n in theirs] == ours == ["Relayout", "Conv", "Slice", "Conv", "Relayout"]
+    assert between_convolutions(Cut(1), 8).count("Relayout") == 2  # a whole block
+    assert between_convolutions(Unknown(2), 16).count("Relayout") == 4
+
+
+def test_blocks_of_a_layout_are_those_of_logical_axes() -> None:
+    assert parse_layout("split(1, 8) permute(0, 1, 3, 4, 2)").blocks(4) == [(1, 8)]
+    assert parse_layout("split(1, 20) split(2, 16) permute(0, 1, 2, 4, 5, 3)").blocks(4) == [(1, 20), (1, 16)]
+    assert parse_layout("permute(0, 2, 3, 1)").blocks(4) == [(1, 1)]
+    assert parse_layout("split(0, 8) split(2, 8) permute(0, 2, 1, 3)").blocks(2) == [(0, 8), (1, 8)]
+
+
+def quantized_around(op: Operator) -> list[str]:
+    """Operators of a graph that dequantises, does `op` and quantises again, once quantisation is fused."""
+    b = GraphBuilder("quantized")
+    scale, zero = b.constant(np.float32(0.5), "scale"), b.constant(np.uint8(3), "zero")
+    x = b.add(Dequantize(), b.input("x", tensor_type("uint8", (4, 8))), scale, zero)
+    b.output(b.add(Quantize(dt.uint8), b.add(op, x), scale, zero), "y")
+    return [n.op.operator_name for n in fuse_quantization(b.build()).nodes]
+
+
+def test_what_moves_moves_quantised_numbers() -> None:
+    assert quantized_around(Cut(1)) == ["Cut"]
+    assert quantized_around(Slice((0, 4), (4, 4))) == ["Slice"]
+    assert quantized_around(Unknown(1)) == ["Dequantize", "Unknown", "Quantize"]
 
 
 def named(name: str, base: type[Operator]) -> type[Operator]:

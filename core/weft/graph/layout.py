@@ -47,6 +47,19 @@ class Layout:
     def __str__(self) -> str:
         return " ".join(str(s) for s in self.steps)
 
+    def blocks(self, rank: int) -> list[tuple[int, int]]:
+        """Of values of `rank`: what stays together in memory, as (logical axis, elements of it that follow one another
+        in a block); the innermost axis and 1 where no axis is split."""
+        axes = list(range(rank))
+        found = []
+        for step in self.steps:
+            if isinstance(step, Split):
+                found.append((axes[step.axis], step.factor))
+                axes.insert(step.axis, axes[step.axis])
+            else:
+                axes = [axes[k] for k in step.order]
+        return found or [(axes[-1], 1) for _ in axes[:1]]
+
     def stored_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
         """The shape in memory of a value of logical `shape`."""
         dims: list[Dim] = list(shape)

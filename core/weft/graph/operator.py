@@ -23,6 +23,7 @@ from weft.graph.nodes import TensorType, Type, Value
 
 OpKind = Literal["elementwise", "injective", "reduction", "contraction", "window", "composite", "opaque", "control", "host"]
 Array = np.ndarray[Any, Any]
+Commutes = Literal["nothing", "monotone", "anything"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 CHEAP = 2
@@ -146,6 +147,30 @@ class Operator(ABC):
         Up to `CHEAP` an element may be computed anew wherever it is read.
         """
         return math.inf
+
+    @property
+    def commutes(self) -> Commutes:
+        """Which functions may be applied to the elements of the operands (`elements_of`) as well as to those of the
+        result: "anything" where the result's elements are elements of operands; "monotone" where they are so chosen by
+        order, as maxima are: functions that never fall; else "nothing"."""
+        return "nothing"
+
+    def elements_of(self, count: int) -> tuple[int, ...]:
+        """Which of `count` operands have the elements that the result is made of: other operands are places, sizes,
+        parameters."""
+        return (0,)
+
+    @property
+    def fill_operand(self) -> int | None:
+        """Of what also has elements of no operand: the operand, of one element, that they are (zeros if it is
+        absent)."""
+        return None
+
+    def keeps_blocks(self, axis: int, factor: int, inputs: Sequence[TensorType | None], output: TensorType) -> bool:
+        """Whether elements that are together in a block of `factor` along `axis` of the operands (`elements_of`) are so
+        in the result, each at its place: then results may be stored as operands are, at no cost. Factor 1: whether the
+        axis stays whole."""
+        return False
 
     def permutation(self, rank: int) -> tuple[int, ...] | None:
         """Of an operator that exchanges axes of its first operand, which has `rank`, and does nothing else: for each

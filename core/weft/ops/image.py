@@ -15,7 +15,7 @@ from weft.expr import nodes as e
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, Var, cast_to, const, select
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.operator import Array, Commutes, Operator, Sample, algorithm
 from weft.loop.nodes import Allocate, Buffer, For, Let, Stmt, Store, buffer, seq
 from weft.ops.composing import Composer
 from weft.ops.examples import floats, integers
@@ -109,6 +109,17 @@ class Resize(Operator):
         """Whether resizing along the k-th axis may change anything."""
         still = (self.scales[k] == 1 if self.scales is not None else not runtime) and same(before, after) is True
         return not still or self.coordinates == "tf_crop_and_resize"
+
+    @property
+    def commutes(self) -> Commutes:
+        return "anything" if self.mode == "nearest" and self.coordinates != "tf_crop_and_resize" else "nothing"
+
+    def keeps_blocks(self, axis: int, factor: int, inputs: Sequence[TensorType | None], output: TensorType) -> bool:
+        x = inputs[0]
+        if x is None or x.shape[axis] != output.shape[axis]:
+            return False
+        axes = self.all_axes(x.rank)
+        return axis not in axes or not self.moves(axes.index(axis), x.shape[axis], output.shape[axis], len(inputs) > 1 and inputs[1] is not None)
 
     # -- meaning
     def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
@@ -686,6 +697,10 @@ class DepthToSpace(Operator):
         k, rest = self.block, dim_floordiv(c, self.block**2)
         return ((n, k, k, rest, h, w), (0, 3, 4, 1, 5, 2)) if self.mode == "DCR" else ((n, rest, k, k, h, w), (0, 1, 4, 2, 5, 3))
 
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
+
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
         assert x is not None
@@ -731,6 +746,10 @@ class SpaceToDepth(Operator):
     @property
     def order(self) -> tuple[int, ...]:
         return (0, 3, 5, 1, 2, 4) if self.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
 
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays

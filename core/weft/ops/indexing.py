@@ -14,7 +14,7 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr, Var, cast_to, const, select, wrap
 from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import STEP, Array, Operator, Sample, algorithm, touched
+from weft.graph.operator import STEP, Array, Commutes, Operator, Sample, algorithm, touched
 from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, If, Let, Seq, Stmt, Store, buffer, seq
 from weft.ops.examples import booleans, floats, integers
 from weft.ops.movement import Movement, clamp_indices, safe_index
@@ -98,6 +98,10 @@ class GatherND(Movement):
         for d in range(self.batch_dims):
             unify(x.shape[d], indices.shape[d], f"batch dimension {d}")
         return TensorType(x.dtype, shape)
+
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
 
     def reference(self, *arrays: Array | None) -> Array:
         x, indices = arrays
@@ -382,6 +386,10 @@ class Tile(Movement):
     def infer(self, *types: Type | None) -> TensorType:
         (x,) = operands(types, 1)
         return TensorType(x.dtype, self.out_shape(x.shape))
+
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
 
     def reference(self, *arrays: Array | None) -> Array:
         assert arrays[0] is not None

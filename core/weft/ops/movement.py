@@ -15,7 +15,7 @@ from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr, all_of, cast_to, const, select
 from weft.graph.assumptions import assume, assume_equal
 from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Operator, OpKind, Sample, algorithm
+from weft.graph.operator import Array, Commutes, Operator, OpKind, Sample, algorithm
 from weft.ops.examples import booleans, floats, integers
 from weft.ops.shapes import (
     axes_of,
@@ -129,6 +129,10 @@ class Reshape(Movement):
     def cost(self, *types: Type | None) -> float:
         return 1.0
 
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
+
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
         assert x is not None
@@ -170,6 +174,10 @@ class Transpose(Movement):
 
     def permutation(self, rank: int) -> tuple[int, ...] | None:
         return self.order(rank)
+
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
 
     def reference(self, *arrays: Array | None) -> Array:
         assert arrays[0] is not None
@@ -227,6 +235,10 @@ class BroadcastTo(Movement):
     def cost(self, *types: Type | None) -> float:
         return 1.0
 
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
+
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
         assert x is not None
@@ -278,6 +290,16 @@ class Concat(Movement):
             if k % 16 == 0:
                 shape[axis] = simplified(shape[axis])  # n + n + … as a product
         return TensorType(dtype, tuple(shape))
+
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
+
+    def elements_of(self, count: int) -> tuple[int, ...]:
+        return tuple(range(count))
+
+    def keeps_blocks(self, axis: int, factor: int, inputs: Sequence[TensorType | None], output: TensorType) -> bool:
+        return True
 
     def reference(self, *arrays: Array | None) -> Array:
         return np.concatenate(arrays, self.axis)  # type: ignore[arg-type]
@@ -381,6 +403,14 @@ class Slice(Movement):
     def cost(self, *types: Type | None) -> float:
         return 1.0
 
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
+
+    def keeps_blocks(self, axis: int, factor: int, inputs: Sequence[TensorType | None], output: TensorType) -> bool:
+        start = self.starts[axis]
+        return self.all_steps[axis] == 1 and isinstance(start, int) and start % factor == 0
+
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
         assert x is not None
@@ -430,6 +460,17 @@ class Pad(Movement):
             for k, (d, (lo, hi)) in enumerate(zip(x.shape, pairs)):
                 expect_some(d, dim_max(lo, hi), f"dimension {k}, whose elements are repeated")
         return TensorType(x.dtype, tuple(as_dim(d + lo + hi) for d, (lo, hi) in zip(x.shape, pairs)))
+
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
+
+    @property
+    def fill_operand(self) -> int | None:
+        return 1 if self.mode == "constant" else None
+
+    def keeps_blocks(self, axis: int, factor: int, inputs: Sequence[TensorType | None], output: TensorType) -> bool:
+        return inputs[0] is not None and inputs[0].shape[axis] == output.shape[axis] and self.pads[axis] == 0
 
     def reference(self, *arrays: Array | None) -> Array:
         x, value = arrays if len(arrays) == 2 else (arrays[0], None)
@@ -523,6 +564,10 @@ class Gather(Movement):
         axis = axis_of(self.axis, x.rank)
         return TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
+
     def reference(self, *arrays: Array | None) -> Array:
         x, indices = arrays
         assert x is not None and indices is not None
@@ -558,6 +603,10 @@ class GatherElements(Movement):
         if indices.rank != x.rank:
             raise GraphError(f"indices: expected {x.rank} dimension(s), got {show(indices.shape)}")
         return TensorType(x.dtype, indices.shape)
+
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
 
     def reference(self, *arrays: Array | None) -> Array:
         x, indices = arrays

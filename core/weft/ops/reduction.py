@@ -18,7 +18,7 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, any_of, cast_to, const, select, wrap
 from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.operator import Array, Commutes, Operator, Sample, algorithm
 from weft.ops.contraction import reduction_tolerance
 from weft.ops.examples import booleans, floats, integers
 from weft.ops.precision import compute_dtype, rounded, widen
@@ -206,6 +206,10 @@ class ReduceMax(Reduction):
 
     kinds = ("int", "uint", "float", "bool")
     reducer = "max"
+
+    @property
+    def commutes(self) -> Commutes:
+        return "monotone"
 
     def chosen_reducer(self, dtype: DType) -> str:
         return "any" if dtype.is_bool else self.reducer

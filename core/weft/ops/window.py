@@ -14,7 +14,7 @@ from weft.expr import nodes as e
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, all_of, cast_to, const, select
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.operator import Array, Commutes, Operator, Sample, algorithm
 from weft.ops.composing import Composer
 from weft.ops.contraction import filled, pad_pairs, reduction_tolerance, reference_windows, window_extent
 from weft.ops.examples import floats, integers
@@ -54,6 +54,10 @@ class Pool(Operator):
     def spatial(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], tuple[int, ...]]:
         n = len(self.kernel)
         return filled(self.strides, n, 1), pad_pairs(self.pads, n), filled(self.dilations, n, 1)
+
+    def keeps_blocks(self, axis: int, factor: int, inputs: Sequence[TensorType | None], output: TensorType) -> bool:
+        """Each channel is computed by itself."""
+        return axis < 2
 
     def reference_windows(self, x: Array, fill: Any) -> Array:
         """Windows [n, c, out…, kernel…] of the wide x, `fill` outside."""
@@ -98,6 +102,10 @@ class Pool(Operator):
 @dataclass(frozen=True)
 class MaxPool(Pool):
     """The greatest element of each window; padding never wins."""
+
+    @property
+    def commutes(self) -> Commutes:
+        return "monotone"
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:

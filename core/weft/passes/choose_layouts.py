@@ -12,14 +12,10 @@ from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.relayout import Relayout
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
-from weft.ops.image import Resize
-from weft.ops.movement import Pad, Slice
 from weft.passes.capabilities import ANY, Capabilities, LayoutOffer, LayoutRule
 from weft.passes.layout_offers import default_offers, elements
 
 ROUNDS = 8
-# Pooling over spatial axes computes each channel by itself.
-FOLLOWERS = frozenset({"MaxPool", "AveragePool", "LpPool"})
 
 
 def choose_layouts(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
@@ -136,51 +132,33 @@ def follower_offer(node: Node, layout: Layout | None) -> LayoutOffer | None:
     """How a node that follows computes under `layout`, if it can; None in `inputs` where an operand is better row-major."""
     if not node.outputs or not isinstance(node.output.type, TensorType) or len(node.outputs) != 1:
         return None
-    output = node.output
-    kind, name = node.op.kind, node.op.operator_name
-    if layout is not None and not _fits(output, layout, padding=kind == "elementwise"):
-        return None
-    if kind == "elementwise":
+    output, op = node.output, node.op
+    if op.kind == "elementwise":
+        if layout is not None and not _fits(output, layout, padding=True):
+            return None
         # Operands that broadcast are read row-major: their reads are splats or contiguous in the blocked axis.
         return LayoutOffer(tuple(layout if v is not None and _same_extent(v, output) else None for v in node.inputs), (layout,))
-    if node.inputs and node.inputs[0] is not None and (name in FOLLOWERS or _keeps_blocks(node, layout)):
-        return LayoutOffer((layout, *(None,) * (len(node.inputs) - 1)), (layout,))
-    if name == "Concat":
-        if layout is not None and not all(v is not None and _fits(v, layout) for v in node.inputs):
-            return None
-        return LayoutOffer((layout,) * len(node.inputs), (layout,))
-    return None
+    followed = op.elements_of(len(node.inputs)) if node.inputs and node.inputs[0] is not None else ()
+    if layout is not None and not (followed and _keeps_blocks(node, layout, followed)):
+        return None
+    return LayoutOffer(tuple(layout if k in followed else None for k in range(len(node.inputs))), (layout,))
 
 
-def _keeps_blocks(node: Node, layout: Layout | None) -> bool:
-    """Whether a node that moves elements leaves those of each block together: resampling, padding or cutting along other axes, or by whole blocks."""
-    x, op = node.inputs[0], node.op
-    if x is None or not isinstance(x.type, TensorType) or not isinstance(op, (Resize, Pad, Slice)) or (layout is not None and not _fits(x, layout)):
+def _keeps_blocks(node: Node, layout: Layout, followed: tuple[int, ...]) -> bool:
+    """Whether a node leaves the elements of each block together, so that its result may be stored as its operands are."""
+    if not _fits(node.output, layout) or any((v := node.inputs[k]) is None or not _fits(v, layout) for k in followed):
         return False
-    for split in () if layout is None else [s for s in layout.steps if isinstance(s, Split)]:
-        axis, factor = split.axis, split.factor
-        if isinstance(op, Slice):
-            start = op.starts[axis]
-            if op.all_steps[axis] != 1 or not isinstance(start, int) or start % factor:
-                return False
-        elif x.shape[axis] != node.output.shape[axis] or (isinstance(op, Pad) and op.pads[axis] != 0):
-            return False
-        elif isinstance(op, Resize) and axis in (axes := op.all_axes(x.type.rank)):
-            scales = node.inputs[1] if len(node.inputs) > 1 else None
-            if op.moves(axes.index(axis), x.shape[axis], node.output.shape[axis], scales is not None):
-                return False
-    return True
+    inputs = [v.type if v is not None and isinstance(v.type, TensorType) else None for v in node.inputs]
+    return all(node.op.keeps_blocks(axis, factor, inputs, node.output.tensor) for axis, factor in layout.blocks(node.output.tensor.rank))
 
 
 def reads_any(node: Node) -> bool:
     """Whether the first operand may be stored anyhow: a reduction that keeps the channels and writes row-major."""
     first = node.inputs[0] if node.inputs else None
-    axes = node.op.attributes().get("axes")
-    if node.op.kind != "reduction" or first is None or not isinstance(first.type, TensorType) or len(node.outputs) != 1:
+    if node.op.kind != "reduction" or node.op.reads_twice or first is None or not isinstance(first.type, TensorType) or len(node.outputs) != 1:
         return False
-    if not isinstance(axes, tuple) or not all(isinstance(a, int) for a in axes):
-        return False
-    return bool(first.type.rank) and 1 not in {a % first.type.rank for a in axes}
+    axes = node.op.reduced_axes(first.type.rank)
+    return axes is not None and first.type.rank > 0 and 1 not in axes
 
 
 def _same_extent(value: Value, output: Value) -> bool:

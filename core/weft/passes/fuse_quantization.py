@@ -35,13 +35,10 @@ from weft.ops.arithmetic import Add, Clip, Maximum, Round
 from weft.ops.composing import Composer
 from weft.ops.contraction import Conv, MatMul
 from weft.ops.elementwise import Identity
-from weft.ops.image import DepthToSpace, Resize, SpaceToDepth
-from weft.ops.indexing import GatherND, Tile
-from weft.ops.movement import BroadcastTo, Concat, Gather, GatherElements, Pad, Reshape, Slice, Transpose
 from weft.ops.quantization import ConvInteger, Dequantize, MatMulInteger, QLinearConv, QLinearMatMul, Quantization, Quantize, integer_range
-from weft.ops.reduction import ReduceMax, ReduceMean, ReduceMin
+from weft.ops.reduction import ReduceMean
 from weft.ops.shapes import axis_of, product
-from weft.ops.window import AveragePool, MaxPool
+from weft.ops.window import AveragePool
 from weft.passes.capabilities import Capabilities
 from weft.passes.fold_constants import Budget, fold_constants
 
@@ -52,8 +49,6 @@ MOST = 1 << 30
 """Sums of products, and biases, are below: together they fit int32."""
 CLOSE = 2.0**-22
 """How far a bias's scale may be from the product of the operands' scales, relative to it: it was rounded to float32, perhaps twice."""
-MOVES = (Reshape, Transpose, BroadcastTo, Slice, Gather, GatherElements, GatherND, Tile, DepthToSpace, SpaceToDepth, Concat, Pad, Resize)
-ORDERS = (MaxPool, ReduceMax, ReduceMin)
 
 
 def fuse_quantization(graph: Graph, capabilities: Capabilities | None = None, budget: Budget | None = None) -> Graph:
@@ -204,32 +199,40 @@ def _biases(r: Rewriter, node: Node, inputs: Inputs) -> Replacement:
 def _moves(r: Rewriter, node: Node, inputs: Inputs) -> Replacement:
     """What moves or compares numbers of one scale does so with the integers."""
     op = node.op
-    if not isinstance(op, (*MOVES, *ORDERS)) or len(node.outputs) != 1 or not inputs:
+    if op.commutes == "nothing" or len(node.outputs) != 1 or not inputs:
         return None
-    before = r.producer(inputs[0], Dequantize)
+    own = op.elements_of(len(inputs))
+    before = r.producer(inputs[own[0]], Dequantize) if own else None
     if before is None or not isinstance(before.op, Dequantize) or before.op.block:
         return None
     data = before.inputs[0]
     assert data is not None
-    if data.constant is not None and isinstance(op, (Reshape, Transpose)):
+    if data.constant is not None and _keeps_axes(node):
         return _constant_moved(r, node, before)
-    x = quantized_of(r, inputs[0])
+    x = quantized_of(r, inputs[own[0]])
     if x is None or not x.single or data.dtype.bits > 16 or data.dtype.bits < 8:
         return None
-    if isinstance(op, Resize) and (op.mode != "nearest" or op.coordinates == "tf_crop_and_resize"):
-        return None
-    rest: list[Value | None] = list(inputs[1:])
-    if isinstance(op, Concat):
-        others = [quantized_of(r, v) for v in rest]
-        if any(o is None or not o.single or (o.scale, o.zero, o.data.dtype) != (x.scale, x.zero, data.dtype) for o in others):
+    operands = list(inputs)
+    for k in own:
+        other = quantized_of(r, inputs[k])
+        if other is None or not other.single or (other.scale, other.zero, other.data.dtype) != (x.scale, x.zero, data.dtype):
             return None
-        rest = [o.data for o in others if o is not None]
-    elif isinstance(op, Pad):
-        fill = rest[0] if rest else None
+        operands[k] = other.data
+    if (at := op.fill_operand) is not None:
+        fill = inputs[at] if at < len(inputs) else None
         if fill is not None and (fill.constant is None or fill.constant.any()):
             return None
-        rest = [r.constant(x.zero, "zero", like=data)] if op.mode == "constant" and x.zero.any() else []
-    return like_before(r, before, r.add(op, data, *rest))
+        operands += [None] * (at + 1 - len(operands))
+        operands[at] = r.constant(x.zero, "zero", like=data) if x.zero.any() else None
+        while operands[-1] is None:
+            operands.pop()
+    return like_before(r, before, r.add(op, *operands))
+
+
+def _keeps_axes(node: Node) -> bool:
+    """Whether a node of one operand changes the shape of memory or the order of axes and nothing else."""
+    x, op = node.inputs[0] if len(node.inputs) == 1 else None, node.op
+    return x is not None and op.commutes == "anything" and (op.is_view or op.permutation(x.tensor.rank) is not None)
 
 
 def _constant_moved(r: Rewriter, node: Node, before: Node) -> Replacement:
@@ -239,8 +242,9 @@ def _constant_moved(r: Rewriter, node: Node, before: Node) -> Replacement:
     axis = 0
     if any(v is not None and product(v.shape) != 1 for v in (scale, zero)):
         axis = axis_of(before.op.axis, data.tensor.rank)
-        if isinstance(node.op, Transpose):
-            axis = node.op.order(data.tensor.rank).index(axis)
+        order = node.op.permutation(data.tensor.rank)
+        if order is not None:
+            axis = order.index(axis)
         else:
             kept = [k for k, n in enumerate(node.output.shape) if n != 1]
             if [n for n in data.constant.shape if n != 1] != [node.output.shape[k] for k in kept]:
@@ -303,9 +307,11 @@ def _requantise(r: Rewriter, node: Node, inputs: Inputs, wide: DType) -> Replace
     if same is not None and same.single and same.data.dtype == to.dtype and (float(same.scale), int(same.zero)) == (to.scale, to.zero):
         return same.data
     moved: list[Operator] = []
-    while (before := r.producer(value, Relu, Clip, Identity, Reshape, Transpose)) is not None and r.single_use(value):
-        if isinstance(before.op, (Reshape, Transpose)):
+    while (before := r.producer(value)) is not None and r.single_use(value):
+        if _keeps_axes(before):
             moved.append(before.op)
+        elif not isinstance(before.op, (Relu, Clip, Identity)):
+            break
         else:
             bounds = _bounds(before)
             if bounds is None:
