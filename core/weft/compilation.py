@@ -313,7 +313,7 @@ class Compilation:
     def _start(self, codegen: Codegen, kernel: Kernel) -> Future[KernelCode]:
         lowered = self._ready(codegen, kernel)
         with self.target.blame(f"to compile kernel '{kernel.name}'"):
-            return codegen.submit(lowered)
+            return codegen.submit(self.target.taken(lowered))
 
     def _ready(self, codegen: Codegen, kernel: Kernel) -> Program:
         """A kernel's program as the code generator takes it, made once."""

@@ -138,7 +138,7 @@ def link_kernel(s: KernelSchedule) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
     lowered = lower_program(s.program, codegen.functions, extra=target.loop_passes())
     require(codegen, lowered, str(target.target))
     with target.blame(f"to compile kernel '{lowered.name}'"):
-        code = codegen.compile(lowered)
+        code = codegen.compile(target.taken(lowered))
     program = s.program
     symbols: dict[str, sg.Symbol] = {}
     for i, b in enumerate(program.inputs):

@@ -17,7 +17,7 @@ from weft.loop.nodes import Program
 from weft.plugins import host
 from weft_runtime.cache import Cache
 
-FORMAT = 2
+FORMAT = 3
 
 
 class KernelCache:
@@ -48,7 +48,7 @@ class KernelCache:
             scratch = tuple(parse_expr(text, variables) for text in head["scratch"])
             if head["format"] != FORMAT or head["name"] != name:
                 return None
-            return KernelCode(name, data[8 + size :], scratch)
+            return KernelCode(name, data[8 + size :], scratch, bool(head["parallel"]))
         except (ValueError, KeyError, TypeError, WeftError):
             return None
 
@@ -58,5 +58,5 @@ class KernelCache:
         from weft.expr.nodes import free_vars
 
         dims = sorted({n for s in code.scratch for n in free_vars(s)} - {THREADS.name})
-        head = json.dumps({"format": FORMAT, "name": code.name, "dims": dims, "scratch": [str(s) for s in code.scratch]}).encode()
+        head = json.dumps({"format": FORMAT, "name": code.name, "dims": dims, "scratch": [str(s) for s in code.scratch], "parallel": code.parallel}).encode()
         self.store.put(key, len(head).to_bytes(8, "little") + head + code.object)

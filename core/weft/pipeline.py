@@ -41,6 +41,7 @@ from weft_runtime.plan import HOST
 if TYPE_CHECKING:
     from weft.codegen.base import Codegen
     from weft.graph.nodes import Graph
+    from weft.loop.nodes import Program
     from weft.loop.pipeline import LoopPass
     from weft.machine import Machine, Transfer
     from weft.passes.capabilities import Capabilities
@@ -111,6 +112,12 @@ class ResolvedTarget:
         """A code generator of its own."""
         with self.blame("to make its code generator"):
             return self.kind.codegen(self.target)
+
+    def taken(self, lowered: Program) -> Program:
+        """A lowered program as the code generator gets it: where the target string asks for one thread, its parallel loops are serial."""
+        from weft.codegen.base import in_one_thread
+
+        return in_one_thread(lowered) if self.threads == 1 else lowered
 
     @cached_property
     def capabilities(self) -> Capabilities:
@@ -226,6 +233,8 @@ def _resolved(given: Target, offer: Contribution, plugins: PluginHost) -> Resolv
         if not isinstance(target, Target) or not isinstance(fingerprint, str):
             raise TypeError(f"it gave {target!r} and the fingerprint {fingerprint!r}")
     threads = getattr(given.options, "threads", None)
+    if threads == 1:  # other code than for one core whose runs may have several threads, see `ResolvedTarget.taken`
+        fingerprint += "/one thread"
     return ResolvedTarget(target, kind, fingerprint, threads, plugins, offer.plugin.name)
 
 

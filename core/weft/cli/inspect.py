@@ -158,7 +158,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
             program = step.run(program, codegen.functions)
             if step.name == stage:
                 break
-        texts.append(codegen.source(program) if stage == SOURCE and isinstance(codegen, SourceCodegen) else str(program))
+        texts.append(codegen.source(resolved.taken(program)) if stage == SOURCE and isinstance(codegen, SourceCodegen) else str(program))
     found.text = "\n\n".join(t.rstrip() for t in texts)
     return found
 

@@ -206,7 +206,7 @@ def _kernels(found: Inspection, command: str) -> list[dict[str, Any]]:
             program = step.run(program, codegen.functions)
         texts = {"lower_group": str(k.naive), "schedule": str(k.scheduled), loop_stages[-1].name: str(program)}
         if isinstance(codegen, SourceCodegen):
-            texts["source"] = codegen.source(program)
+            texts["source"] = codegen.source(target.taken(program))
         rows.append(
             {
                 "name": k.name,

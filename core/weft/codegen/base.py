@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from weft import dtypes as dt
 from weft.errors import CodegenError
 from weft.expr.nodes import Expr, Var
-from weft.loop.nodes import Program
+from weft.loop.nodes import For, Program, Stmt, transform_stmts
 
 TASKS_PER_THREAD = 8
 """A parallel loop is cut into at most this many tasks per thread: few enough to be cheap, many enough to even out."""
@@ -25,11 +25,13 @@ class KernelCode:
     `object` is in the target's own format (a relocatable object, a cubin, source text). The kernel's buffers are the
     program's inputs, its outputs, then one per entry of `scratch`: sizes in bytes, formulas over the program's dims and THREADS,
     each buffer aligned as values of the target are (`Machine.alignment`, 64 bytes if it says nothing) and undefined on entry.
+    `parallel`: the code calls `ctx.parallel_for`; a native segment without such a kernel needs no worker pool.
     """
 
     name: str
     object: bytes
     scratch: tuple[Expr, ...] = ()
+    parallel: bool = False
 
 
 @runtime_checkable
@@ -63,6 +65,15 @@ class SourceCodegen(Protocol):
     def source(self, program: Program) -> str:
         """The text that `compile` makes code from."""
         ...
+
+
+def in_one_thread(program: Program) -> Program:
+    """The program with its parallel loops as serial ones, for code that needs no worker pool."""
+
+    def serial(s: Stmt) -> Stmt | None:
+        return replace(s, kind="serial") if isinstance(s, For) and s.kind == "parallel" else None
+
+    return program.with_body(transform_stmts(program.body, serial))
 
 
 def require(codegen: Codegen, program: Program, target: str) -> None:

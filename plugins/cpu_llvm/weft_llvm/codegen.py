@@ -64,7 +64,7 @@ class LlvmCodegen:
         from weft_llvm.toolchain import compile_object
 
         emitted = self.emit(program)
-        return KernelCode(program.name, compile_object(emitted.ir, self.cpu), emitted.scratch)
+        return KernelCode(program.name, compile_object(emitted.ir, self.cpu), emitted.scratch, emitted.parallel)
 
     def submit(self, program: Program) -> Future[KernelCode]:
         """In a worker process."""
@@ -78,7 +78,7 @@ class LlvmCodegen:
             if error is not None:
                 result.set_exception(error)
             else:
-                result.set_result(KernelCode(program.name, code.result(), emitted.scratch))
+                result.set_result(KernelCode(program.name, code.result(), emitted.scratch, emitted.parallel))
 
         (self._workers or default_workers()).submit(emitted.ir, self.cpu, program.name).add_done_callback(done)
         return result

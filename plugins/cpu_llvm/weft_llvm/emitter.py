@@ -53,6 +53,7 @@ class Emitted:
     name: str
     ir: str
     scratch: tuple[Expr, ...]
+    parallel: bool = False
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ class Emitter(Arithmetic):
             f"attributes #0 = {{ {common} }}",
             *(f"!{i} = {text}" for i, text in enumerate(self._metadata)),
         ]
-        return Emitted(program.name, "\n".join(parts) + "\n", tuple(self._storage.sizes))
+        return Emitted(program.name, "\n".join(parts) + "\n", tuple(self._storage.sizes), parallel=self._tasks > 0)
 
     def _alias_scopes(self) -> dict[str, str]:
         """Per buffer the annotation that tells LLVM which other buffers it cannot overlap: all but its declared aliases."""

@@ -31,7 +31,8 @@ def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], cpu: Cpu,
     objects = {"segment": _compiled(emit_segment(spec, architecture=architecture(cpu.triple)), cpu, "segment")}
     objects.update({name: code.object for name, code in kernels.items()})
     image = link(objects)
-    return {"main": _native(image.bytes, {"run": image.entries["run"]}, features, architecture(cpu.triple), parallel=True)}
+    parallel = any(code.parallel for code in kernels.values())
+    return {"main": _native(image.bytes, {"run": image.entries["run"]}, features, architecture(cpu.triple), parallel)}
 
 
 @cache

@@ -129,7 +129,7 @@ class _Compiled:
         try:
             lowered = lower_program(program, self.codegen.functions)
             require(self.codegen, lowered, str(self.target.target))
-            run = ready_alone(self.target, self.codegen.compile(lowered), program, trial.dims)
+            run = ready_alone(self.target, self.codegen.compile(self.target.taken(lowered)), program, trial.dims)
             return worst(trial.judge(run(trial.stored_inputs(program.inputs))))
         except WeftError:
             return None
