@@ -75,6 +75,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.scheduling": EVERYTHING,
         "weft.scheduling.access": EVERYTHING,
         "weft.scheduling.attention": EVERYTHING,
+        "weft.scheduling.costs": EVERYTHING,
         "weft.scheduling.intrinsic": ("Call", "Intrinsic", "Operand", "OperandView", "meanings", "queued"),
         "weft.scheduling.patterns": EVERYTHING,
         "weft.scheduling.primitives": _PRIMITIVES,

@@ -94,9 +94,11 @@ def test_passes_stand_where_they_run() -> None:
 
 
 def test_rules_stand_by_priority() -> None:
-    assert [(c.chosen, c.why.split(":")[0]) for c in rows("board")["schedule rules"]] == [("first", "priority 3"), ("anything", "priority 0")]
+    assert [(c.chosen, c.why.split(":")[0]) for c in rows("board")["schedule rules"]] == [
+        ("first", "the cheapest offer wins, then priority 3"), ("anything", "the cheapest offer wins, then priority 0"),
+    ]  # fmt: skip
     contraction = next(c for c in rows("llvm")["schedule rules"] if c.chosen == "contraction")
-    assert contraction.why.startswith("priority 10, by cost with elementwise, recurrence: ")
+    assert contraction.why.startswith("the cheapest offer wins, then priority 10: ")
 
 
 def test_intrinsics_that_the_machine_lacks_are_left_out() -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.scheduling.nests import matmul, softmax
 
-from weft.errors import ScheduleError
+from weft.errors import PluginError, ScheduleError
 from weft.loop.nodes import Program
 from weft.scheduling import Decline, Offer, Rule, Schedule, Trace, replay, select_rule
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand
@@ -58,15 +58,23 @@ def rule(rule_name: str, answer: Offer | Decline, order: int = 0) -> Rule:
     return Made()
 
 
-def test_the_cheapest_offer_of_the_highest_priority_wins() -> None:
+def test_the_cheapest_offer_wins_and_priority_breaks_ties() -> None:
     rules = [
-        rule("any", Offer(1.0)), rule("slow", Offer(9.0), 5), rule("b_fast", Offer(2.0), 5), rule("a_fast", Offer(2.0), 5),
+        rule("low", Offer(2.0)), rule("slow", Offer(9.0), 20), rule("b_fast", Offer(2.0), 5), rule("a_fast", Offer(2.0), 5),
         rule("special", Decline("dtype", "no int8 here"), 10),
     ]  # fmt: skip
     for order in (rules, rules[::-1]):
         chosen, declines = select_rule(order, matmul(), None)
         assert chosen.name == "a_fast"
         assert declines == [("special", Decline("dtype", "no int8 here"))]
+
+
+@pytest.mark.parametrize("cost", [-1.0, float("nan")])
+def test_a_cost_is_a_time(cost: float) -> None:
+    with pytest.raises(PluginError) as caught:
+        select_rule([rule("any", Offer(1.0)), rule("odd", Offer(cost))], matmul(), None)
+    assert caught.value.what == f"rule 'odd' offers program 'matmul' at {cost} seconds"
+    assert caught.value.why is not None and caught.value.hint == "estimate it: weft.scheduling.costs"
 
 
 def test_no_rule_takes_it() -> None:

@@ -148,9 +148,8 @@ def _rules(t: ResolvedTarget) -> list[Choice]:
         return [Choice("schedule rules", "none", _owner(t), "nothing can be compiled")]
     rows = []
     for c in found:
-        equals = [o.value.name for o in found if o.value.priority == c.value.priority and o is not c]
-        cost = f", by cost with {', '.join(equals)}" if equals else ""
-        rows.append(Choice("schedule rules", c.value.name, _by(c.plugin), f"priority {c.value.priority}{cost}" + _first_line(c.value)))
+        why = f"the cheapest offer wins, then priority {c.value.priority}{_first_line(c.value)}"
+        rows.append(Choice("schedule rules", c.value.name, _by(c.plugin), why))
     return rows
 
 

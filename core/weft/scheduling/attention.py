@@ -10,6 +10,7 @@ from weft.expr.nodes import Var
 from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
+from weft.scheduling.costs import of_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 
@@ -57,7 +58,7 @@ class TiledAttention(Rule):
         except ScheduleError as error:
             return Decline("not_tiled", error.why or error.what)
         self._trial = program, trial
-        return Offer(float(sum(access.block_work(b) for b in access.blocks_of(program))))
+        return Offer(of_blocks(program, machine, tiled=[b.name for b in access.blocks_of(program)]))
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

@@ -6,7 +6,9 @@ from typing import Literal
 
 from weft.expr.nodes import FloorDiv, FloorMod, Var
 from weft.loop.nodes import Block, Program, int_const
+from weft.machine import Machine
 from weft.scheduling import access
+from weft.scheduling.costs import of_blocks
 from weft.scheduling.rule import Decline, Offer
 from weft.scheduling.schedule import Schedule
 
@@ -16,8 +18,8 @@ LONGEST = 1 << 14
 """Operations of a formula, times the places where it would stand, from which on it is stored: a program of a million operations takes minutes to compile."""
 
 
-def offer_for(program: Program, kind: Literal["elementwise", "reduction", "scan"]) -> Offer | Decline:
-    """An offer for a group of this kind, by the work of its blocks; a reason for one of another kind.
+def offer_for(program: Program, kind: Literal["elementwise", "reduction", "scan"], machine: Machine) -> Offer | Decline:
+    """An offer for a group of this kind, block by block; a reason for one of another kind.
 
     "scan": some loop's iterations come one after another; "reduction": none do, and some block reduces; "elementwise": neither.
     """
@@ -33,7 +35,7 @@ def offer_for(program: Program, kind: Literal["elementwise", "reduction", "scan"
         return Decline("reduction", "a block reduces")
     if kind == "reduction" and not reduces:
         return Decline("no_reduction", "no block reduces")
-    return Offer(float(sum(access.block_work(b) for b in blocks)))
+    return Offer(of_blocks(program, machine, loads=2 if kind == "reduction" else 1))
 
 
 def inline_producers(s: Schedule, among: list[str] | None = None, keep_shared: bool = False) -> None:

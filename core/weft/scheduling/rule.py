@@ -1,4 +1,4 @@
-"""Schedule rules: who schedules a Program, chosen by offers."""
+"""Schedule rules: who schedules a Program, chosen by offers in seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from inspect import signature
 from typing import Any, ClassVar
 
-from weft.errors import ScheduleError
+from weft.errors import PluginError, ScheduleError
 from weft.loop.nodes import Program
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.schedule import Schedule
@@ -17,7 +17,7 @@ from weft.scheduling.schedule import Schedule
 
 @dataclass(frozen=True)
 class Offer:
-    """A rule can schedule the Program; `cost` is its estimate in seconds, or any one unit that rules of one target share."""
+    """A rule can schedule the Program; `cost` is its estimate in seconds (`weft.scheduling.costs` helps to make one)."""
 
     cost: float
     note: str = ""
@@ -32,7 +32,10 @@ class Decline:
 
 
 class Rule(ABC):
-    """One way to schedule some Programs for a target."""
+    """One way to schedule some Programs for a target.
+
+    The cheapest offer wins. `priority` decides between offers of the same cost only, the highest first.
+    """
 
     name: ClassVar[str]
     priority: ClassVar[int] = 0
@@ -54,27 +57,32 @@ def _wants_intrinsics(kind: type[Rule]) -> bool:
 def select_rule(
     rules: Sequence[Rule], program: Program, machine: Any, intrinsics: Mapping[str, Intrinsic] | None = None
 ) -> tuple[Rule, list[tuple[str, Decline]]]:
-    """The cheapest offer of the highest priority (ties: by name), and what the others of that or higher priority declined with.
+    """The rule with the cheapest offer (ties: the highest priority, then by name), and what others declined with.
 
     Args:
         intrinsics: the target's, by name, for rules that want to know them.
 
     Raises:
+        PluginError: an offer's cost is no number of seconds.
         ScheduleError: no rule takes the Program; lists why each does not.
     """
     declines: list[tuple[str, Decline]] = []
-    ordered = sorted(rules, key=lambda r: (-r.priority, r.name))
-    for priority in dict.fromkeys(r.priority for r in ordered):
-        offers: list[tuple[float, str, Rule]] = []
-        for rule in (r for r in ordered if r.priority == priority):
-            more = {"intrinsics": intrinsics or {}} if _wants_intrinsics(type(rule)) else {}
-            answer = rule.offer(program, machine, **more)
-            if isinstance(answer, Decline):
-                declines.append((rule.name, answer))
-            else:
-                offers.append((answer.cost, rule.name, rule))
-        if offers:
-            return min(offers, key=lambda o: o[:2])[2], declines
+    offers: list[tuple[float, Rule]] = []
+    for rule in sorted(rules, key=lambda r: (-r.priority, r.name)):
+        more = {"intrinsics": intrinsics or {}} if _wants_intrinsics(type(rule)) else {}
+        answer = rule.offer(program, machine, **more)
+        if isinstance(answer, Decline):
+            declines.append((rule.name, answer))
+        elif not answer.cost >= 0:  # true of nan too
+            raise PluginError(
+                f"rule '{rule.name}' offers program '{program.name}' at {answer.cost} seconds",
+                why="offers are compared by their costs, which are times",
+                hint="estimate it: weft.scheduling.costs",
+            )
+        else:
+            offers.append((answer.cost, rule))
+    if offers:
+        return min(offers, key=lambda o: o[0])[1], declines
     ops = dict.fromkeys(str(b.annotation("op")) for b in _blocks(program) if b.annotation("op") is not None)
     raise ScheduleError(
         f"no schedule rule takes program '{program.name}'",

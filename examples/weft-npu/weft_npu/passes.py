@@ -122,7 +122,7 @@ def capabilities() -> Capabilities:
 def offers(graph: Graph, machine: Machine, clock: int = 0) -> Offers:
     """Each node by itself, as the npu would compile it: taken where a rule takes every kernel that comes of it.
 
-    `clock`: cycles in a microsecond, by which the kernels' cycles are costs; 0: the npu's own time costs nothing.
+    `clock`: that of the npu in MHz; 0: the npu's own time costs nothing.
     """
     known: dict[str, tuple[str, str] | float] = {}
     found: list[Take | Refuse] = []
@@ -132,12 +132,12 @@ def offers(graph: Graph, machine: Machine, clock: int = 0) -> Offers:
         if text not in known:
             known[text] = _answer(body, node, machine)
         answer = known[text]
-        found.append(Refuse(node, *answer) if isinstance(answer, tuple) else Take((node,), answer / clock * 1e-6 if clock else 0.0))
+        found.append(Refuse(node, *answer) if isinstance(answer, tuple) else Take((node,), answer if clock else 0.0))
     return found
 
 
 def _answer(body: Graph, node: Node, machine: Machine) -> tuple[str, str] | float:
-    """The cycles that a node takes, or code and reason why not to compute it."""
+    """The seconds that a node takes, or code and reason why not to compute it."""
     if node.op.kind in ("composite", "control", "opaque"):
         return node.op.kind, f"{type(node.op).__name__} is no formula of its operands' elements"
     if isinstance(node.op, WinogradConv):
@@ -146,7 +146,7 @@ def _answer(body: Graph, node: Node, machine: Machine) -> tuple[str, str] | floa
         return "dtype", "the npu computes in float32"
     if not all(isinstance(d, int) for v in (*node.inputs, *node.outputs) if v is not None for d in v.shape):
         return "symbolic", "sizes that only a run knows"
-    cycles = 0.0
+    seconds = 0.0
     try:
         grouped = fuse(choose_layouts(legalize(body), capabilities()), capabilities())
         for n in grouped.nodes:
@@ -156,12 +156,12 @@ def _answer(body: Graph, node: Node, machine: Machine) -> tuple[str, str] | floa
                 rule, _ = select_rule(_rules(), program, machine)
                 offer = rule.offer(program, machine)
                 assert isinstance(offer, Offer)
-                cycles += offer.cost
+                seconds += offer.cost
     except ScheduleError as error:
         return "no_rule", error.why or error.what
     except WeftError as error:
         return "not_lowered", error.what
-    return cycles
+    return seconds
 
 
 @cache

@@ -35,7 +35,9 @@ def memories(machine: Machine) -> tuple[int, int, int, int]:
 
 
 class NpuRule(Rule):
-    """A rule that offers what it has tried."""
+    """A rule that offers what it has tried. `beside`: while one unit works the others do the pieces before and after."""
+
+    beside: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, Machine], Offer | Decline] = {}
@@ -65,7 +67,9 @@ class NpuRule(Rule):
             lacks = generator.check(lowered)
         except WeftError as error:
             lacks = [error.what]
-        return Decline("code", "; ".join(lacks[:3])) if lacks else Offer(estimate(generator.kernel(lowered)))
+        if lacks:
+            return Decline("code", "; ".join(lacks[:3]))
+        return Offer(estimate(generator.kernel(lowered), self.beside) / machine.rates.clock_hz)
 
 
 def codegen(machine: Machine) -> NpuCodegen:
@@ -127,6 +131,7 @@ class Vector(NpuRule):
 
     name: ClassVar[str] = "vector"
     priority: ClassVar[int] = 0
+    beside: ClassVar[bool] = False
 
     def apply(self, schedule: Schedule) -> None:
         s = schedule

@@ -383,8 +383,8 @@ def occupied(i: Instruction, times: int) -> int:
     return times * (DMA_START + math.prod(i.shape) // run * -(-4 * run // DMA_BYTES))
 
 
-def estimate(kernel: Kernel) -> int:
-    """About how many cycles a kernel takes: those of its busiest unit, as if the others always worked beside it."""
+def estimate(kernel: Kernel, beside: bool = True) -> int:
+    """About how many cycles a kernel takes: of its busiest unit if the others work `beside` it, else of all together."""
     busy: dict[str, int] = {}
 
     def count(nodes: Sequence[_Loop | _Nest], times: int) -> None:
@@ -396,7 +396,7 @@ def estimate(kernel: Kernel) -> int:
                 busy[unit] = busy.get(unit, 0) + times * occupied(n.instruction, math.prod(n.trips))
 
     count(Program(kernel).body, 1)
-    return max(busy.values(), default=0)
+    return max(busy.values(), default=0) if beside else sum(busy.values())
 
 
 def table(counts: Mapping[str, Counts]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from weft.errors import TargetError
 from weft.machine import Machine, Scope, Transfer
+from weft.rates import Rates
 from weft.target import Target, TargetKind
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ VECTORS = 32 << 10
 """Bytes of the vector unit's own memory."""
 
 
+ASSUMED_MHZ = 1000
+"""Of its clock where the option says nothing: rules compare their offers, in seconds, by it."""
 LATENCY, BANDWIDTH = 2e-6, 16e9
 """Of copies between its DRAM and the host's memory: seconds, and bytes a second."""
 
@@ -51,9 +54,6 @@ class Npu(TargetKind):
             raise TargetError(f"option '-clock' is 0 to 100000 MHz, got {target.options.clock}", where=str(target))
         return target
 
-    def transfer(self, target: Target) -> Transfer:
-        return Transfer(LATENCY, BANDWIDTH)
-
     def machine(self, target: Target) -> Machine:
         o = target.options
         sizes = {"npu.activations": o.activations << 10, "npu.weights": o.weights << 10, "npu.accumulators": o.accumulators << 10, "npu.vectors": VECTORS}
@@ -65,6 +65,8 @@ class Npu(TargetKind):
             flops_per_cycle={"float32": 128},
             features=frozenset({"gemm8x8"} | ({"double_buffer"} if o.double_buffer else set())),
             scopes={name: Scope(name, size, 256, "all") for name, size in sizes.items()},
+            rates=Rates(clock_hz=(o.clock or ASSUMED_MHZ) * 1e6),
+            transfer=Transfer(LATENCY, BANDWIDTH),
         )
 
     def codegen(self, target: Target) -> Codegen:

@@ -17,6 +17,8 @@ from weft.loop.nodes import Block, Evaluate, For, IntrinsicCall, Load, Program, 
 from weft.machine import Machine
 from weft.ops import MatMul
 from weft.passes.place import Refuse, Take
+from weft.rates import CPU_HZ
+from weft.scheduling.costs import of_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.tree import blocks_in
@@ -25,8 +27,6 @@ from weft_openblas.device import flops_per_cycle
 from weft_openblas.instructions import PREFIX
 
 GEMM = {dt.float32: "sgemm", dt.float64: "dgemm"}
-CLOCK = 3e9
-"""Cycles a second, as Weft estimates the host."""
 START, CALL = 60e-6, 3e-6
 """Seconds in Python: a step of the plan, and each call of the library. Measured on an AMD Zen 3."""
 TYPICAL = 128
@@ -43,7 +43,7 @@ def offer(node: Node, target: Target) -> Take | Refuse:
         return Refuse(node, "dtype", f"OpenBLAS multiplies float32 and float64, not {strange[0]}")
     if target.options.always:
         return Take((node,))
-    rate = CLOCK * target.options.threads * flops_per_cycle() * 4 / result.dtype.bytes
+    rate = CPU_HZ * target.options.threads * flops_per_cycle() * 4 / result.dtype.bytes
     calls = _size(result.shape[:-2]) if right.rank > 2 else 1
     return Take((node,), START + CALL * calls + 2 * _size(result.shape) * _size(left.shape[-1:]) / rate)
 
@@ -59,7 +59,9 @@ class OneProduct(Rule):
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
         found = as_calls(program)
-        return found if isinstance(found, Decline) else Offer(1.0)
+        if isinstance(found, Decline):
+            return found
+        return Offer(CALL + of_blocks(program, machine, tiled=[b.name for b in blocks_in(program.body)]))
 
     def apply(self, schedule: Schedule) -> None:
         pass

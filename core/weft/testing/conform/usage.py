@@ -336,12 +336,10 @@ class Ledger:
 
     def _decline(self, kernel: Kernel) -> None:
         declined = dict(kernel.declines)
-        priorities = {r.name: r.priority for r in self.rules}
         for rule in self.rules:
             if rule.name == kernel.rule:
                 continue
-            first = priorities.get(kernel.rule, 0) > rule.priority
-            why = declined.get(rule.name) or (f"not asked: '{kernel.rule}', whose priority is higher, took it" if first else f"'{kernel.rule}' offered less")
+            why = declined.get(rule.name) or f"'{kernel.rule}' offered less, or as much with a higher priority"
             self.reasons.setdefault(rule.name, Counter())[why] += 1
 
     def why_not(self, rule: str, most: int = 4) -> list[str]:

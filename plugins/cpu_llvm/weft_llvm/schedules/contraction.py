@@ -16,6 +16,7 @@ from weft.expr.nodes import FloorDiv, FloorMod, Var, free_vars, walk
 from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
+from weft.scheduling.costs import of_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.intrinsics import Dot
@@ -137,7 +138,7 @@ class ContractionRule(Rule):
         split_panels(trial, block.name)
         if find_roles(trial, block.name) is None and find_packing(trial, block.name, machine) is None:
             return Decline("no_vector_loop", "no output loop is contiguous in the output and an operand")
-        return Offer(float(access.block_work(block)))
+        return Offer(of_blocks(program, machine, tiled=[block.name]))
 
     def apply(self, s: Schedule) -> None:
         block = anchor_of(s.program)

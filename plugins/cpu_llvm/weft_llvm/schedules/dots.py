@@ -10,6 +10,7 @@ from weft.expr.nodes import Add, Cast, Expr, Mul
 from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
+from weft.scheduling.costs import in_registers, seconds, streamed
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.intrinsics import Dot, dots_of
@@ -33,7 +34,14 @@ class DotRule(Rule):
         trial = Schedule(program, machine)
         split_panels(trial, block.name)
         reason = refusal(access.LoopView.of(trial, block.name), dot)
-        return Offer(float(access.block_work(block))) if reason is None else Decline("not_packed", reason)
+        if reason is not None:
+            return Decline("not_packed", reason)
+        name, depth = block.name, dot.depth  # as many dot products start in a cycle as multiply-adds
+
+        def cycles(b: Block) -> float:
+            return in_registers(b, machine) / depth if b.name == name else streamed(b, machine)
+
+        return Offer(seconds(program, machine, cycles))
 
     def apply(self, s: Schedule) -> None:
         block = anchor_of(s.program)

@@ -24,7 +24,7 @@ class ElementwiseRule(Rule):
     priority = 10
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        return offer_for(program, "elementwise")
+        return offer_for(program, "elementwise", machine)
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

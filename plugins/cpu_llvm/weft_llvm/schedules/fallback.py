@@ -6,6 +6,7 @@ from weft.errors import ScheduleError
 from weft.loop.nodes import Program
 from weft.machine import Machine
 from weft.scheduling import access
+from weft.scheduling.costs import one_by_one, seconds
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.elementwise import schedule_elementwise, worth_forking
@@ -18,7 +19,7 @@ class FallbackRule(Rule):
     priority = 0
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        return Offer(float("inf"))
+        return Offer(seconds(program, machine, lambda b: one_by_one(b, machine)))
 
     def apply(self, s: Schedule) -> None:
         if access.has_sequential_loop(s.program):

@@ -32,7 +32,7 @@ class RecurrenceRule(Rule):
     priority = 10
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        return offer_for(program, "scan")
+        return offer_for(program, "scan", machine)
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

@@ -36,7 +36,7 @@ class ReductionRule(Rule):
     priority = 5
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        return offer_for(program, "reduction")
+        return offer_for(program, "reduction", machine)
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

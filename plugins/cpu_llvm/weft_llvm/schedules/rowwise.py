@@ -9,6 +9,7 @@ from weft.expr.nodes import free_vars
 from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
+from weft.scheduling.costs import of_blocks
 from weft.scheduling.patterns import common_rows, inline_producers, row_iter, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
@@ -36,7 +37,7 @@ class RowwiseRule(Rule):
             return Decline("no_rows", "the blocks do not share their outer loops")
         if any(_lanes_across(program, b.name, machine) for b in blocks if access.is_reduction(b)):
             return Decline("lanes_across_rows", "a reduction reads neighbouring elements for neighbouring rows, not along the row")
-        return Offer(float(sum(access.block_work(b) for b in blocks)))
+        return Offer(of_blocks(program, machine))
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

@@ -19,6 +19,7 @@ from weft.machine import Machine
 from weft.ops.contraction import Conv
 from weft.ops.winograd import POINTS, TAPS, WinogradConv
 from weft.scheduling import access
+from weft.scheduling.costs import of_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.winograd import SPARING, STAGES, stages_of
@@ -104,7 +105,7 @@ class WinogradRule(Rule):
         blocks = stages_of(program)
         if not blocks:
             return Decline("no_winograd", "the group has no single Winograd convolution")
-        return Offer(float(access.block_work(blocks["winograd_product"])))
+        return Offer(of_blocks(program, machine, tiled=[b.name for b in access.blocks_of(program)]))
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

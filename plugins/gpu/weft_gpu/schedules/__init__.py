@@ -17,4 +17,4 @@ RULES: tuple[Rule, ...] = (
     AttentionRule(), ContractionRule(), ElementwiseRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), WindowRule(), WinogradRule(),
     FallbackRule(),
 )  # fmt: skip
-"""The cheapest offer of the highest priority wins; a target's plugin adds its own to them."""
+"""The cheapest offer wins; a target's plugin adds its own to them."""

@@ -15,6 +15,7 @@ from weft.expr.nodes import free_vars, walk
 from weft.loop.nodes import Block, Load, Program, Stmt, int_const, walk_stmts
 from weft.machine import Machine
 from weft.scheduling import access
+from weft.scheduling.costs import of_blocks
 from weft.scheduling.patterns import inline_producers
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
@@ -51,7 +52,7 @@ class ContractionRule(Rule):
             return Decline("no_contraction", "the group has no single sum of products")
         if all(i.kind == "reduce" for i in block.iters):
             return Decline("one_element", "the result is one number, which no tile shares out")
-        return Offer(float(access.block_work(block)))
+        return Offer(of_blocks(program, machine, tiled=[block.name]))
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.loop.nodes import Block, For, Program, Stmt, int_const, stmt_children, walk_stmts
 from weft.machine import Machine
 from weft.scheduling import access
+from weft.scheduling.costs import one_by_one, seconds
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.threads import most_threads, nest_of, sequential, share, spatial_loops, spread, top_statements
@@ -20,7 +21,7 @@ class FallbackRule(Rule):
     priority = 0
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        return Offer(float("inf"))
+        return Offer(seconds(program, machine, lambda b: one_by_one(b, machine)))
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

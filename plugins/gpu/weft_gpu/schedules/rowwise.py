@@ -8,6 +8,7 @@ from weft.expr.simplify import simplify
 from weft.loop.nodes import Allocate, Program, int_const, walk_stmts
 from weft.machine import Machine
 from weft.scheduling import access
+from weft.scheduling.costs import of_blocks
 from weft.scheduling.patterns import common_rows, inline_producers
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
@@ -42,7 +43,7 @@ class RowwiseRule(Rule):
             return Decline("one_pass", "nothing goes through the rows once more after the reduction")
         if any(Shape.of(trial, b.name).columns is not None for b in blocks if access.is_reduction(b)):
             return Decline("columns", "a reduction reads neighbouring elements for neighbouring rows, not along the row")
-        return Offer(float(sum(access.block_work(b) for b in blocks)))
+        return Offer(of_blocks(program, machine))
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

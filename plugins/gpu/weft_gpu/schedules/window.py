@@ -7,6 +7,7 @@ from weft.expr.nodes import free_vars
 from weft.loop.nodes import Program
 from weft.machine import Machine
 from weft.scheduling import access
+from weft.scheduling.costs import of_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.reduction import inline_into_reductions, schedule_apart
@@ -33,7 +34,7 @@ class WindowRule(Rule):
         inline_into_reductions(trial)
         if not is_window(trial, sums[0].name):
             return Decline("no_window", "no operand is read by windows that move along every axis of the result")
-        return Offer(float(sum(access.block_work(b) for b in access.blocks_of(program))))
+        return Offer(of_blocks(program, machine, tiled=[b.name for b in access.blocks_of(program)]))
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

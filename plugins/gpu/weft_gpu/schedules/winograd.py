@@ -19,6 +19,7 @@ from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.ops.winograd import POINTS, TAPS
 from weft.scheduling import access
+from weft.scheduling.costs import of_blocks
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.patterns import inline_producers
 from weft.scheduling.rule import Decline, Offer, Rule
@@ -52,7 +53,7 @@ class WinogradRule(Rule):
             return Decline("spared", "products are left out at the picture's border, which would be launches of their own")
         if int_const(blocks["winograd_columns"].iters[-2].extent) != tile_of(blocks["winograd_input"]):
             return Decline("blocks", "channels stand together in blocks, so that neighbouring threads' tiles are not neighbours in memory")
-        return Offer(float(access.block_work(blocks["winograd_product"])))
+        return Offer(of_blocks(program, machine, tiled=[b.name for b in access.blocks_of(program)]))
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None

@@ -10,6 +10,7 @@ from weft.expr.printer import print_expr
 from weft.loop.nodes import Allocate, Block, Load, Program, int_const, walk_stmts
 from weft.machine import Machine
 from weft.scheduling.access import block_work, is_contraction, target
+from weft.scheduling.costs import in_registers, one_by_one, seconds, streamed
 from weft.scheduling.patterns import inline_producers
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
@@ -32,7 +33,7 @@ class Scalar(Rule):
         slow = [b for b in blocks_in(program.body) if is_contraction(b) and block_work(b) > SLOW]
         if slow:
             return Decline("slow", f"a sum of {block_work(slow[0])} products, one after another, is the host's")
-        return Offer(1.0, "one element after another")
+        return Offer(seconds(program, machine, lambda b: one_by_one(b, machine)), "one element after another")
 
     def apply(self, schedule: Schedule) -> None:
         pass
@@ -51,7 +52,7 @@ class Products(Rule):
         reasons = [why for b in blocks if (why := unfit(b))]
         if len(reasons) == len(blocks):
             return Decline("product", "; ".join(dict.fromkeys(reasons)))
-        return Offer(2.0)
+        return Offer(seconds(program, machine, lambda b: (streamed if is_contraction(b) else one_by_one)(b, machine)))
 
     def apply(self, schedule: Schedule) -> None:
         s = schedule
@@ -97,7 +98,8 @@ class Matrices(Rule):
                 counts[2 if i.kind != "spatial" else 0 if reads[0] else 1] += 1
         if counts[0] > 1 or counts[1] > 1 or counts[2] != (2 if in_panels(found[1]) else 1):
             return Decline("gathered", "its factors are no matrices: {} loops of rows, {} of columns, {} of terms".format(*counts))
-        return Offer(1.0, "tiles one step ahead")
+        cost = seconds(program, machine, lambda b: (in_registers if is_contraction(b) else one_by_one)(b, machine))
+        return Offer(cost, "tiles one step ahead")
 
     def apply(self, schedule: Schedule) -> None:
         (name,) = (n for n in schedule.blocks() if is_contraction(schedule.block(n)))
@@ -335,4 +337,4 @@ def tiles(s: Schedule, rows: list[str], columns: list[str]) -> int:
 
 
 RULES: tuple[Rule, ...] = (Matrices(), Products(), Scalar())
-"""Those of the highest priority are asked first; among them the cheapest offer wins."""
+"""The cheapest offer wins; of those of the same cost that of the highest priority."""

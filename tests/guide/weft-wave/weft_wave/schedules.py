@@ -280,4 +280,4 @@ def why_not(program: Program, machine: Machine) -> Decline | None:
 
 
 RULES: tuple[Rule, ...] = (Products(), Strips())
-"""Those of the highest priority are asked first; among them the cheapest offer wins."""
+"""Both offer at the same cost; then that of the higher priority wins."""
