@@ -22,8 +22,8 @@ from weft.graph.operator import Sample
 from weft.loop.nodes import Program
 from weft.ops import ALL_OPERATORS
 from weft.ops.contraction import Conv, MatMul
-from weft.testing.models import picture, resnet18
 from weft_runtime.executable import Executable
+from weft_testing.models import picture, resnet18
 
 
 def is_numeric(sample: Sample) -> bool:
@@ -158,7 +158,7 @@ def test_archive(tmp_path: Path) -> None:
     path = tmp_path / "model.weft"
     script = f"""
 import weft
-from weft.testing.models import resnet18
+from weft_testing.models import resnet18
 weft.compile(resnet18(size=64, width=16), {TARGET!r}, cache=False).save({str(path)!r})
 """
     done = subprocess.run([sys.executable, "-c", script], env=dict(os.environ), capture_output=True, text=True, timeout=300, check=False)

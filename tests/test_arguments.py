@@ -15,8 +15,8 @@ import weft
 from weft.errors import ExecutionError, FrontendError, InputError, TensorError, WeftError
 from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.ops import Relu
-from weft.testing.models import mlp
 from weft_runtime.executable import Executable
+from weft_testing.models import mlp
 
 
 class Odd:

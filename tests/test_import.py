@@ -26,7 +26,7 @@ def modules_after(code: str, *arguments: str) -> set[str]:
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import weft
-    from weft.testing.models import mlp
+    from weft_testing.models import mlp
 
     path = tmp_path_factory.mktemp("archive") / "mlp.weft"
     weft.compile(mlp()).save(path)
@@ -89,7 +89,7 @@ def test_plugins_import_nothing_heavy() -> None:
 def test_a_loaded_archive_computes_what_was_compiled(archive: Path) -> None:
     import weft
     from weft.graph.evaluate import evaluate
-    from weft.testing.models import mlp
+    from weft_testing.models import mlp
 
     x = np.random.default_rng(1).standard_normal((5, 64)).astype(np.float32)
     (expected,) = evaluate(mlp(), {"x": x})

@@ -18,7 +18,7 @@ from weft.pipeline import resolve_target
 from weft.plugins import PluginHost
 from weft.scheduling import Intrinsic, Operand, Schedule
 from weft.tensor import language as tl
-from weft.testing.intrinsics import check_intrinsic
+from weft_testing.intrinsics import check_intrinsic
 
 OPERANDS = tuple(Operand(n, strides=(None, 1)) for n in "ABC")
 

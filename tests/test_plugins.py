@@ -486,8 +486,8 @@ def test_a_plugin_that_raises_in_any_hook_harms_nobody_else(
     """A model is read, compiled for two targets and run, and the command line works; the list of plugins says what failed."""
     import weft
     from weft.cli.main import main
-    from weft.testing.models import mlp
     from weft_runtime import device
+    from weft_testing.models import mlp
 
     site.install("failing", f"from weft.hooks import hookimpl\n@hookimpl\ndef {hook}():\n    raise RuntimeError('broken in {hook}')\n")
     everything = PluginHost()
@@ -532,7 +532,7 @@ def test_a_plugin_that_raises_in_any_hook_harms_nobody_else(
 )
 def test_what_a_plugin_contributed_and_fails_is_named(place: str, doing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import weft
-    from weft.testing.models import mlp
+    from weft_testing.models import mlp
 
     def fails(*arguments: object) -> None:
         raise ZeroDivisionError("no")
@@ -567,7 +567,7 @@ def with_board(monkeypatch: pytest.MonkeyPatch) -> PluginHost:
 )
 def test_what_a_target_says_of_itself_has_its_type(place: str, given: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import weft
-    from weft.testing.models import mlp
+    from weft_testing.models import mlp
 
     def answer(self: object, target: object) -> object:
         return given
@@ -582,7 +582,7 @@ def test_what_a_target_says_of_itself_has_its_type(place: str, given: object, sa
 
 def test_the_hosts_names_are_no_devices(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     import weft
-    from weft.testing.models import mlp
+    from weft_testing.models import mlp
 
     monkeypatch.setattr(board.Board, "device", lambda self, target: "host")
     with_board(monkeypatch)
@@ -616,7 +616,7 @@ def offering(offer: Callable[[Any], object]) -> object:
 )
 def test_offers_that_cannot_be_weighed(offer: Callable[[Any], object], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import weft
-    from weft.testing.models import mlp
+    from weft_testing.models import mlp
 
     everything = with_board(monkeypatch)
     everything.register(offering(offer), "stranger")
@@ -632,7 +632,7 @@ def test_offers_that_cannot_be_weighed(offer: Callable[[Any], object], said: str
 
 
 def mlp_node() -> Any:
-    from weft.testing.models import mlp
+    from weft_testing.models import mlp
 
     return mlp().nodes[-1]
 
@@ -642,7 +642,7 @@ def test_a_pass_of_a_plugin_that_fails_is_named(hook: str, monkeypatch: pytest.M
     import weft
     from weft.loop.pipeline import LoopPass
     from weft.passes.pipeline import GraphPass
-    from weft.testing.models import mlp
+    from weft_testing.models import mlp
 
     class Passes:
         pass
@@ -722,7 +722,7 @@ def test_a_memory_that_a_schedule_overflows(others: bool, monkeypatch: pytest.Mo
     from weft.compilation import Compilation
     from weft.machine import Scope
     from weft.pipeline import resolve_target
-    from weft.testing.models import mlp
+    from weft_testing.models import mlp
 
     monkeypatch.setattr(board.Board, "machine", lambda self, target: Machine("board", 128, 16, scopes={"board.chip": Scope("board.chip", 100)}))
     rules = [Greedy(), *([board.Anything(["MatMul", "Add", "Relu"])] if others else [])]

@@ -27,7 +27,7 @@ import weft
 import numpy as np
 
 def compile():
-    from weft.testing.models import mlp
+    from weft_testing.models import mlp
     return weft.compile(mlp(), "llvm -threads=1", cache=False)
 
 done = threading.Event()
@@ -120,7 +120,7 @@ import os, signal, sys, warnings
 warnings.simplefilter("ignore")
 import numpy as np
 import weft
-from weft.testing.models import mlp
+from weft_testing.models import mlp
 x = np.ones((2, 64), np.float32)
 adaptive = weft.compile_adaptive(mlp(), sys.argv[1], after=1, cache=False)
 want = adaptive(x)  # and begins to compile for these sizes
@@ -253,8 +253,8 @@ def test_what_is_held_at_forks_is_a_lock() -> None:
 @pytest.mark.needs("c")
 def test_no_thread_is_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import weft
-    from weft.testing.models import mlp
     from weft_c.codegen import _threads
+    from weft_testing.models import mlp
 
     start = threading.Thread.start
 
@@ -286,7 +286,7 @@ folder = Path(sys.argv[3])
 try:
     import numpy as np
     import weft
-    from weft.testing.models import mlp
+    from weft_testing.models import mlp
     executable = weft.compile(mlp(), "llvm -threads=1", cache=False)
     executable.save(folder / "saved.weft")
     x = np.ones((2, 64), np.float32)
@@ -315,7 +315,7 @@ FULL = """
 import errno, os, sys, warnings
 import numpy as np
 import weft
-from weft.testing.models import mlp
+from weft_testing.models import mlp
 from pathlib import Path
 weft.compile(mlp(), "llvm -threads=1", cache=False)
 real = os.open

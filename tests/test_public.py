@@ -10,8 +10,8 @@ import pytest
 
 import weft
 from weft.graph.evaluate import evaluate
-from weft.testing.models import mlp, picture
 from weft_runtime.executable import Executable
+from weft_testing.models import mlp, picture
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import weft
 from weft import public
 from weft.aliases import RENAMED
 from weft.errors import PluginError
-from weft.testing.imports import imports_beyond
+from weft_testing.imports import imports_beyond
 
 ROOT = Path(__file__).parents[1]
 API = ROOT / "docs" / "api.txt"

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-PACKAGES = ("weft", "weft_runtime")
+PACKAGES = ("weft", "weft_runtime", "weft_testing")
 """The packages that the modules are in."""
 EVERYTHING: tuple[str, ...] = ("*",)
 """Of a module: its `__all__`, or whatever it defines without a leading underscore."""
@@ -131,10 +131,10 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft_runtime.support": ("architectures",),
         "weft_runtime.threads": ("available_threads",),
         # tests
-        "weft.testing.imports": EVERYTHING,
-        "weft.testing.intrinsics": ("check_intrinsic",),
-        "weft.testing.models": ("mlp", "picture", "resnet18"),
-        "weft.testing.plugin": EVERYTHING,
+        "weft_testing.imports": EVERYTHING,
+        "weft_testing.intrinsics": ("check_intrinsic",),
+        "weft_testing.models": ("mlp", "picture", "resnet18"),
+        "weft_testing.plugin": EVERYTHING,
     }
 )
 

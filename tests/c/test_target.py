@@ -27,13 +27,13 @@ from weft.ops.activation import Relu
 from weft.ops.arithmetic import Add
 from weft.ops.contraction import MatMul
 from weft.pipeline import resolve_target
-from weft.testing.imports import imports_beyond
-from weft.testing.models import mlp
 from weft_c import image, toolchain
 from weft_c.segment import emit_segment
 from weft_c.toolchain import Compiler, compiler, default_command
 from weft_runtime.abi import STRUCTURES
 from weft_runtime.executable import Executable
+from weft_testing.imports import imports_beyond
+from weft_testing.models import mlp
 
 VECTORS: list[Any] = [
     0.0,

@@ -17,7 +17,7 @@ from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph
 from weft.hooks import EngineKind, Frontend, hookimpl
 from weft.plugins import host
-from weft.testing import models
+from weft_testing import models
 
 
 def read_model(source: Any) -> Graph:

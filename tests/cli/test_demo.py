@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from weft.cli.demo import multiply_adds
-from weft.testing.models import resnet18
+from weft_testing.cli.demo import multiply_adds
+from weft_testing.models import resnet18
 
 Weft = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.cli.demo.SECONDS", 0.0)
+    monkeypatch.setattr("weft_testing.cli.demo.SECONDS", 0.0)
 
 
 SMALL = ("--size", 32, "--width", 8)

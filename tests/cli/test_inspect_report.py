@@ -17,7 +17,7 @@ from tests.mixed import board
 from tests.needs import browser
 
 from weft.loop.parser import parse_program
-from weft.testing.plugin import registered
+from weft_testing.plugin import registered
 
 Weft = Callable[..., Any]
 

@@ -36,6 +36,21 @@ def test_every_command_has_help(weft: Weft, command: str) -> None:
     assert "Usage" in result.out
 
 
+@pytest.mark.parametrize(("words", "package"), [("conform --target npu", "weft-testing[conform]"), ("verify m.onnx -k 3", "weft-testing"),
+                                                ("demo", "weft-testing")])  # fmt: skip
+def test_a_command_whose_package_is_not_installed_names_it(
+    words: str, package: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weft.cli.main import main
+
+    monkeypatch.setattr("weft.cli.main._add_plugin_commands", lambda app: None)
+    with pytest.raises(SystemExit) as caught:
+        main(words.split())
+    assert caught.value.code == 1
+    command, hint = words.split()[0], f'  hint: pip install "{package}"'
+    assert capsys.readouterr().err == f"PluginError: the command '{command}' is not installed\n{hint}\n"
+
+
 def test_the_version(weft: Weft) -> None:
     assert weft("--version").out == f"weft {host().api_version}\n"
 

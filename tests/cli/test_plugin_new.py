@@ -18,7 +18,7 @@ from weft.cli.plugin_new import KINDS, TEMPLATES, Names, rendered, version_range
 from weft.contributions import HOOKS
 from weft.errors import PluginError
 from weft.plugins import host
-from weft.testing.imports import imports_beyond
+from weft_testing.imports import imports_beyond
 
 Weft = Callable[..., Any]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from weft.graph.evaluate import evaluate
-from weft.testing.models import mlp
+from weft_testing.models import mlp
 
 Weft = Callable[..., Any]
 

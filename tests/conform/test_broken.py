@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.conform.broken import OPS
 
-from weft.testing.conform import LEVELS, run
+from weft_testing.conform import LEVELS, run
 
 TARGET = f"board -ops={OPS}"
 MORE = {"forgets_relu": ",Identity", "dirty_padding": ",Conv,Relayout,padding"}

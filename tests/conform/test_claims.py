@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from weft.cli.main import main
-from weft.testing.conform import run
-from weft.testing.conform.kit import Kit
-from weft.testing.conform.page import page
-from weft.testing.conform.report import Report, Result, Share
+from weft_testing.conform import run
+from weft_testing.conform.kit import Kit
+from weft_testing.conform.page import page
+from weft_testing.conform.report import Report, Result, Share
 
 
 def conform(*words: str) -> int:

@@ -10,7 +10,7 @@ import pytest
 from tests.conform.broken import OPS
 
 from weft.cli.main import main
-from weft.testing.conform.report import LEVELS
+from weft_testing.conform.report import LEVELS
 
 TARGET = f"board -ops={OPS}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.testing.conform import run
+from weft_testing.conform import run
 
 ALONE = "(float32 and (MatMul or Softmax or Resize or LSTM or TopK)) or (Conv and int8) or (Cast and float16) or intrinsic or something"
 """One of each way to a kernel: products, rows, tables, scans, loop programs, conversions."""

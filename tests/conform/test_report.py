@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from weft.cli.main import main
-from weft.testing.conform.page import page
-from weft.testing.conform.report import LEVELS, OUTCOMES, Report, Result, Share
+from weft_testing.conform.page import page
+from weft_testing.conform.report import LEVELS, OUTCOMES, Report, Result, Share
 
 TARGET = "board -ops=Relu,MatMul,Add"
 

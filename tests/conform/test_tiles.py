@@ -20,12 +20,12 @@ from weft.loop.parser import parse_program
 from weft.machine import Scope
 from weft.scheduling import Call, Intrinsic, Operand
 from weft.tensor import language as tl
-from weft.testing.conform import run
-from weft.testing.conform.kit import Kit
-from weft.testing.conform.made import Tile, capacities, family, grown, meanings_of, prime_above, products, tile_of
-from weft.testing.conform.page import page
-from weft.testing.conform.report import Report
-from weft.testing.conform.usage import Ledger, Usage, count
+from weft_testing.conform import run
+from weft_testing.conform.kit import Kit
+from weft_testing.conform.made import Tile, capacities, family, grown, meanings_of, prime_above, products, tile_of
+from weft_testing.conform.page import page
+from weft_testing.conform.report import Report
+from weft_testing.conform.usage import Ledger, Usage, count
 
 TARGET = f"board -ops={OPS}"
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.testing.conform.watched import Watched
 from weft_runtime.device import HostDevice, Slice
+from weft_testing.conform.watched import Watched
 
 
 @pytest.mark.parametrize("align", (1, 256, 4096))

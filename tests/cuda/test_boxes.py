@@ -23,13 +23,13 @@ from weft.lower.lower import lower_group
 from weft.scheduling.intrinsic import meanings
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.trace import replay
-from weft.testing.plugin import resolve_target
 from weft_cuda.dialect import CUDA
 from weft_cuda.intrinsics import intrinsics as every_intrinsic
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
 from weft_gpu.schedules import boxes
 from weft_gpu.schedules.contraction import ContractionRule
+from weft_testing.plugin import resolve_target
 
 SHAPES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
     "whole": (64, 128, 48, ()), "rows end": (50, 128, 48, ()), "columns end": (32, 128, 56, ()), "batches": (40, 128, 32, (3,)), "terms end": (32, 136, 32, ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.cuda.fake import FakeApi
 
-from weft.testing.conform import run
+from weft_testing.conform import run
 
 TARGET = "cuda -arch=sm_90"
 ALONE = "float32 and (Relu or Add or Softmax or Transpose)"

@@ -387,7 +387,7 @@ def test_several_gpus(api: FakeApi) -> None:
 
 
 def test_the_gpu_that_is_here_is_compiled_for(api: FakeApi) -> None:
-    from weft.testing.plugin import resolve_target
+    from weft_testing.plugin import resolve_target
 
     api.capability = 86
     found = resolve_target("cuda")

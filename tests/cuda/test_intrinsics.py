@@ -12,17 +12,17 @@ from tests.gpu.shim.targets import shimmed
 
 from weft.loop.pipeline import lower_program
 from weft.scheduling.intrinsic import Intrinsic
-from weft.testing.conform import run
-from weft.testing.conform.kernels import runner
-from weft.testing.conform.kit import Kit
-from weft.testing.intrinsics import check_intrinsic
-from weft.testing.plugin import resolve_target
-from weft.testing.warps import WarpCase
 from weft_cuda.dialect import CUDA
 from weft_cuda.intrinsics import MMAS, SIDE, Mma, intrinsics
 from weft_cuda.nvrtc import cubin
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
+from weft_testing.conform import run
+from weft_testing.conform.kernels import runner
+from weft_testing.conform.kit import Kit
+from weft_testing.intrinsics import check_intrinsic
+from weft_testing.plugin import resolve_target
+from weft_testing.warps import WarpCase
 
 EVERY = {i.name: i for i in intrinsics()}
 OF = {m.word: m for m in MMAS}

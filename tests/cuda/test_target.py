@@ -14,12 +14,12 @@ import weft
 from weft.errors import CodegenError
 from weft.expr.functions import FUNCTIONS
 from weft.loop.parser import parse_program
-from weft.testing.plugin import resolve_target
 from weft_cuda import dialect
 from weft_cuda.architectures import ARCHITECTURES, architecture
 from weft_cuda.code import unpack_code
 from weft_cuda.dialect import CUDA
 from weft_cuda.nvrtc import build, cubin, supported, with_dynamic_memory
+from weft_testing.plugin import resolve_target
 
 ELF = b"\x7fELF"
 

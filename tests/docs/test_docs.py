@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from weft.testing.plugin import register
+from weft_testing.plugin import register
 
 DOCS = Path(__file__).parents[2] / "docs"
 AVX2 = "llvm -mcpu=x86-64-v3"

@@ -10,7 +10,7 @@ from tests.docs.test_docs import DOCS, FENCE
 
 from weft import public
 from weft.contributions import HOOKS
-from weft.testing.imports import imports_beyond
+from weft_testing.imports import imports_beyond
 
 GUIDE = DOCS / "plugin-author-guide.md"
 FENCED = re.compile(r"(?<=^```text hooks\n)(.*?)(?=^```$)", re.M | re.S)

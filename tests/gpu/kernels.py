@@ -29,9 +29,9 @@ from weft.passes.own_outputs import own_outputs
 from weft.passes.pipeline import run_passes
 from weft.scheduling import Rule, Schedule, replay, select_rule
 from weft.scheduling.scopes import exceeds_grid, overflow
-from weft.testing.conform.kit import Case
 from weft_gpu.machines import grid_machine
 from weft_gpu.schedules import RULES
+from weft_testing.conform.kit import Case
 
 MACHINES: dict[str, Machine] = {
     "small": grid_machine("gpu", cores=2, shared=16 << 10, threads=64, threads_per_axis=(64, 64, 64), warp=1, resident=256),

@@ -21,11 +21,11 @@ from weft.ops.attention import ScaledDotProductAttention
 from weft.ops.normalization import Softmax
 from weft.scheduling import Decline, Schedule, replay, select_rule
 from weft.scheduling.attention import COMPOSITE
-from weft.testing.plugin import resolve_target
 from weft_gpu.machines import grid_machine
 from weft_gpu.schedules import RULES
 from weft_gpu.schedules.attention import AttentionRule
 from weft_gpu.schedules.attention_tiles import Attention, candidates, choose_tile, registers, shared_bytes
+from weft_testing.plugin import resolve_target
 
 UNITS = 256
 """Of the last place: exponentials of a maximum so far are scaled more than once."""

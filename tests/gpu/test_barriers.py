@@ -18,10 +18,10 @@ from weft.codegen.c_family import Dialect
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
-from weft.testing.plugin import resolve_target
 from weft_cuda.dialect import CUDA
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
+from weft_testing.plugin import resolve_target
 
 SIZE = 3
 """The value of `n`."""

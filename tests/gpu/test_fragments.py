@@ -22,10 +22,10 @@ from weft.scheduling import Schedule, replay
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand, meanings
 from weft.tensor.language import compute, placeholder, reduce_axis
 from weft.tensor.language import sum as total
-from weft.testing.intrinsics import Run, check_intrinsic
 from weft_gpu.machines import grid_machine
 from weft_gpu.schedules.contraction import ContractionRule
 from weft_gpu.schedules.fragments import kits
+from weft_testing.intrinsics import Run, check_intrinsic
 
 MACHINE = grid_machine("gpu", cores=2, shared=24 << 10, threads=32, threads_per_axis=(32, 32, 32), warp=4, resident=64, features={"matrix"})
 

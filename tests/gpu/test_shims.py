@@ -23,15 +23,15 @@ from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph
 from weft.loop.nodes import Program
 from weft.scheduling import Decline, Offer, Rule, Schedule
-from weft.testing import models
-from weft.testing.conform.cases import GRAPHS, MODELS
-from weft.testing.conform.kit import Case, Compiled, Declined, Disagreement, Kit
-from weft.testing.plugin import resolve_target
 from weft_cuda.dialect import CUDA
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
 from weft_gpu.machines import grid_machine
 from weft_runtime.device import open_device
+from weft_testing import models
+from weft_testing.conform.cases import GRAPHS, MODELS
+from weft_testing.conform.kit import Case, Compiled, Declined, Disagreement, Kit
+from weft_testing.plugin import resolve_target
 
 ROOT = Path(__file__).parents[2]
 TARGETS = {"cuda": "cuda -arch=sm_90", "metal": "metal -family=apple7"}

@@ -21,11 +21,11 @@ from weft.ops.arithmetic import Add
 from weft.ops.contraction import Conv
 from weft.ops.winograd import WinogradConv, transform_weights
 from weft.scheduling import Decline
-from weft.testing.conform.kit import Kit
-from weft.testing.plugin import resolve_target
 from weft_cuda.dialect import CUDA
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.schedules.winograd import WinogradRule, choose_winograd
+from weft_testing.conform.kit import Kit
+from weft_testing.plugin import resolve_target
 
 UNITS = 100
 """Of the last place: the products' sums are added up in another order, and the last transform takes differences of them."""

@@ -9,8 +9,8 @@ import importlib.util
 import pytest
 from tests.guide.conftest import FOLDERS
 
-from weft.testing.conform import run
-from weft.testing.conform.report import Report
+from weft_testing.conform import run
+from weft_testing.conform.report import Report
 
 LEAST = 0.8
 """Of the launches that contain products, those that the instructions of a matrix unit are expected in."""

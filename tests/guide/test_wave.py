@@ -21,10 +21,10 @@ from weft.ops.normalization import Softmax
 from weft.ops.reduction import ReduceMean
 from weft.ops.sorting import TopK
 from weft.ops.window import AveragePool, MaxPool
-from weft.testing.imports import imports_beyond
-from weft.testing.models import mlp
 from weft_runtime.device import open_device
 from weft_runtime.executable import Executable
+from weft_testing.imports import imports_beyond
+from weft_testing.models import mlp
 
 SIZE = 19  # of pictures: strips, windows and strides all have a rest
 

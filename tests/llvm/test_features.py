@@ -13,7 +13,6 @@ import pytest
 import weft
 from weft.errors import ArchiveError, ExecutionError, TargetError, WeftError
 from weft.target import parse_target
-from weft.testing.models import mlp
 from weft_llvm import features as module
 from weft_llvm.features import describe
 from weft_llvm.processes import command, environment
@@ -21,6 +20,7 @@ from weft_llvm.target import Isa, LlvmTarget, isa
 from weft_llvm.toolchain import Cpu, host_cpu, host_triple
 from weft_runtime import cpu_features
 from weft_runtime.cpu_features import host_features, known_features
+from weft_testing.models import mlp
 
 V2 = {"sse3", "ssse3", "sse4.1", "sse4.2", "popcnt"}
 V3 = V2 | {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"}

@@ -18,8 +18,8 @@ from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.pipeline import ResolvedTarget, resolve_target
 from weft.scheduling import Schedule, meanings
-from weft.testing.intrinsics import cases, check_intrinsic
 from weft_llvm.intrinsics import DOTS, EMITTERS, Dot, dot, emitters
+from weft_testing.intrinsics import cases, check_intrinsic
 
 SAPPHIRE, COOPER, SKYLAKE, SIERRA, HASWELL, NEHALEM = (
     f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu} -threads=1" for cpu in ("sapphirerapids", "cooperlake", "skylake-avx512", "sierraforest", "haswell", "nehalem")

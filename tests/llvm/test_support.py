@@ -16,7 +16,6 @@ from llvmlite.binding import llvm_version_info
 import weft
 from weft.errors import ExecutionError
 from weft.pipeline import resolve_target
-from weft.testing.models import lstm
 from weft_llvm import native
 from weft_llvm.pool import emit_pool
 from weft_llvm.support import _MEMORY, CPUS, support_image
@@ -26,6 +25,7 @@ from weft_llvm.workers import Workers
 from weft_runtime import cpu_features, support
 from weft_runtime.abi import Context, DLTensor, Host, Room, dlpack_type
 from weft_runtime.loader import Code, free, imports_table
+from weft_testing.models import lstm
 
 
 @pytest.mark.parametrize("architecture", CPUS)

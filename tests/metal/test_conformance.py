@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.metal.fake import Gpu
 
-from weft.testing.conform import run
+from weft_testing.conform import run
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.ops.activation import Relu
 from weft.ops.movement import Concat
-from weft.testing.models import mlp
 from weft_gpu.image import Kernel, Launch, pack
 from weft_metal import driver
 from weft_metal.device import MetalDevice
 from weft_runtime.device import Slice, open_device
+from weft_testing.models import mlp
 
 TEXT = """#include <metal_stdlib>
 using namespace metal;

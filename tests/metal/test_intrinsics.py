@@ -13,13 +13,13 @@ from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.ops.contraction import MatMul
 from weft.scheduling.intrinsic import Call
-from weft.testing.conform.kernels import runner
-from weft.testing.conform.kit import Kit
-from weft.testing.intrinsics import check_intrinsic
-from weft.testing.plugin import resolve_target
 from weft_metal.dialect import dialect
 from weft_metal.families import FAMILIES
 from weft_metal.intrinsics import TEMPLATES, intrinsics
+from weft_testing.conform.kernels import runner
+from weft_testing.conform.kit import Kit
+from weft_testing.intrinsics import check_intrinsic
+from weft_testing.plugin import resolve_target
 
 NUMPY: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 

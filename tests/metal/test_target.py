@@ -15,11 +15,11 @@ from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.ops.activation import Relu
-from weft.testing.models import mlp
-from weft.testing.plugin import resolve_target
 from weft_gpu.codegen import GpuCodegen
 from weft_metal.dialect import dialect
 from weft_metal.families import FAMILIES
+from weft_testing.models import mlp
+from weft_testing.plugin import resolve_target
 
 
 def test_without_a_gpu_code_is_for_the_oldest_family() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.testing.conform import run
+from weft_testing.conform import run
 
 pytestmark = pytest.mark.usefixtures("npu")
 

@@ -24,9 +24,9 @@ from weft.ops.normalization import Softmax
 from weft.ops.reduction import ReduceMean
 from weft.ops.sorting import TopK
 from weft.ops.window import AveragePool, Col2Im, MaxPool
-from weft.testing.models import mlp, picture, resnet18
 from weft_runtime.device import open_device
 from weft_runtime.executable import Executable
+from weft_testing.models import mlp, picture, resnet18
 
 pytestmark = pytest.mark.usefixtures("npu")
 RNG = np.random.default_rng(0)

@@ -15,9 +15,9 @@ from tests.npu.conftest import FOLDER
 
 import weft
 from weft.cli.main import main
-from weft.testing.imports import imports_beyond
-from weft.testing.intrinsics import check_intrinsic
-from weft.testing.models import mlp
+from weft_testing.imports import imports_beyond
+from weft_testing.intrinsics import check_intrinsic
+from weft_testing.models import mlp
 
 
 def test_nothing_but_public_names_is_imported() -> None:

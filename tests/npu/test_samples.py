@@ -17,8 +17,8 @@ from weft.ops import ALL_OPERATORS
 from weft.pipeline import resolve_targets
 from weft.scheduling import replay
 from weft.scheduling.tree import blocks_in
-from weft.testing.conform.kit import Case
-from weft.testing.models import resnet18
+from weft_testing.conform.kit import Case
+from weft_testing.models import resnet18
 
 pytestmark = pytest.mark.usefixtures("npu")
 

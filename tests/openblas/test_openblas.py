@@ -22,11 +22,11 @@ from weft.loop.nodes import int_const
 from weft.loop.parser import parse_program
 from weft.lower.lower import lower_group
 from weft.ops import MatMul, Relu
-from weft.testing.imports import imports_beyond
-from weft.testing.intrinsics import check_intrinsic
-from weft.testing.models import mlp
 from weft_runtime.device import open_device
 from weft_runtime.executable import Executable
+from weft_testing.imports import imports_beyond
+from weft_testing.intrinsics import check_intrinsic
+from weft_testing.models import mlp
 
 pytestmark = pytest.mark.usefixtures("openblas")
 

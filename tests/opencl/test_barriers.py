@@ -8,8 +8,8 @@ import pytest
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
-from weft.testing.conform.kit import Kit
 from weft_opencl.barriers import begin_with_barriers
+from weft_testing.conform.kit import Kit
 
 HEAD = "program p(x: float32[4, 4]) -> (y: float32[8, 4], s: float32[4]) { for i in 4 threadIdx.x { s[i] = 1.0f32 @barrier() for t in 8 {"
 ADD, KEEP, HAND = "for r in 4 { acc[] = acc[] + x[i, r]*s[r] }", "y[t, i] = acc[]", "s[i] = min(acc[], 2.0f32)"

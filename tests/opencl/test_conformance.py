@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.testing.conform import run
+from weft_testing.conform import run
 
 ALONE = "(float32 and (MatMul or Relu or Softmax or Transpose or GRU)) or (Add and not Pad) or intrinsic"
 """Products, elementwise groups, rows, copies, loops around launches."""

@@ -19,7 +19,7 @@ from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.scheduling import Call, Intrinsic, Operand, Schedule, Trace, meanings, replay
 from weft.tensor import language as tl
-from weft.testing.intrinsics import check_intrinsic
+from weft_testing.intrinsics import check_intrinsic
 
 N, K, R = tl.var("n"), tl.var("k"), tl.var("r")
 

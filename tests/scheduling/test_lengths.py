@@ -11,7 +11,7 @@ from weft.loop.interpret import interpret
 from weft.loop.parser import parse_program
 from weft.scheduling import Call, Intrinsic, Operand, Schedule, meanings, replay
 from weft.tensor import language as tl
-from weft.testing.intrinsics import check_intrinsic
+from weft_testing.intrinsics import check_intrinsic
 
 M, N = tl.var("m"), tl.var("n")
 

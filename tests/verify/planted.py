@@ -25,11 +25,11 @@ from weft.passes.pipeline import GraphPass
 from weft.pipeline import compile, resolve_targets
 from weft.scheduling.schedule import Schedule
 from weft.target import Target, TargetKind
-from weft.testing.plugin import registered
-from weft.testing.verify.measure import Bound
-from weft.testing.verify.report import Verification
-from weft.testing.verify.verify import Compiled, Engine, Verifier
 from weft_runtime.device import DeviceKind
+from weft_testing.plugin import registered
+from weft_testing.verify.measure import Bound
+from weft_testing.verify.report import Verification
+from weft_testing.verify.verify import Compiled, Engine, Verifier
 
 Edit = Callable[[str], str]
 

@@ -13,7 +13,7 @@ from tests.verify.planted import given, model, verify
 
 from weft.graph.evaluate import evaluate
 from weft.pipeline import load
-from weft.testing.verify.verify import Engine
+from weft_testing.verify.verify import Engine
 
 
 def onnx_model(path: Path) -> Path:
@@ -87,7 +87,7 @@ def test_an_engine_that_tells_no_values() -> None:
 
 
 def test_values_are_asked_for_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.testing.verify.verify import _EngineValues
+    from weft_testing.verify.verify import _EngineValues
 
     monkeypatch.setattr(_EngineValues, "AT_ONCE", 2)
     graph, asked = model(), []

@@ -12,8 +12,8 @@ from weft import dtypes as dt
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.ops import Add, Cast, Exp, Floor, MatMul, Subtract
-from weft.testing.verify.measure import Bound, compare, eps, scale_of, spacing, type_text
-from weft.testing.verify.rounding import allowed_errors
+from weft_testing.verify.measure import Bound, compare, eps, scale_of, spacing, type_text
+from weft_testing.verify.rounding import allowed_errors
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

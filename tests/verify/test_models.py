@@ -14,10 +14,10 @@ from tests.verify.planted import Planted, compiled, given, model, verify
 from weft import dtypes as dt
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.ops import Add, Argmax, BatchNorm, Cast, Conv, Floor, Less, Log, MatMul, Multiply, Relu, Subtract
-from weft.testing.plugin import registered
-from weft.testing.verify.measure import Bound
-from weft.testing.verify.report import Blame, Verification
-from weft.testing.verify.verify import Verifier
+from weft_testing.plugin import registered
+from weft_testing.verify.measure import Bound
+from weft_testing.verify.report import Blame, Verification
+from weft_testing.verify.verify import Verifier
 
 
 def only(found: Verification) -> Blame:

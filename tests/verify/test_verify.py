@@ -12,7 +12,7 @@ from weft.loop.parser import parse_program
 from weft.loop.pipeline import LoopPass
 from weft.passes.pipeline import GraphPass
 from weft.scheduling.schedule import Schedule
-from weft.testing.verify.report import Blame, Verification
+from weft_testing.verify.report import Blame, Verification
 
 
 def only(found: Verification) -> Blame:
@@ -119,7 +119,7 @@ def test_what_is_too_large_to_be_interpreted_is_compiled_for_another_target(stag
 
 
 def test_what_nobody_can_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.testing.verify import stages
+    from weft_testing.verify import stages
 
     monkeypatch.setattr(stages, "target_kinds", dict)
     blame = only(Planted(code=lambda text: text.replace(" - in", " + in")).verify(model(), given(), patience=0.0))
@@ -135,7 +135,7 @@ def test_symbolic_sizes() -> None:
 
 
 def test_bounds_that_the_user_gives() -> None:
-    from weft.testing.verify.measure import Bound
+    from weft_testing.verify.measure import Bound
 
     found = Planted(code=lambda text: text.replace("exp(", "1.0001f32*exp(")).verify(model(), given(), bound=Bound(rtol=1e-2))
     assert found.passed

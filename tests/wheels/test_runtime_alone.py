@@ -15,7 +15,7 @@ from tests.wheels.conftest import Wheel, link, pip
 
 import weft
 from weft.graph.nodes import Graph
-from weft.testing.models import mlp, picture, resnet18
+from weft_testing.models import mlp, picture, resnet18
 
 Alone = Callable[..., str]
 MOST_BYTES = 200_000

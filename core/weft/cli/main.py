@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer.models import CommandInfo, TyperInfo
 
-from weft.cli import bench, compile, conform, demo, inspect, plugin_new, plugins, run, targets, verify
+from weft.cli import bench, compile, inspect, plugin_new, plugins, run, targets
 from weft.cli.terminal import say
-from weft.errors import WeftError, raised_in
+from weft.errors import PluginError, WeftError, raised_in
 from weft.settings import check, describe
 
 EPILOG = "\b\nEnvironment variables:\n" + "\n".join("  " + line for line in describe().splitlines())
@@ -34,16 +35,26 @@ def build_app() -> typer.Typer:
         ("compile", compile.compile_model),
         ("bench", bench.bench),
         ("inspect", inspect.inspect),
-        ("verify", verify.verify),
         ("plugins", plugins.plugins),
         ("targets", targets.targets),
-        ("conform", conform.conform),
-        ("demo", demo.demo),
     ):
         app.command(name)(function)
     app.add_typer(plugin_new.plugin)
     _add_plugin_commands(app)
+    for name in sorted(ELSEWHERE.keys() - {_name(c) for c in app.registered_commands}):
+        app.command(name, hidden=True, context_settings={"ignore_unknown_options": True})(_not_installed(name))
     return app
+
+
+ELSEWHERE = {"conform": "weft-testing[conform]", "demo": "weft-testing", "verify": "weft-testing"}
+"""Commands of plugins that people look for: name → what brings it."""
+
+
+def _not_installed(name: str) -> Callable[[list[str] | None], None]:
+    def command(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+        raise PluginError(f"the command '{name}' is not installed", hint=f'pip install "{ELSEWHERE[name]}"')
+
+    return command
 
 
 def _print_version(wanted: bool) -> None:

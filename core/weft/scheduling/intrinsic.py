@@ -9,7 +9,7 @@
 
 The primitive `tensorize` finds blocks of this meaning and puts the code in their place. The form follows Chen et al., "TVM: An Automated End-to-End
 Optimizing Compiler for Deep Learning", OSDI 2018, section 4.3. Since the meaning can be evaluated, a tensorized Program can be interpreted
-(`meanings`), and code can be checked against its meaning (`weft.testing.intrinsics`).
+(`meanings`), and code can be checked against its meaning (`weft_testing.intrinsics`).
 """
 
 from __future__ import annotations

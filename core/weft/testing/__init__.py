@@ -1,1 +1,5 @@
-"""For tests, ours and those of plugins: models with known weights, pictures to run them on."""
+"""The old name of `weft_testing`. Importing a module in it gives that of `weft_testing` with a DeprecationWarning; version 0.3 has it no more."""
+
+from weft.aliases import renamed
+
+__getattr__ = renamed(__name__)

@@ -22,11 +22,11 @@ from weft.hooks import hookimpl
 from weft.machine import Machine
 from weft.scheduling.rule import Rule
 from weft.target import Target, TargetKind
-from weft.testing.plugin import registered, resolve_target
 from weft_gpu.image import Kernel, pack, unpack
 from weft_gpu.launch import grid_of
 from weft_runtime.device import DeviceKind, HostDevice, Memory, Slice
 from weft_runtime.executable import NativeCode
+from weft_testing.plugin import registered, resolve_target
 
 
 class ShimDevice(HostDevice):

@@ -20,10 +20,10 @@ from weft.lower.lower import lower_group
 from weft.ops import Add, Conv, MatMul, MatMulInteger, Maximum, Relu
 from weft.scheduling.intrinsic import meanings
 from weft.scheduling.schedule import Schedule
-from weft.testing.imports import imports_beyond
-from weft.testing.intrinsics import check_intrinsic
-from weft.testing.plugin import resolve_target
 from weft_runtime.device import Slice, open_device
+from weft_testing.imports import imports_beyond
+from weft_testing.intrinsics import check_intrinsic
+from weft_testing.plugin import resolve_target
 
 from weft_tide.instructions import INTRINSICS
 from weft_tide.schedules import Matrices

@@ -22,11 +22,11 @@ from weft.ops import Add, Conv, Exp, Gelu, MatMul, MaxPool, ReduceMean, ReduceSu
 from weft.scheduling.intrinsic import meanings
 from weft.scheduling.rule import Offer, select_rule
 from weft.scheduling.schedule import Schedule
-from weft.testing.imports import imports_beyond
-from weft.testing.intrinsics import check_intrinsic
-from weft.testing.models import mlp
-from weft.testing.plugin import resolve_target
 from weft_runtime.device import Slice, open_device
+from weft_testing.imports import imports_beyond
+from weft_testing.intrinsics import check_intrinsic
+from weft_testing.models import mlp
+from weft_testing.plugin import resolve_target
 
 from weft_wave.codegen import WaveCodegen
 from weft_wave.device import WaveDevice

@@ -1,0 +1,1 @@
+"""The commands `weft conform`, `weft verify` and `weft demo`."""
