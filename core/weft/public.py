@@ -72,6 +72,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.loop.passes.copy_async": ("copy_async",),
         "weft.loop.passes.copy_boxes": ("BoxNest", "box_nest"),
         "weft.loop.queues": ("Await", "Begin", "Queue", "begin"),
+        "weft.kernel": ("Kernel", "KernelSchedule"),
         "weft.scheduling": EVERYTHING,
         "weft.scheduling.access": EVERYTHING,
         "weft.scheduling.attention": EVERYTHING,

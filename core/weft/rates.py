@@ -6,8 +6,13 @@ The defaults are those of a processor of servers with vectors of 256 bits or mor
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+from weft.errors import TargetError, nearest
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,9 @@ class Rates:
     Args:
         clock_hz: cycles a second of a core that computes.
         first_cache, second_cache, third_cache, memory: levels of memory: those of `Machine.caches` and what is behind.
-        multiply_add_latency_cycles: from a multiply-add to one that needs its result. Their throughput is in
-            `Machine.flops_per_cycle`.
+        multiply_add_latency_cycles: from a multiply-add to one that needs its result.
+        multiply_adds_per_cycle: vectors of multiply-adds that start; None: as a target's table says.
+            `Machine.flops_per_cycle` follows from it.
         loads_per_cycle, stores_per_cycle: vectors that are read from the first cache, and written to it.
         broadcast_cycles: of a scalar read into all lanes: those of neighbouring rows mostly want one bank of the cache.
         loop_step_cycles: of a step of a sum beside its arithmetic: counting, addresses, what caches do not hide.
@@ -114,6 +120,7 @@ class Rates:
     )
     memory: MemoryRate = MemoryRate(5 * CPU_HZ, 12.5 * CPU_HZ, 90e-9, cores_exchange_bytes_per_second=20 * GHZ)
     multiply_add_latency_cycles: float = 4.0
+    multiply_adds_per_cycle: float | None = None
     loads_per_cycle: float = 2.0
     stores_per_cycle: float = 1.0
     broadcast_cycles: float = 0.8
@@ -153,4 +160,71 @@ class Rates:
 GENERIC = Rates()
 """Of a machine of which nothing else is known."""
 
-__all__ = ["CPU_HZ", "GENERIC", "GridRates", "MemoryRate", "Rates"]
+
+
+def numbers(rates: Rates) -> dict[str, float]:
+    """Every rate that is a number, by name; a level's as "memory.core_bytes_per_second"."""
+    found: dict[str, float] = {}
+
+    def add(value: Any, name: str) -> None:
+        if is_dataclass(value):
+            for f in fields(value):
+                add(getattr(value, f.name), f"{name}.{f.name}" if name else f.name)
+        elif value is not None and math.isfinite(value):
+            found[name] = float(value)
+
+    add(rates, "")
+    return found
+
+
+def with_numbers(rates: Rates, values: Mapping[str, Any], where: str | None = None) -> Rates:
+    """`rates` with others by name, as `numbers` gives them.
+
+    Raises:
+        TargetError: there is no such rate, or a value is no number above 0.
+    """
+    for name, value in values.items():
+        rates = _with(rates, name.split("."), value, name, where)
+    return rates
+
+
+def _with(rates: Any, path: list[str], value: Any, name: str, where: str | None) -> Any:
+    known = [f.name for f in fields(rates)]
+    now = getattr(rates, path[0], None)
+    if path[0] not in known or is_dataclass(now) != (len(path) > 1):
+        close = nearest(name, [*numbers(GENERIC), *_OPEN])
+        hint = f"did you mean '{close}'?" if close else "weft probe --output FILE writes a file with all rates"
+        raise TargetError(f"there is no rate '{name}'", where=where, hint=hint)
+    if len(path) > 1:
+        return replace(rates, **{path[0]: _with(now, path[1:], value, name, where)})
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise TargetError(f"rate '{name}' is {value!r}", where=where, why="a rate is a number above 0")
+    return replace(rates, **{path[0]: type(now)(value) if now is not None else float(value)})
+
+
+def read_numbers(text: str, where: str | None = None) -> dict[str, float]:
+    """Rates by name of a JSON text: `{"clock_hz": 3.5e9, "memory.core_bytes_per_second": 12e9}`.
+
+    Raises:
+        TargetError: it is no such text; what `with_numbers` raises.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise TargetError("rates of a machine do not parse", where=where, why=str(error), hint=_FORM) from None
+    if not isinstance(found, dict):
+        got = f"got {type(found).__name__}"
+        raise TargetError("rates of a machine are a JSON object", where=where, why=got, hint=_FORM)
+    with_numbers(GENERIC, found, where)
+    return found
+
+
+_FORM = 'write {"clock_hz": 3.5e9, "memory.core_bytes_per_second": 12e9}: names and units are those of weft.rates.Rates'
+_LEVELS = ("first_cache", "second_cache", "third_cache", "memory")
+# Of these the table says nothing, or no limit.
+_OPEN = (
+    "multiply_adds_per_cycle",
+    *(f"{level}.{f.name}" for level in _LEVELS for f in fields(MemoryRate)),
+)
+
+__all__ = ["CPU_HZ", "GENERIC", "GridRates", "MemoryRate", "Rates", "numbers", "read_numbers", "with_numbers"]

@@ -74,6 +74,14 @@ class Cache:
         except RuntimeError as error:  # there is no home directory
             self.disabled = str(error)
 
+    @staticmethod
+    def may_hold(kind: str) -> bool:
+        """Whether there may be entries of a kind; makes no folder and warns of nothing, as a Cache does."""
+        try:
+            return settings.CACHE_BYTES.get() > 0 and (settings.CACHE_DIR.get() / FOLDER / kind).is_dir()
+        except (OSError, RuntimeError):
+            return False
+
     def _usable(self) -> bool:
         if self.disabled is None:
             return True

@@ -6,9 +6,12 @@ import os
 from typing import TYPE_CHECKING
 
 from weft.machine import Machine, Scope
-from weft.rates import CPU_HZ, Rates
+from weft.rates import CPU_HZ, Rates, with_numbers
+from weft_llvm.measured import given_rates
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from weft.target import Target
     from weft_llvm.target import Isa
 
@@ -48,10 +51,12 @@ def describe(target: Target, isa: Isa) -> Machine:
     else:
         bits, registers = 128, 16
     fma = "fma" in isa.has
-    pipes = _FMA_PIPES.get(isa.cpu, 2)
+    given = given_rates(options.machine)
+    pipes: float = _FMA_PIPES.get(isa.cpu, 2)
     if bits == 512 and isa.cpu in _HALF_RATE_512:
         pipes = 1
-    per_byte = bits // 8 * pipes * 2  # a multiplication and an addition each, fused or in two pipes
+    pipes = given.get("multiply_adds_per_cycle", pipes)
+    per_byte = round(bits // 8 * pipes * 2)  # a multiplication and an addition each, fused or in two pipes
     flops = {"float32": per_byte // 4, "float64": per_byte // 8}
     if "half" in isa.has:
         flops["float16"] = per_byte // 2
@@ -70,8 +75,14 @@ def describe(target: Target, isa: Isa) -> Machine:
         flops_per_cycle=flops,
         features=(isa.has | {isa.arch}) - _slow_dots(isa),
         scopes={"global": Scope("global", shared_by="all"), "local": Scope("local"), "register": Scope("register", registers * bits // 8, bits // 8)},
-        rates=Rates(relayout_bytes_per_second=flops["float32"] * CPU_HZ * RELAYOUT_BYTES_PER_FLOP),
+        rates=_rates(given, flops["float32"]),
     )
+
+
+def _rates(given: Mapping[str, float], flops: int) -> Rates:
+    """The table's rates with those that are given, by name; `flops` of float32 start in a cycle."""
+    relayout = flops * given.get("clock_hz", CPU_HZ) * RELAYOUT_BYTES_PER_FLOP
+    return with_numbers(Rates(), {"relayout_bytes_per_second": relayout, **given})
 
 
 def _slow_dots(isa: Isa) -> frozenset[str]:

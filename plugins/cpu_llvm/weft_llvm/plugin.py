@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
+    import typer
+
     from weft.passes.capabilities import Capabilities
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
@@ -55,6 +57,13 @@ def schedules(target: Target) -> Sequence[Rule]:
     from weft_llvm.schedules import rules
 
     return rules()
+
+
+@hookimpl
+def commands(cli: typer.Typer) -> None:
+    from weft_llvm.command import probe
+
+    cli.command("probe")(probe)
 
 
 @hookimpl

@@ -49,6 +49,8 @@ class LlvmOptions:
     -precision: fp16 and bf16 round the weights of contractions to it, see weft.passes.reduce_precision; bf16 their activations, too, where the processor
     has dot products of it, see weft.passes.narrow_products.
     -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that is faster, which costs accuracy (docs/math.md); off never does.
+    -machine: how fast the machine is (weft.rates): a JSON file of rates, "table" for what Weft assumes, or "measured"
+    for what `weft probe` found here. By default it is measured for this machine, if a probe was run, else the table.
     """
 
     mcpu: str | None = None
@@ -58,6 +60,7 @@ class LlvmOptions:
     opt: int = 3
     precision: Precision = "fp32"
     winograd: Literal["auto", "off"] = "auto"
+    machine: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ class LlvmTarget(TargetKind):
 
     def resolve(self, target: Target) -> Target:
         """Everything written out. Naming a CPU or a triple takes nothing from the host but the number of threads of a host build."""
-        from weft_llvm import toolchain
+        from weft_llvm import measured, toolchain
 
         o: LlvmOptions = target.options
         if not 0 <= o.opt <= 3:
@@ -142,6 +145,9 @@ class LlvmTarget(TargetKind):
         if o.mcpu == "native":
             return self.resolve(replace(target, options=replace(o, mcpu=None)))
         threads = o.threads or (1 if cross else available_threads())
+        if o.machine is None and o.mcpu is None and triple == host and measured.stored() is not None:
+            o = replace(o, machine=measured.MEASURED)
+        measured.check(o.machine, str(target))
         if o.precision in CONVERSIONS:
             refuse_precision(o.precision, isa(triple, cpu, ",".join(mattr), o.opt), str(target))
         return replace(target, options=replace(o, mcpu=cpu, mattr=mattr, mtriple=triple, threads=threads))
@@ -197,10 +203,12 @@ class LlvmTarget(TargetKind):
         import llvmlite
         import llvmlite.binding as llvm
 
+        from weft_llvm import measured
+
         o = self.resolve(target).options
         # Threads are cores to the schedules, which cut work for so many.
         versions = (".".join(map(str, llvm.llvm_version_info)), llvmlite.__version__, f"emitter{EMITTER_VERSION}")
-        parts = (*versions, o.mtriple, o.mcpu, ",".join(o.mattr), o.opt, o.threads)
+        parts = (*versions, o.mtriple, o.mcpu, ",".join(o.mattr), o.opt, o.threads, *measured.fingerprint(o.machine))
         return "llvm" + "/".join(map(str, parts))
 
 

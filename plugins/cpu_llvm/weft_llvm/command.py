@@ -1,0 +1,39 @@
+"""The command `weft probe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def probe(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write all rates to a file, for -machine=FILE.")
+    ] = None,
+    forget: Annotated[bool, typer.Option("--forget", help="Measure nothing; remove what was measured here.")] = False,
+) -> None:
+    """Measures how fast this processor is, and keeps it: compilations for this machine decide by it from then on.
+
+    Takes some seconds; other work on the machine makes rates lower. `llvm -machine=table` leaves the measurement out.
+    """
+    from weft_llvm import measured
+
+    if forget:
+        measured.forget()
+        typer.echo(f"{measured.processor()}: compilations go by the table")
+        return
+    from weft_llvm.probe import report, run
+
+    found = run()
+    for line in report(found):
+        typer.echo(line)
+    if output is not None:
+        import json
+
+        output.write_text(json.dumps(found.all_numbers(), indent=1) + "\n", encoding="utf-8")
+    if measured.store(found.values()):
+        typer.echo(f"kept for {measured.processor()}; weft probe --forget removes it")
+    else:
+        typer.echo("not kept: the cache is turned off or cannot be written")
