@@ -114,9 +114,11 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.lower.offers": ("offer_by_rules",),
         # code and what runs it
         "weft.codegen.base": EVERYTHING,
+        "weft.codegen.build_segment": ("build_segment",),
         "weft.codegen.c_family": EVERYTHING,
         "weft.codegen.launches": EVERYTHING,
         "weft.codegen.segment": EVERYTHING,
+        "weft.codegen.steps": EVERYTHING,
         "weft_runtime": EVERYTHING,
         "weft_runtime.abi": EVERYTHING,
         "weft_runtime.arrays": EVERYTHING,
