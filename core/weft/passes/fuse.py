@@ -15,8 +15,8 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from weft import dtypes as dt
+from weft.expr.linear import polynomial
 from weft.expr.nodes import Add, Expr, Mul, Sub, Var, size_of, walk
-from weft.expr.simplify import linear
 from weft.graph.group import Group
 from weft.graph.layout import Layout
 from weft.graph.nodes import Graph, Node, TensorType, Value
@@ -497,7 +497,7 @@ def _occurrences(index: Expr, axes: Collection[str]) -> int:
     """How often axes occur in an index once its products are multiplied out, as simplification does: twice in i·(a − b)."""
     if isinstance(index, Var):
         return index.name in axes
-    parts = (f for m in linear(index) for f in m) if index.dtype == dt.int64 and isinstance(index, (Add, Sub, Mul)) else index.children()
+    parts = (f for m in polynomial(index).terms for f in m) if index.dtype == dt.int64 and isinstance(index, (Add, Sub, Mul)) else index.children()
     return sum(_occurrences(p, axes) for p in parts)
 
 
