@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 from weft import dtypes as dt
 from weft.errors import LoopError
+from weft.expr.linear import Polynomial, linear
 from weft.expr.nodes import Const, Expr, Var, add, const, floormod, free_vars, has, sub, substitute, walk
 from weft.expr.ranges import Range, range_of
 from weft.loop.grids import THREAD_AXES
@@ -38,7 +39,6 @@ from weft.loop.nodes import (
 )  # fmt: skip
 from weft.loop.passes.copies import Names
 from weft.loop.passes.distances import distances, overlaps
-from weft.loop.passes.partition_loops import Linear, linear
 from weft.loop.printer import excerpt
 from weft.loop.queues import Queue, begin
 
@@ -443,11 +443,15 @@ class _Program:
 
     def sum(self, e: Expr) -> tuple[_Sum, int]:
         form = linear(e)
-        for term in form.terms:
-            if term not in self.numbers:
-                self.numbers[term] = len(self.terms)
-                self.terms.append(term)
-        return tuple(sorted((self.numbers[term], factor) for term, factor in form.terms.items())), form.constant
+        atoms = form.atoms
+        for atom in atoms:
+            if atom not in self.numbers:
+                self.numbers[atom] = len(self.terms)
+                self.terms.append(atom)
+        return tuple(sorted((self.numbers[atom], factor) for atom, factor in atoms.items())), form.constant
+
+    def polynomial(self, terms: _Sum) -> Polynomial:
+        return Polynomial.linear({self.terms[k]: factor for k, factor in terms})
 
     # -- what may go on where
     def settle(self, nodes: tuple[_Node, ...]) -> None:
@@ -559,8 +563,8 @@ class _Program:
 
     def distance(self, x: _Sum, y: _Sum) -> tuple[Any, int]:
         if (x, y) not in self.distances:
-            first, second = (Linear({self.terms[k]: factor for k, factor in terms}, 0) for terms in (x, y))
-            self.distances[x, y] = distances(first.plus(second, -1), self.ranges)
+            first, second = self.polynomial(x), self.polynomial(y)
+            self.distances[x, y] = distances(first - second, self.ranges)
         return self.distances[x, y]
 
     def before(self, shape: _Shape, when: When, around: tuple[str, ...], same: tuple[str, ...]) -> tuple[tuple[_Sum, int], ...]:
@@ -591,7 +595,7 @@ class _Program:
         return self.moves[shape, first]
 
     def with_values(self, shape: _Shape, values: Mapping[str, Expr]) -> tuple[tuple[_Sum, int], ...]:
-        return tuple(self.sum(substitute(Linear({self.terms[k]: factor for k, factor in terms}, 0).expr(), values)) for terms, _ in shape)
+        return tuple(self.sum(substitute(self.polynomial(terms).expr(), values)) for terms, _ in shape)
 
     # -- writing
     def turns(self, nodes: tuple[_Node, ...]) -> dict[int, str]:

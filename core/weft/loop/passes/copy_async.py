@@ -9,6 +9,7 @@ from itertools import count
 
 from weft import dtypes as dt
 from weft.errors import ScheduleWarning
+from weft.expr.linear import linear
 from weft.expr.nodes import Add, Cast, Const, Expr, FloorMod, Mul, Select, Sub, Var, add, const, free_vars, mul, substitute
 from weft.loop.boxes import ALIGNED
 from weft.loop.grids import AWAIT_COPIES, COPY_ASYNC, has_threads, map_groups, written_in
@@ -30,7 +31,6 @@ from weft.loop.nodes import (
     with_stmt_children,
 )
 from weft.loop.passes.copy_boxes import box_nest, is_box
-from weft.loop.passes.partition_loops import linear
 from weft.loop.passes.remove_barriers import is_barrier, needless_haste
 
 WIDTHS = (4, 8, 16)
@@ -162,7 +162,7 @@ class _Group:
 def _first(x: Load, lane: Var, lanes: int, lets: Mapping[str, Expr]) -> Load | None:
     """The first of the elements that a loop walks, if they lie side by side from a multiple of their number on."""
     *others, last = x.indices
-    if any(lane.name in free_vars(i) for i in others) or linear(last).terms.get(lane) != 1:
+    if any(lane.name in free_vars(i) for i in others) or linear(last).terms.get((lane,)) != 1:
         return None
     first = substitute(last, {lane.name: const(0)})
     if lane.name in free_vars(first) or x.buffer.align % (lanes * x.buffer.dtype.bytes):

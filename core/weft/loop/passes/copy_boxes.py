@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from weft.expr.linear import ZERO, Polynomial, linear, number
 from weft.expr.nodes import Const, Expr, Select, Var, all_of, free_vars, has, select, substitute
 from weft.loop.boxes import ALIGNED, BOX, Box, TensorMap
 from weft.loop.nodes import Buffer, For, If, IntrinsicCall, Load, Stmt, Store, int64, int_const
 from weft.loop.passes.copies import if_stmt
-from weft.loop.passes.partition_loops import Linear, linear, not_negative
+from weft.loop.passes.partition_loops import not_negative
 from weft.loop.passes.simplify import holds
 
 
@@ -98,7 +99,7 @@ class _Dim:
     extent: int
     stride: int
     steps: dict[str, int]
-    rest: Linear
+    rest: Polynomial
 
 
 @dataclass(frozen=True)
@@ -107,19 +108,19 @@ class _Place:
 
     dims: tuple[_Dim, ...]
     steps: dict[str, int]
-    flat: Linear
+    flat: Polynomial
 
     @staticmethod
     def of(x: Load, loops: Mapping[str, int], lets: Mapping[str, Expr]) -> _Place | None:
         dims: list[_Dim] = []
         steps: dict[str, int] = {}
-        flat, stride = Linear({}, 0), 1
+        flat, stride = ZERO, 1
         for index, extent in zip(reversed(x.indices), reversed(x.buffer.shape)):
             n, form = int_const(extent), linear(substitute(index, lets))
-            mine = {v.name: k for v, k in form.terms.items() if isinstance(v, Var) and v.name in loops}
-            rest = Linear({t: k for t, k in form.terms.items() if not (isinstance(t, Var) and t.name in loops)}, form.constant)
-            if n is None or any(free_vars(t).keys() & loops.keys() or has(t, (Load, IntrinsicCall)) for t in rest.terms):
+            parts = form.split_variables(loops)
+            if n is None or parts is None or any(has(t, (Load, IntrinsicCall)) for t in parts[0].atoms):
                 return None
+            rest, mine = parts[0], {v: factor.constant for v, factor in parts[1].items()}
             dims.insert(0, _Dim(n, stride, mine, rest))
             for v, k in mine.items():
                 steps[v] = steps.get(v, 0) + k * stride
@@ -147,22 +148,22 @@ def _tensor(buffer: Buffer, loops: Mapping[str, int], to: _Place, source: _Place
             found[-1] = k, found[-1][1], found[-1][2] * n
         else:
             found.append((k, step, n))
-    pieces = [(*p, *(0, Linear({}, 0))) for p in found]
+    pieces = [(*p, *(0, ZERO)) for p in found]
     for k, d in enumerate(source.dims):
         mine = sorted((j for j, p in enumerate(found) if p[0] == k), key=lambda j: found[j][1])
         for j, after in pairwise(mine):
             _, step, n = found[j]
             if found[after][1] % step or n * step > found[after][1]:
                 return f"its pieces along a dimension of '{buffer.name}' overlap"
-            pieces[j] = (k, step, n, found[after][1] // step, Linear({}, 0))
+            pieces[j] = (k, step, n, found[after][1] // step, ZERO)
         if not mine:
-            if d.rest.terms or d.rest.constant:  # a condition may ask whether it is within
+            if d.rest:  # a condition may ask whether it is within
                 pieces.append((k, 1, 1, d.extent, d.rest))
             continue
         _, step, n = found[mine[-1]]
-        if any(c % step for c in (*d.rest.terms.values(), d.rest.constant)) or (len(mine) > 1 and d.extent % step):
+        at = d.rest.divided(step)
+        if at is None or (len(mine) > 1 and d.extent % step):
             return f"it may begin, or '{buffer.name}' end, within a piece of {step} elements"
-        at = Linear({t: c // step for t, c in d.rest.terms.items()}, d.rest.constant // step)
         pieces[mine[-1]] = (k, step, n, -(-d.extent // step), at)
     if not found:
         return "it is one element"
@@ -171,7 +172,7 @@ def _tensor(buffer: Buffer, loops: Mapping[str, int], to: _Place, source: _Place
     return tensor, tuple(p[4].expr() for p in pieces)
 
 
-def _asks(form: Linear | None, d: _Dim, loops: Mapping[str, int]) -> bool:
+def _asks(form: Polynomial | None, d: _Dim, loops: Mapping[str, int]) -> bool:
     """Whether a condition, that a sum is not negative, holds just where an index is within its dimension."""
     if form is None:
         return False
@@ -180,24 +181,23 @@ def _asks(form: Linear | None, d: _Dim, loops: Mapping[str, int]) -> bool:
         for v, k in d.steps.items():
             if v not in fast:
                 mine = mine.plus(linear(_variable(form, v)), k)
-        scaled = Linear({}, 0).plus(form, step)
-        below = Linear({}, d.extent - step).plus(mine, -1)
-        if _same(scaled, mine) or (d.extent % step == 0 and _same(scaled, below)):
+        scaled = form.scale(step)
+        if scaled == mine or (d.extent % step == 0 and scaled == number(d.extent - step) - mine):
             return True
     return False
 
 
-def _first_alone(form: Linear | None, loops: Mapping[str, int], source: _Place) -> bool:
+def _first_alone(form: Polynomial | None, loops: Mapping[str, int], source: _Place) -> bool:
     """Whether a condition keeps the first iteration of a loop alone, which is why indices no longer speak of it, and the second one would lie outside of a
     dimension: the loop moves along that one, by what the faster ones fill."""
     if form is None or form.constant or len(form.terms) != 1:
         return False
-    ((v, k),) = form.terms.items()
+    ((v, k),) = form.atoms.items()
     if not isinstance(v, Var) or k != -1 or v.name not in loops or v.name in source.steps:
         return False
     for d in source.dims:
         filled = 1 + sum(step * (loops[x] - 1) for x, step in d.steps.items() if step > 0)
-        if not d.rest.terms and d.steps and d.rest.constant + filled >= d.extent:
+        if (at := d.rest.value) is not None and d.steps and at + filled >= d.extent:
             d.steps[v.name] = filled
             source.steps[v.name] = filled * d.stride
             return True
@@ -213,9 +213,5 @@ def _scales(d: _Dim, loops: Mapping[str, int]) -> Iterator[tuple[int, Sequence[s
             yield step, fast
 
 
-def _variable(form: Linear, name: str) -> Expr:
-    return next((t for t in form.terms if isinstance(t, Var) and t.name == name), Var(name, int64(0).dtype))
-
-
-def _same(a: Linear, b: Linear) -> bool:
-    return a.constant == b.constant and a.terms == b.terms
+def _variable(form: Polynomial, name: str) -> Expr:
+    return next((t for t in form.atoms if isinstance(t, Var) and t.name == name), Var(name, int64(0).dtype))

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from weft.expr.linear import Polynomial, linear
 from weft.expr.nodes import Expr, FloorMod, has
 from weft.expr.ranges import Range, range_of
 from weft.loop.nodes import IntrinsicCall, Load, int_const
-from weft.loop.passes.partition_loops import Linear, linear
 
 MOST_VALUES = 1 << 14
 """So many values of what two indices differ by are written out; what may have more is any multiple of its step."""
@@ -24,11 +24,11 @@ def reach(term: Expr, ranges: Mapping[str, Range]) -> Range | None:
     return known if known.lo is not None and known.hi is not None else None
 
 
-def distances(form: Linear, ranges: Mapping[str, Range]) -> tuple[Any, int]:
+def distances(form: Polynomial, ranges: Mapping[str, Range]) -> tuple[Any, int]:
     """The values that a sum may have, but for multiples of a step (0: there are none)."""
     values = np.array([form.constant], np.int64)
     step = 0
-    terms = dict(form.terms)
+    terms = form.atoms
     for group in _remainders(terms, ranges):
         values = np.unique(values[:, None] + group[None, :])
     for term, factor in sorted(terms.items(), key=lambda t: -abs(t[1])):
@@ -52,10 +52,10 @@ def _remainders(terms: dict[Expr, int], ranges: Mapping[str, Range]) -> list[Any
         elif m is not None and not has(b, (Load, IntrinsicCall)):
             known = range_of(b, ranges)
             other = b if known.lo is not None and known.lo >= 0 and known.hi is not None and known.hi < m else a
-        distance = linear(a.a).plus(linear(other), -1)
-        if m is None or m < 1 or other is a or distance.terms:
+        distance = (linear(a.a) - linear(other)).value
+        if m is None or m < 1 or other is a or distance is None:
             continue
-        factor, shift = terms.pop(a), distance.constant % m
+        factor, shift = terms.pop(a), distance % m
         del terms[b]
         found.append(factor * np.unique(np.array([shift, shift - m if shift else 0])))
     return found

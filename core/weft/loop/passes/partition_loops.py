@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 
+from weft.expr.linear import Polynomial, linear
 from weft.expr.nodes import (
-    Add,
     And,
     Call,
     Const,
@@ -17,12 +17,10 @@ from weft.expr.nodes import (
     FloorMod,
     Le,
     Lt,
-    Mul,
     Ne,
     Not,
     Or,
     Select,
-    Sub,
     TruncDiv,
     TruncMod,
     Var,
@@ -73,50 +71,7 @@ MAX_GROWTH, MIN_LIMIT = 8, 64
 FALSE = Const(False, TRUE.dtype)
 
 
-class Linear:
-    """constant + Σ coefficient · term, terms opaque."""
-
-    __slots__ = ("constant", "terms")
-
-    def __init__(self, terms: dict[Expr, int], constant: int) -> None:
-        self.terms, self.constant = terms, constant
-
-    def plus(self, other: Linear, times: int = 1) -> Linear:
-        terms = dict(self.terms)
-        for term, k in other.terms.items():
-            total = terms.get(term, 0) + k * times
-            if total:
-                terms[term] = total
-            else:
-                terms.pop(term, None)
-        return Linear(terms, self.constant + other.constant * times)
-
-    def without(self, term: Expr) -> Linear:
-        return Linear({t: k for t, k in self.terms.items() if t != term}, self.constant)
-
-    def expr(self) -> Expr:
-        total: Expr = int64(0)
-        for term, k in self.terms.items():
-            total = sub(total, mul(term, -k)) if k < 0 and int_const(total) is None else add(total, mul(term, k))
-        return add(total, self.constant)
-
-
-def linear(e: Expr) -> Linear:
-    match e:
-        case Const():
-            return Linear({}, e.value)
-        case Add():
-            return linear(e.a).plus(linear(e.b))
-        case Sub():
-            return linear(e.a).plus(linear(e.b), -1)
-        case Mul() if isinstance(e.b, Const):
-            return Linear({}, 0).plus(linear(e.a), e.b.value)
-        case Mul() if isinstance(e.a, Const):
-            return Linear({}, 0).plus(linear(e.b), e.a.value)
-    return Linear({e: 1}, 0)
-
-
-def not_negative(cond: Expr) -> Linear | None:
+def not_negative(cond: Expr) -> Polynomial | None:
     """L such that a comparison of indices is L >= 0; None if it is no such."""
     if not isinstance(cond, (Lt, Le)) or cond.a.dtype.name != "int64" or cond.a.dtype.lanes != 1:
         return None
@@ -126,10 +81,8 @@ def not_negative(cond: Expr) -> Linear | None:
         a, b = a.a, mul(b, c)
     elif isinstance(cond, Le) and isinstance(b, FloorDiv) and (c := int_const(b.b) or 0) > 0:
         a, b = mul(a, c), b.a
-    difference = linear(b).plus(linear(a), -1)
-    if isinstance(cond, Lt):
-        difference = Linear(difference.terms, difference.constant - 1)
-    return difference
+    difference = linear(b) - linear(a)
+    return difference - 1 if isinstance(cond, Lt) else difference
 
 
 @dataclass
@@ -174,21 +127,20 @@ def conditions_in(stmt: Stmt, binders: tuple[Stmt, ...] = ()) -> Iterator[tuple[
         yield from conditions_in(child, inner)
 
 
-def _extreme(form: Linear, binders: tuple[Stmt, ...]) -> tuple[Linear, bool] | None:
+def _extreme(form: Polynomial, binders: tuple[Stmt, ...]) -> tuple[Polynomial, bool] | None:
     """The least value of `form` over the loops between, innermost first, and whether it depends on them."""
     exact = True
     for binder in reversed(binders):
         assert isinstance(binder, (For, Let))
-        k = form.terms.get(binder.var)
+        k = form.terms.get((binder.var,))
         if k is not None:
             if isinstance(binder, Let):
                 return None
             exact = False
-            form = form.without(binder.var)
+            form = form.without((binder.var,))
             if k < 0:
-                form = form.plus(linear(binder.extent), k)
-                form = Linear(form.terms, form.constant - k)
-        if any(binder.var.name in free_vars(t) for t in form.terms):
+                form = form.plus(linear(binder.extent) - 1, k)
+        if any(binder.var.name in free_vars(t) for t in form.atoms):
             return None
     return form, exact
 
@@ -199,11 +151,11 @@ def _atom(cond: Expr, loop: For, binders: tuple[Stmt, ...], scope: Scope) -> Ato
     form = not_negative(cond)
     if form is None or loop.var.name not in free_vars(cond):
         return None
-    found, most = _extreme(form, binders), _extreme(Linear({}, 0).plus(form, -1), binders)
+    found, most = _extreme(form, binders), _extreme(-form, binders)
     if found is None or most is None:
         return None
     bound, lower = _solve(found[0], loop.var)
-    nowhere, _ = _solve(Linear({}, 0).plus(most[0], -1), loop.var)
+    nowhere, _ = _solve(-most[0], loop.var)
     if bound is None or nowhere is None:
         return None
     return Atom(cond, scope.simplify(bound), lower, found[1], TRUE, scope.simplify(nowhere))
@@ -243,17 +195,16 @@ def _only(asked: Expr, scope: Scope) -> dict[Expr, Expr]:
     return {}
 
 
-def _solve(form: Linear, var: Var) -> tuple[Expr | None, bool]:
+def _solve(form: Polynomial, var: Var) -> tuple[Expr | None, bool]:
     """The bound of `var` beyond (True) or below which `form` is not negative; None if there is none."""
     # The variable itself, or that of fused loops: var//k < b is var < b*k, and b <= var//k is b*k <= var.
-    term, k = next(((t, k) for t in form.terms if (k := _step(t, var))), (var, 1))
-    c = form.terms.get(term)
-    rest = form.without(term)
-    if c is None or any(var.name in free_vars(t) or any(isinstance(n, Load) for n in walk(t)) for t in rest.terms):
+    term, k = next(((t, k) for t in form.atoms if (k := _step(t, var))), (var, 1))
+    c = form.terms.get((term,))
+    rest = form.without((term,))
+    if c is None or any(var.name in free_vars(t) or any(isinstance(n, Load) for n in walk(t)) for t in rest.atoms):
         return None, False
     if c > 0:
-        negated = Linear({}, 0).plus(rest, -1)
-        return mul(floordiv(Linear(negated.terms, negated.constant + c - 1).expr(), c), k), True
+        return mul(floordiv((-rest + (c - 1)).expr(), c), k), True
     return mul(add(floordiv(rest.expr(), -c), 1), k), False
 
 
@@ -268,17 +219,16 @@ def _end(cond: Eq | Ne, loop: For, scope: Scope) -> Atom | None:
     """var == first or last value: the middle begins behind it or ends before it."""
     if cond.a.dtype.name != "int64" or cond.a.dtype.lanes != 1:
         return None
-    form = linear(cond.a).plus(linear(cond.b), -1)
-    c = form.terms.get(loop.var)
-    rest = form.without(loop.var)
-    if c not in (1, -1) or any(loop.var.name in free_vars(t) for t in rest.terms):
+    form = linear(cond.a) - linear(cond.b)
+    c = form.terms.get((loop.var,))
+    rest = form.without((loop.var,))
+    if c not in (1, -1) or any(loop.var.name in free_vars(t) for t in rest.atoms):
         return None
-    place = Linear({}, 0).plus(rest, -c)
+    place = rest.scale(-c)
     middle = FALSE if isinstance(cond, Eq) else TRUE
-    if not place.terms and place.constant == 0:
+    if not place:
         return Atom(cond, int64(1), True, True, middle, int64(1))
-    distance = place.plus(linear(loop.extent), -1)
-    if not distance.terms and distance.constant == -1:
+    if (place - linear(loop.extent)).value == -1:
         last = scope.simplify(sub(loop.extent, 1))
         return Atom(cond, last, False, True, middle, last)
     return None

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.errors import LoopError
 from weft.expr.evaluate import evaluate
+from weft.expr.linear import Polynomial, linear
 from weft.expr.nodes import BitXor, Expr, add, floordiv, floormod, free_vars, has, mul, substitute, transform
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify
@@ -33,7 +34,6 @@ from weft.loop.nodes import (
     stmt_exprs,
     transform_stmts,
 )  # fmt: skip
-from weft.loop.passes.partition_loops import Linear, linear
 from weft.loop.passes.simplify import holds
 from weft.loop.printer import excerpt
 
@@ -174,7 +174,7 @@ class _Group:
         for u in uses:
             if u.phase is None:
                 raise self._shared(b, u, "code outside the loops over threads uses it, and they do, too")
-        splits: list[list[tuple[list[_Digit], Linear]]] = [[] for _ in uses]
+        splits: list[list[tuple[list[_Digit], Polynomial]]] = [[] for _ in uses]
         open_: LoopError | None = None
         for k in range(len(b.shape)):
             try:
@@ -216,13 +216,13 @@ class _Group:
             indices[u.indices] = (*own, *rest)
         return result, indices
 
-    def _split(self, b: Buffer, u: _Access, index: Expr) -> tuple[list[_Digit], Linear]:
+    def _split(self, b: Buffer, u: _Access, index: Expr) -> tuple[list[_Digit], Polynomial]:
         """The digits that a thread has in an index, least first, and what is left of it."""
         assert u.phase is not None
         mine = {v.name for v in u.phase.vars if v is not None}
         form = linear(index)
         digits: list[_Digit] = []
-        for term, factor in sorted(form.terms.items(), key=lambda t: t[1]):
+        for term, factor in sorted(form.atoms.items(), key=lambda t: t[1]):
             names = free_vars(term).keys()
             if not names & mine:
                 continue
@@ -237,10 +237,10 @@ class _Group:
                 digits[-1] = _Digit(last.factor, joined, int(joined.max()) + 1, add(last.term, mul(term, last.count)))
             else:
                 digits.append(_Digit(factor, values, int(values.max()) + 1, term))
-        return digits, Linear({t: k for t, k in form.terms.items() if not free_vars(t).keys() & mine}, form.constant)
+        return digits, Polynomial.linear({t: k for t, k in form.atoms.items() if not free_vars(t).keys() & mine}, form.constant)
 
     @staticmethod
-    def _meeting(uses: list[_Access], splits: list[list[tuple[list[_Digit], Linear]]]) -> Iterator[_Access]:
+    def _meeting(uses: list[_Access], splits: list[list[tuple[list[_Digit], Polynomial]]]) -> Iterator[_Access]:
         """Accesses whose threads have elements that other threads have elsewhere."""
         owner: dict[tuple[int, ...], int] = {}
         for u, split in zip(uses, splits):
@@ -250,7 +250,7 @@ class _Group:
             if any(owner.setdefault(tuple(whole[t].tolist()), int(t)) != t for t in np.flatnonzero(u.active)):
                 yield u
 
-    def _without_parts(self, uses: list[_Access], splits: list[list[tuple[list[_Digit], Linear]]]) -> bool:
+    def _without_parts(self, uses: list[_Access], splits: list[list[tuple[list[_Digit], Polynomial]]]) -> bool:
         """Makes dimensions whose accesses have different formulas of the thread, as halves of a loop that begin where the thread says, ones within a
         thread's part; whether there are such."""
         most, changed = splits[_most(uses)], False
@@ -262,7 +262,7 @@ class _Group:
                     split[k] = [], linear(u.indices[k])
         return changed
 
-    def _digits(self, b: Buffer, uses: list[_Access], splits: list[list[tuple[list[_Digit], Linear]]]) -> list[list[_Digit]]:
+    def _digits(self, b: Buffer, uses: list[_Access], splits: list[list[tuple[list[_Digit], Polynomial]]]) -> list[list[_Digit]]:
         """The digits of every dimension: those of the most threads that store, which others agree with, or whose warps hand over what they load."""
         dims = [digits for digits, _ in splits[_most(uses)]]
         for u, split in zip(uses, splits):
@@ -287,18 +287,19 @@ class _Group:
         counts = [limit // unit for limit, unit in zip(limits, units)]
         return [int64(c) if c > 1 else None for c in reversed(counts)]
 
-    def _rest(self, b: Buffer, u: _Access, k: int, digits: list[_Digit], left: Linear, pieces: list[Expr | None]) -> list[Expr]:
+    def _rest(self, b: Buffer, u: _Access, k: int, digits: list[_Digit], left: Polynomial, pieces: list[Expr | None]) -> list[Expr]:
         """Indices of the pieces."""
         units = [1, *(d.factor * d.count for d in digits)]
         limits: list[int | None] = [*(d.factor for d in digits), None]
-        parts = [Linear({}, 0) for _ in units]
-        for term, factor in left.terms.items():
+        atoms: list[dict[Expr, int]] = [{} for _ in units]
+        for term, factor in left.atoms.items():
             j = max(j for j, unit in enumerate(units) if factor % unit == 0)
-            parts[j] = parts[j].plus(Linear({term: factor // units[j]}, 0))
+            atoms[j][term] = factor // units[j]
+        parts: list[Polynomial] = []
         constant = left.constant
-        for j in reversed(range(len(units))):
-            parts[j] = parts[j].plus(Linear({}, constant // units[j]))
-            constant %= units[j]
+        for own, unit in zip(reversed(atoms), reversed(units)):
+            parts.insert(0, Polynomial.linear(own, constant // unit))
+            constant %= unit
         found = []
         for j, (part, unit, limit) in enumerate(zip(parts, units, limits)):
             reach = range_of(part.expr(), self.ranges)

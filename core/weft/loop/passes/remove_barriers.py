@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.expr.evaluate import evaluate
+from weft.expr.linear import Polynomial, linear
 from weft.expr.nodes import Expr, Var, add, free_vars, has, sub, substitute
 from weft.expr.ranges import Range, range_of
 from weft.loop.grids import THREAD_AXES, has_threads, map_groups, private
@@ -37,7 +38,6 @@ from weft.loop.nodes import (
     with_stmt_children,
 )  # fmt: skip
 from weft.loop.passes.distances import MOST_VALUES, distances, reach
-from weft.loop.passes.partition_loops import Linear, linear
 from weft.loop.passes.simplify import holds
 
 MOST_OF_ONE = 1 << 18
@@ -422,9 +422,9 @@ class _Group:
         """Of which pairs of threads the two indices may be the same; None if of any."""
         mine, before = self.numbers, {f"{n} before": v for n, v in self.numbers.items()}
         rows, columns = np.zeros(self.threads, np.int64), np.zeros(self.threads, np.int64)
-        rest = Linear({}, 0)
-        difference = linear(i).plus(linear(j), -1)
-        for term, factor in difference.terms.items():
+        rest: dict[Expr, int] = {}
+        difference = linear(i) - linear(j)
+        for term, factor in difference.atoms.items():
             names = free_vars(term).keys()
             opaque = has(term, (Load, IntrinsicCall))
             if names and names <= before.keys() and not opaque:
@@ -434,8 +434,8 @@ class _Group:
             elif names & (before.keys() | mine.keys()) and reach(term, ranges) is None:
                 return None
             else:
-                rest = rest.plus(Linear({term: factor}, 0))
-        values, step = distances(Linear(rest.terms, difference.constant), ranges)
+                rest[term] = factor
+        values, step = distances(Polynomial.linear(rest, difference.constant), ranges)
         if step == 1:
             return None
         total = rows[:, None] + columns[None, :]  # plus one of the values must be 0
