@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from weakref import ref
 
+from weft.expr.linear import Polynomial, number
 from weft.expr.nodes import Expr, FloorDiv, FloorMod, Var, free_vars, walk
 from weft.expr.ranges import range_of
 from weft.loop.nodes import Allocate, Block, Buffer, For, Stmt, int_const, walk_stmts
-from weft.scheduling.region import Access, Interval, Poly, accesses, at_least_zero, block_accesses, interval, loops_under, number, poly, union_box
+from weft.scheduling.region import Access, Interval, accesses, at_least_zero, block_accesses, interval, loops_under, poly, union_box
 from weft.scheduling.tree import Tree, blocks_in
 
 _MOST_BLOCKS = 4096
@@ -124,7 +125,7 @@ def disjoint(uses: list[Access], loop: For, inner: dict[str, Expr]) -> bool:
     return loop.var in apart or any(_alone(d, loop, inner) for d in apart) or _complete(apart, loop)
 
 
-def _told_apart(ends: Interval, digits: list[Expr], loop: For, limits: list[Poly]) -> set[Expr]:
+def _told_apart(ends: Interval, digits: list[Expr], loop: For, limits: list[Polynomial]) -> set[Expr]:
     """The digits that where a box lies in one dimension gives back: each moves it further than the box and all lesser digits together reach.
 
     `limits`: what no index exceeds, formulas of the greater digits: boxes may end there however far the lesser digits would move them.
@@ -140,7 +141,7 @@ def _told_apart(ends: Interval, digits: list[Expr], loop: For, limits: list[Poly
             return set()
         steps.append((abs(factor), digit))
         rising = rising and factor > 0
-    reach: Poly | None = ends[1] - ends[0]
+    reach: Polynomial | None = ends[1] - ends[0]
     lowest = ends[0]  # with the lesser digits at zero
     for factor, digit in sorted(steps, key=lambda step: step[0]):
         reaches = [*([] if reach is None else [reach]), *([most - lowest for most in limits] if rising else [])]
@@ -148,11 +149,11 @@ def _told_apart(ends: Interval, digits: list[Expr], loop: For, limits: list[Poly
             return set()
         values = interval(digit, {loop.var.name: loop.extent})
         reach = None if values is None or reach is None else reach + (values[1] - values[0]).scale(factor)
-        lowest = Poly({m: c for m, c in lowest.terms.items() if m != (digit,)})
+        lowest = lowest.without((digit,))
     return {digit for _, digit in steps}
 
 
-def _digits(box: list[tuple[Poly, Poly] | None], loop: For) -> list[Expr]:
+def _digits(box: list[tuple[Polynomial, Polynomial] | None], loop: For) -> list[Expr]:
     found: dict[Expr, None] = {}
     for ends in box:
         if ends is None:
@@ -177,7 +178,7 @@ def _alone(digit: Expr, loop: For, inner: dict[str, Expr]) -> bool:
 
 def _complete(digits: set[Expr], loop: For) -> bool:
     """Whether the digits give back the loop variable: v % a, v//a % b, …, v//(a·b·…)."""
-    parts: list[tuple[Poly, Poly | None]] = []  # (divisor, modulus)
+    parts: list[tuple[Polynomial, Polynomial | None]] = []  # (divisor, modulus)
     for d in digits:
         divisor, modulus = number(1), None
         e = d
@@ -192,7 +193,7 @@ def _complete(digits: set[Expr], loop: For) -> bool:
             divisor, e = poly(e.b), e.a
             if isinstance(e, FloorMod):  # v % (a·b) // a is v//a % b
                 whole, e = e.b, e.a
-                quotient = poly(whole // divisor.expr()) if divisor.constant != 0 else None
+                quotient = poly(whole // divisor.expr()) if divisor.value != 0 else None
                 if quotient is None or quotient * divisor != poly(whole):
                     continue
                 modulus = quotient
@@ -213,7 +214,7 @@ def _complete(digits: set[Expr], loop: For) -> bool:
     return at_least_zero(reach - extent)
 
 
-def _one_or_no_iterations(divisor: Poly, extent: Poly) -> bool:
+def _one_or_no_iterations(divisor: Polynomial, extent: Polynomial) -> bool:
     """Whether a divisor is 1, or 0 where the extent is too: what it leaves over of a division tells nothing."""
     if len(divisor.terms) != 1 or any(not set(m) <= set(other) for m in divisor.terms for other in extent.terms):
         return False

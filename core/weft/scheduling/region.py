@@ -1,6 +1,6 @@
 """What a statement touches: boxes of buffers as formulas of the loops that stay fixed.
 
-A box is found by interval arithmetic on polynomials: index formulas are sums of products of atoms (variables, and whatever is not a sum or product),
+A box is found by interval arithmetic on forms: index formulas become forms (`weft.expr.linear`),
 so `wo*14 + wi - wo*14` cancels and extents come out as the numbers they are, symbolic sizes included.
 """
 
@@ -12,8 +12,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
+from weft.expr.linear import ZERO, Conversion, Polynomial, number
 from weft.expr.nodes import (
-    Add,
     And,
     Cast,
     Const,
@@ -25,11 +25,8 @@ from weft.expr.nodes import (
     Lt,
     Max,
     Min,
-    Mul,
     Select,
-    Sub,
     Var,
-    const,
     floordiv,
     free_vars,
     maximum,
@@ -37,141 +34,23 @@ from weft.expr.nodes import (
     substitute,
     walk,
 )  # fmt: skip
+from weft.expr.signs import Signs
 from weft.loop.nodes import AtomicUpdate, Block, Buffer, For, Let, Load, Stmt, Store, int_const, stmt_children, stmt_exprs
 
-Monomial: TypeAlias = tuple[Expr, ...]
+SIZES = Signs(others=0, divisors=True)
+"""What schedules assume: sizes, loop variables and iterators are not negative, and divisors are at least 1."""
+poly = Conversion("all", casts=True, signs=SIZES)
+"""An index formula as a form under `SIZES`, products multiplied out; casts are exact, as index formulas do not overflow."""
 
 
-class Poly:
-    """Σ coefficient · product of atoms, with integer coefficients. Atoms are int formulas that are no sum or product."""
-
-    __slots__ = ("terms",)
-
-    def __init__(self, terms: Mapping[Monomial, int]) -> None:
-        self.terms = terms if all(terms.values()) else {m: c for m, c in terms.items() if c}
-
-    def __add__(self, other: Poly) -> Poly:
-        terms = dict(self.terms)
-        for m, c in other.terms.items():
-            terms[m] = terms.get(m, 0) + c
-        return Poly(terms)
-
-    def __sub__(self, other: Poly) -> Poly:
-        return self + other.scale(-1)
-
-    def __mul__(self, other: Poly) -> Poly:
-        terms: dict[Monomial, int] = {}
-        for m, c in self.terms.items():
-            for n, d in other.terms.items():
-                product = tuple(sorted((*m, *n), key=_key)) if m and n else (*m, *n)
-                terms[product] = terms.get(product, 0) + c * d
-        return Poly(terms)
-
-    def scale(self, factor: int) -> Poly:
-        return Poly({m: c * factor for m, c in self.terms.items()})
-
-    def plus(self, value: int) -> Poly:
-        return self + number(value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Poly) and self.terms == other.terms
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self.terms.items()))
-
-    @property
-    def constant(self) -> int | None:
-        """The value if there is no atom, else None."""
-        if not self.terms:
-            return 0
-        return self.terms[()] if len(self.terms) == 1 and () in self.terms else None
-
-    def names(self) -> set[str]:
-        return {v for m in self.terms for a in m for v in free_vars(a)}
-
-    def expr(self) -> Expr:
-        """As a formula: first what is added, then what is taken away, numbers last."""
-        result: Expr | None = None
-        for positive in (True, False):
-            for m, c in self.terms.items():
-                if not m or (c > 0) != positive:
-                    continue
-                term = m[0]
-                for a in m[1:]:
-                    term = term * a
-                term = term if abs(c) == 1 else term * abs(c)
-                if result is None:
-                    result = term if positive else const(0) - term
-                else:
-                    result = result + term if positive else result - term
-        n = self.terms.get((), 0)
-        if result is None:
-            return const(n)
-        return result + n if n > 0 else result - (-n) if n < 0 else result
-
-
-def _key(atom: Expr) -> str:
-    return atom.name if isinstance(atom, Var) else str(atom)
-
-
-def number(value: int) -> Poly:
-    return Poly({(): value})
-
-
-@lru_cache(1 << 14)
-def poly(e: Expr) -> Poly:
-    """An integer formula as a polynomial; casts between integers are taken as exact, as index formulas do not overflow."""
-    if isinstance(e, Const):
-        return number(int(e.value))
-    if isinstance(e, Add):
-        return poly(e.a) + poly(e.b)
-    if isinstance(e, Sub):
-        return poly(e.a) - poly(e.b)
-    if isinstance(e, Mul):
-        return poly(e.a) * poly(e.b)
-    if isinstance(e, Cast) and e.dtype.is_integer and e.value.dtype.is_integer and e.value.dtype.bits <= e.dtype.bits:
-        return poly(e.value)
-    if isinstance(e, FloorDiv):
-        quotient = _divide(poly(e.a), poly(e.b))
-        return quotient if quotient is not None else Poly({(e,): 1})
-    if isinstance(e, FloorMod):
-        a, b = poly(e.a), poly(e.b)
-        quotient = _divide(a, b)
-        return a - quotient * b if quotient is not None else Poly({(e,): 1})
-    return Poly({(e,): 1})
-
-
-def _divide(a: Poly, b: Poly) -> Poly | None:
-    """floor(a / b) if it is a polynomial: every term divides, but for a number within one step of zero. A divisor is never below 1."""
-    if len(b.terms) != 1:
-        return None
-    ((divisor, factor),) = b.terms.items()
-    if factor <= 0:
-        return None
-    result: dict[Monomial, int] = {}
-    for m, c in a.terms.items():
-        if not m and (divisor or c % factor):
-            if not divisor:
-                result[()] = result.get((), 0) + c // factor  # numbers round down on their own once all else divides
-            elif -factor <= c < 0:
-                result[()] = result.get((), 0) - 1
-            elif not 0 <= c < factor:
-                return None
-            continue
-        rest = list(m)
-        for atom in divisor:
-            if atom not in rest:
-                return None
-            rest.remove(atom)
-        if c % factor:
-            return None
-        result[tuple(rest)] = result.get(tuple(rest), 0) + c // factor
-    return Poly(result)
+def at_least_zero(p: Polynomial) -> bool:
+    """Whether a form is certainly not negative under `SIZES`."""
+    return SIZES.at_least_zero(p, poly)
 
 
 # -- intervals --------------------------------------------------------------------------------------------------------
 
-Interval: TypeAlias = tuple[Poly, Poly]
+Interval: TypeAlias = tuple[Polynomial, Polynomial]
 MOST_TERMS = 64
 """Of an end: products of sums of many sizes multiply out to more, about which nothing is found out that were worth it."""
 
@@ -187,7 +66,7 @@ def _moves(atom: Expr, moving: Mapping[str, Expr]) -> bool:
     return any((isinstance(n, Var) and n.name in moving) or isinstance(n, Load) for n in walk(atom))
 
 
-def _interval_of(p: Poly, moving: Mapping[str, Expr]) -> Interval | None:
+def _interval_of(p: Polynomial, moving: Mapping[str, Expr]) -> Interval | None:
     lo = hi = p
     for _ in range(64):
         atom = next((a for q in (lo, hi) for m in q.terms for a in m if not isinstance(a, Var) and _moves(a, moving)), None)
@@ -198,7 +77,7 @@ def _interval_of(p: Poly, moving: Mapping[str, Expr]) -> Interval | None:
                 return lo, hi
             name = next(n for n in reversed(list(moving)) if n in names)
             atom = next(a for q in (lo, hi) for m in q.terms for a in m if isinstance(a, Var) and a.name == name)
-            ends: Interval | None = (number(0), poly(moving[name]).plus(-1))
+            ends: Interval | None = (ZERO, poly(moving[name]).plus(-1))
         else:
             ends = _atom_interval(atom, moving)
         if ends is None:
@@ -212,26 +91,18 @@ def _interval_of(p: Poly, moving: Mapping[str, Expr]) -> Interval | None:
     return None
 
 
-def _replace(p: Poly, atom: Expr, if_positive: Poly, if_negative: Poly) -> Poly | None:
-    """`p` with `atom` replaced by the end that its coefficient calls for; None if the sign is unknown or the power above one."""
-    rest: dict[Monomial, int] = {}
-    coefficient: dict[Monomial, int] = {}
-    for m, c in p.terms.items():
-        if atom in m:
-            others = list(m)
-            others.remove(atom)
-            if atom in others:
-                return None
-            coefficient[tuple(others)] = c
-        else:
-            rest[m] = c
-    if not coefficient:
+def _replace(p: Polynomial, atom: Expr, if_positive: Polynomial, if_negative: Polynomial) -> Polynomial | None:
+    """`p` with `atom` replaced by the end that its factor calls for; None if the sign is unknown or the power above one."""
+    parts = p.collect(atom)
+    if parts is None:
+        return None
+    factor, rest = parts
+    if not factor:
         return p
-    factor = Poly(coefficient)
     if at_least_zero(factor):
-        return Poly(rest) + factor * if_positive
-    if at_least_zero(factor.scale(-1)):
-        return Poly(rest) + factor * if_negative
+        return rest + factor * if_positive
+    if at_least_zero(-factor):
+        return rest + factor * if_negative
     return None
 
 
@@ -245,8 +116,8 @@ def _atom_interval(atom: Expr, moving: Mapping[str, Expr]) -> Interval | None:
         if isinstance(atom, FloorMod):
             if ends is not None and at_least_zero(ends[0]) and at_least_zero(divisor.plus(-1) - ends[1]):
                 return ends
-            return number(0), divisor.plus(-1)
-        if ends is None or not (divisor.constant or 1) > 0:
+            return ZERO, divisor.plus(-1)
+        if ends is None or not (divisor.value or 1) > 0:
             return None
         return poly(floordiv(ends[0].expr(), atom.b)), poly(floordiv(ends[1].expr(), atom.b))
     if isinstance(atom, (Min, Max)):
@@ -259,11 +130,11 @@ def _atom_interval(atom: Expr, moving: Mapping[str, Expr]) -> Interval | None:
         a, b = interval(atom.a, moving), interval(atom.b, moving)
         return None if a is None or b is None else hull([a, b])
     if isinstance(atom, Cast) and atom.value.dtype.is_bool:
-        return number(0), number(1)
+        return ZERO, number(1)
     return None
 
 
-def _pick(build: object, a: Poly, b: Poly) -> Poly:
+def _pick(build: object, a: Polynomial, b: Polynomial) -> Polynomial:
     if at_least_zero(a - b):
         return a if build is maximum else b
     if at_least_zero(b - a):
@@ -271,50 +142,15 @@ def _pick(build: object, a: Poly, b: Poly) -> Poly:
     return poly(build(a.expr(), b.expr()))  # type: ignore[operator]
 
 
-def at_least_zero(p: Poly) -> bool:
-    """Whether `p` is certainly not negative, given that variables (dimensions, loops, iterators) are not."""
-    negative: list[tuple[Monomial, int]] = []
-    for m, c in p.terms.items():
-        if not all(_not_negative(a) for a in m):
-            return False
-        if c < 0:
-            negative.append((m, c))
-    if not negative:
-        return True
-    # A ceildiv next to what it covers: c·((n + c-1)//c) ≥ n.
-    for m, c in p.terms.items():
-        if c > 0 and len(m) == 1 and isinstance(m[0], FloorDiv):
-            divisor = poly(m[0].b).constant
-            if divisor is not None and c % divisor == 0:
-                covered = (poly(m[0].a).plus(1 - divisor)).scale(c // divisor)
-                if at_least_zero(p - Poly({m: c}) + covered):
-                    return True
-    return False
-
-
-def _not_negative(e: Expr) -> bool:
-    if isinstance(e, Var):
-        return e.dtype.is_integer
-    if isinstance(e, Const):
-        return bool(e.value >= 0)
-    if isinstance(e, FloorMod):
-        return True
-    if isinstance(e, (Add, Mul, FloorDiv, Min)):
-        return _not_negative(e.a) and _not_negative(e.b)
-    if isinstance(e, Max):
-        return _not_negative(e.a) or _not_negative(e.b)
-    return False
-
-
-def greatest(p: Poly, loops: Mapping[str, Expr]) -> Poly | None:
+def greatest(p: Polynomial, loops: Mapping[str, Expr]) -> Polynomial | None:
     """A bound that `p` never exceeds while the loops run. Quotients by one divisor whose dividends keep a distance cancel."""
     quotients = [(m[0], c) for m, c in p.terms.items() if len(m) == 1 and isinstance(m[0], FloorDiv)]
     for up, c in quotients:
         for down, d in quotients:
             if c > 0 and d == -c and isinstance(up, FloorDiv) and isinstance(down, FloorDiv) and up.b == down.b:
-                apart, divisor = (poly(up.a) - poly(down.a)).constant, poly(up.b).constant
+                apart, divisor = (poly(up.a) - poly(down.a)).value, poly(up.b).value
                 if apart is not None and divisor is not None and divisor > 0:
-                    p = p - Poly({(up,): c, (down,): d}) + number(c * -(-apart // divisor))
+                    p = p - Polynomial.linear({up: c, down: d}) + number(c * -(-apart // divisor))
                     return greatest(p, loops)
     ends = _interval_of(p, loops)
     return None if ends is None else ends[1]
@@ -338,8 +174,8 @@ def hull(intervals: Sequence[Interval]) -> Interval | None:
 # -- proof ------------------------------------------------------------------------------------------------------------
 
 
-def slack(condition: Expr, partly: bool = False) -> list[Poly] | None:
-    """Polynomials that are all ≥ 0 exactly where the condition holds; None if it is no comparison of integers.
+def slack(condition: Expr, partly: bool = False) -> list[Polynomial] | None:
+    """Forms that are all ≥ 0 exactly where the condition holds; None if it is no comparison of integers.
 
     `partly`: those of its parts that are comparisons of integers, which follow from it.
     """
@@ -347,7 +183,7 @@ def slack(condition: Expr, partly: bool = False) -> list[Poly] | None:
         return [(poly(condition.b) - poly(condition.a)).plus(-1 if isinstance(condition, Lt) else 0)]
     if isinstance(condition, Eq) and condition.a.dtype.is_integer:
         d = poly(condition.a) - poly(condition.b)
-        return [d, d.scale(-1)]
+        return [d, -d]
     if isinstance(condition, And):
         a, b = slack(condition.a, partly), slack(condition.b, partly)
         if partly:
@@ -365,7 +201,7 @@ def certain(condition: Expr, loops: Mapping[str, Expr], facts: Iterable[Expr] = 
         return condition in tuple(facts)
     known = [p for f in facts for p in (slack(f) or ())]
 
-    def holds(goal: Poly) -> bool:
+    def holds(goal: Polynomial) -> bool:
         ends = _interval_of(goal, loops)
         return ends is not None and at_least_zero(ends[0])
 
@@ -408,17 +244,17 @@ class Access:
                     result[k] = (ends[0], most)
         return result
 
-    def limits(self, moving: Mapping[str, Expr], everywhere: bool = False) -> list[list[Poly]]:
+    def limits(self, moving: Mapping[str, Expr], everywhere: bool = False) -> list[list[Polynomial]]:
         """Per dimension, indices that the block's predicate lets none exceed while the `moving` loops run.
 
         Only what the predicate says of the index as such; `everywhere`: also what follows if other moving loops run to their ends.
         """
         loops = {**moving, **dict(self.inner)}
 
-        def moves(p: Poly) -> bool:
+        def moves(p: Polynomial) -> bool:
             return any(_moves(a, loops) for m in p.terms for a in m)
 
-        def greatest_of(p: Poly) -> list[Poly]:
+        def greatest_of(p: Polynomial) -> list[Polynomial]:
             if not moves(p):
                 return [p]
             ends = _interval_of(p, loops) if everywhere else None
@@ -434,7 +270,7 @@ class Access:
         everything = {**moving, **dict(self.inner)}
         seen: set[str] = set()
         for k, i in enumerate(self.indices):
-            steps: list[tuple[int, Poly]] = []
+            steps: list[tuple[int, Polynomial]] = []
             whole = False
             p = poly(i)
             for m, c in p.terms.items():
@@ -454,7 +290,7 @@ class Access:
                 seen |= names
             if whole:
                 ends = interval(i, everything)
-                if ends is None or not (at_least_zero(ends[0].scale(-1)) and at_least_zero((ends[1] - poly(self.buffer.shape[k])).plus(1))):
+                if ends is None or not (at_least_zero(-ends[0]) and at_least_zero((ends[1] - poly(self.buffer.shape[k])).plus(1))):
                     return False
                 continue
             reach = number(1)

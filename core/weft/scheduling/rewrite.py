@@ -7,11 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 from weft import dtypes as dt
+from weft.expr.linear import Polynomial
 from weft.expr.nodes import Const, Expr, Var, all_of, const, free_vars, le, lt, substitute, walk
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
 from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, If, Load, Seq, Stmt, Store, int_const, map_stmt_exprs, stmt_children, with_stmt_children
-from weft.scheduling.region import Access, Interval, Poly, block_accesses, certain, greatest, interval, loops_under, poly, within
+from weft.scheduling.region import Access, Interval, block_accesses, certain, greatest, interval, loops_under, poly, within
 from weft.scheduling.tree import Path, Tree, blocks_in, conjuncts, nest, with_conditions
 
 
@@ -63,7 +64,12 @@ def own_predicate(block: Block) -> list[Expr]:
 
 
 def renest(
-    tree: Tree, block: Block, boxes: Mapping[str, Interval], outer: Mapping[str, Expr], facts: Iterable[Expr], limits: Mapping[str, list[Poly]] | None = None
+    tree: Tree,
+    block: Block,
+    boxes: Mapping[str, Interval],
+    outer: Mapping[str, Expr],
+    facts: Iterable[Expr],
+    limits: Mapping[str, list[Polynomial]] | None = None,
 ) -> Stmt:
     """The block under fresh loops of its own: an iterator runs over its box, or over all of its extent if it has none, but not beyond its limits.
 
@@ -127,9 +133,9 @@ def iter_boxes(block: Block, buffer: str, box: Sequence[Interval | None], write:
     return best
 
 
-def iter_limits(block: Block, buffer: str, uses: Sequence[Access], moving: Mapping[str, Expr], write: bool) -> dict[str, list[Poly]]:
+def iter_limits(block: Block, buffer: str, uses: Sequence[Access], moving: Mapping[str, Expr], write: bool) -> dict[str, list[Polynomial]]:
     """What iterators of `block` need not exceed, because no predicate of the `uses` of a buffer lets them touch more."""
-    result: dict[str, list[Poly]] = {}
+    result: dict[str, list[Polynomial]] = {}
     first, *others = [a.limits(moving) for a in uses]
     for k, found in enumerate(first):
         for most in found:

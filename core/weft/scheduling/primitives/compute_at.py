@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from weft.expr.linear import Polynomial
 from weft.loop.nodes import For, Program, Seq, seq
 from weft.scheduling.dependence import child_index, out_of_scope, readers, reads, writers, writes
 from weft.scheduling.loop_kinds import still_independent
-from weft.scheduling.region import Interval, Poly, accesses, hull, loops_under, union_box
+from weft.scheduling.region import Interval, accesses, hull, loops_under, union_box
 from weft.scheduling.rewrite import conditions, domain, entangled, free_names, iter_boxes, iter_limits, moved_outgrows, own_predicate, renest
 from weft.scheduling.tree import Tree, blocks_in
 
@@ -67,7 +68,7 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
     moving = loops_under(f.body, outer)
     boxes: dict[str, Interval] = {}
     unknown: set[str] = set()
-    limits: dict[str, list[Poly]] = {}
+    limits: dict[str, list[Polynomial]] = {}
     for name in produced:
         uses = [a for a in accesses(f.body, name) if not a.write]
         if uses:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from weft.expr.linear import Polynomial
 from weft.expr.nodes import free_vars
 from weft.loop.nodes import For, Program
 from weft.scheduling.dependence import out_of_scope, readers, reads, writers, writes
 from weft.scheduling.loop_kinds import still_independent
 from weft.scheduling.primitives.compute_at import put
-from weft.scheduling.region import Interval, Poly, accesses, at_least_zero, block_accesses, interval, loops_under, poly, union_box, within
+from weft.scheduling.region import Interval, accesses, at_least_zero, block_accesses, interval, loops_under, poly, union_box, within
 from weft.scheduling.rewrite import conditions, domain, entangled, free_names, iter_boxes, iter_limits, moved_outgrows, own_predicate, renest
 from weft.scheduling.tree import Tree, blocks_in
 
@@ -79,7 +80,7 @@ def reverse_compute_at(program: Program, block: str, loop: str) -> tuple[Program
         raise tree.error(step, f"'{block}' updates a buffer in place, so it may run only once per element", (block,))
     moving = loops_under(f.body, around)
     written: dict[str, list[Interval | None]] = {}
-    limits: dict[str, list[Poly]] = {}
+    limits: dict[str, list[Polynomial]] = {}
     for name in sorted(needs & {w for s in inside for w in writes(tree.block(s, step))}):
         uses = [a for a in accesses(f.body, name) if a.write]
         if not any(a.fills(moving) for a in uses):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from weft.expr.linear import ZERO
 from weft.expr.nodes import Const, Expr, FloorDiv, FloorMod, Var, add, const, mul, substitute, transform, walk
 from weft.loop.nodes import Block, Load, Program, Seq, Store, int_const
 from weft.scheduling.dependence import out_of_scope, readers, reads, writers
 from weft.scheduling.primitives.compute_inline import single_store
-from weft.scheduling.region import Interval, accesses, certain, loops_under, number, union_box
+from weft.scheduling.region import Interval, accesses, certain, loops_under, union_box
 from weft.scheduling.rewrite import clean_extents, domain, outgrows, own_predicate, private_depth, tidy
 from weft.scheduling.tree import Tree, blocks_in, rebuild_all
 
@@ -125,7 +126,7 @@ def places(load: Load, block: Block) -> dict[str, dict[int, int]] | None:
 def _joined(box: list[Interval | None], parts: dict[int, int]) -> Interval | None:
     """The box of an iterator that runs over several dimensions."""
     ends = [(box[k], factor) for k, factor in parts.items()]
-    low, high = number(0), number(0)
+    low, high = ZERO, ZERO
     for end, factor in ends:
         if end is None:
             return None

@@ -11,6 +11,7 @@ from typing import NoReturn, TypeAlias
 
 from weft import dtypes as dt
 from weft.errors import ScheduleError, nearest
+from weft.expr.linear import ZERO, Polynomial, number
 from weft.expr.nodes import (
     Add,
     And,
@@ -56,7 +57,7 @@ from weft.loop.passes.copies import Names, copy_stmt
 from weft.loop.printer import print_program, print_stmt
 from weft.scheduling.dependence import writers
 from weft.scheduling.intrinsic import Form, Intrinsic, Operand, OperandView, find
-from weft.scheduling.region import Access, Poly, accesses, at_least_zero, certain, greatest, interval, number, poly, slack
+from weft.scheduling.region import Access, accesses, at_least_zero, certain, greatest, interval, poly, slack
 from weft.scheduling.rewrite import clean, conditions, domain, own_nest, ranges
 from weft.scheduling.tree import Path, Tree, conjuncts
 from weft.tensor.language import Read
@@ -133,9 +134,9 @@ class _Tile:
     values: dict[str, Expr]
     variables: dict[str, tuple[int, str]]
 
-    def value(self, chain: Sequence[str]) -> Poly:
+    def value(self, chain: Sequence[str]) -> Polynomial:
         """An axis over its loops."""
-        total, size = number(0), 1
+        total, size = ZERO, 1
         for loop in reversed(chain):
             total = total + poly(Var(loop, dt.int64)).scale(size)
             size *= self.variables[loop][0]
@@ -158,7 +159,7 @@ class _Fitted:
     chains: Chains
     lengths: Mapping[str, Expr]
     moving: Mapping[str, Expr]
-    padded: Mapping[str, Poly]
+    padded: Mapping[str, Polynomial]
 
 
 Chains: TypeAlias = Mapping[str, tuple[str, ...]]
@@ -188,7 +189,7 @@ class _Tensorize:
         self.alignment = alignment
         self.tree, self.path, self.name, self.intrinsic = tree, path, name, intrinsic
         self.aligned: dict[str, int] = {}
-        self.ends: dict[tuple[str, int], Poly] = {}
+        self.ends: dict[tuple[str, int], Polynomial] = {}
         self.outer = domain(path[:top])
         self.nest: list[For] = []
         s = path[-1]
@@ -286,7 +287,7 @@ class _Tensorize:
             raise _No(1, f"its lengths would be {', '.join(f'{v} = {n}' for v, n in sizes.items())}: {broken} does not hold", "split the loops")
         lengths: dict[str, Expr] = {v: const(n) for v, n in sizes.items()}
         moving: dict[str, Expr] = {v: const(n) for v, (n, _) in self.tile.variables.items()}
-        padded: dict[str, Poly] = {}
+        padded: dict[str, Polynomial] = {}
         shorter: dict[str, Expr] = {}
         for c, loops in self.guards.items():
             axis = next((v for v, chain in chains.items() if set(chain) >= loops), None)
@@ -444,7 +445,7 @@ class _Tensorize:
                 raise _No(5, f"{whole}: what it stores beyond must be nobody's, and '{other}' stores there, too", "cache_write first")
             self.ends[name, at[0]] = end
 
-    def stops(self, block: str, buffer: str, d: int, end: Poly) -> bool:
+    def stops(self, block: str, buffer: str, d: int, end: Polynomial) -> bool:
         """Whether another block stores nothing at or beyond an index of dimension `d`; or what its own length was rounded up to, from the same index on."""
         b, path = self.tree.block(block, STEP), self.tree.block_paths[block]
         if b.annotation(f"{ROUNDED}.{buffer}.{d}") == str(end.expr()):
@@ -551,11 +552,11 @@ def _outside(e: Expr) -> Iterator[Expr]:
             yield from _outside(c)
 
 
-def _steps(accesses: Iterable[tuple[Expr, ...]], variables: Iterable[str]) -> dict[str, tuple[Poly, ...] | None]:
+def _steps(accesses: Iterable[tuple[Expr, ...]], variables: Iterable[str]) -> dict[str, tuple[Polynomial, ...] | None]:
     """How far a step of each loop moves every access; None if they are not linear."""
     names = dict.fromkeys(variables)
-    linear = [_split(poly(i), names.keys())[1] for indices in accesses for i in indices]
-    return {v: None if None in linear else tuple(f.get(v, number(0)) for f in linear if f is not None) for v in names}
+    parts = [poly(i).split_variables(names) for indices in accesses for i in indices]
+    return {v: None if None in parts else tuple(p[1].get(v, ZERO) for p in parts if p is not None) for v in names}
 
 
 class _Digits:
@@ -566,11 +567,11 @@ class _Digits:
         apart: loops that are like no other, as more than places depends on them.
     """
 
-    def __init__(self, variables: Mapping[str, tuple[int, str]], steps: Mapping[str, tuple[Poly, ...] | None], apart: Container[str]) -> None:
+    def __init__(self, variables: Mapping[str, tuple[int, str]], steps: Mapping[str, tuple[Polynomial, ...] | None], apart: Container[str]) -> None:
         self.steps = steps
         self.sizes = {v: n for v, (n, _) in variables.items()}
         alone = {v for v in variables if v in apart or steps[v] is None}
-        self.still = {v for v, s in steps.items() if v not in alone and not any(p.terms for p in s or ())}
+        self.still = {v for v, s in steps.items() if v not in alone and not any(s or ())}
         """Loops that move nothing, and so may follow each other in any order."""
         groups: list[str] = []
         self.group: dict[str, str] = {}
@@ -630,7 +631,7 @@ def _chains(loops: Sequence[str], digits: _Digits, wanted: int | None) -> Iterat
         yield ()
 
 
-def _trips(condition: Expr, chain: Mapping[str, int]) -> Poly | None:
+def _trips(condition: Expr, chain: Mapping[str, int]) -> Polynomial | None:
     """How many steps of an axis come before the condition fails, which may be none or less, or more than there are; None if it is no such condition.
 
     `chain`: its loops and their extents. A condition may speak of the outer ones alone: each of their steps is as many of the axis as the others have.
@@ -638,11 +639,14 @@ def _trips(condition: Expr, chain: Mapping[str, int]) -> Poly | None:
     goals = slack(condition)
     if goals is None or len(goals) != 1:
         return None
-    rest, factors = _split(goals[0], chain.keys())
-    asked = [v for v in chain if factors is not None and v in factors]
-    if not asked or factors is None or asked != list(chain)[: len(asked)]:
+    parts = goals[0].split_variables(chain)
+    if parts is None:
         return None
-    step, size = factors[asked[-1]].constant, 1
+    rest, factors = parts
+    asked = [v for v in chain if v in factors]
+    if not asked or asked != list(chain)[: len(asked)]:
+        return None
+    step, size = factors[asked[-1]].value, 1
     if step is None or step >= 0:
         return None
     for v in reversed(asked):
@@ -651,23 +655,6 @@ def _trips(condition: Expr, chain: Mapping[str, int]) -> Poly | None:
         size *= chain[v]
     trips = rest.plus(1) if step == -1 else poly(floordiv(rest.expr(), -step)).plus(1)
     return trips.scale(math.prod(n for v, n in chain.items() if v not in asked))
-
-
-def _split(p: Poly, names: object) -> tuple[Poly, dict[str, Poly] | None]:
-    """The part of a polynomial without the named variables, and the factor of each; None for those if it is not linear in them."""
-    rest: dict[tuple[Expr, ...], int] = {}
-    factors: dict[str, dict[tuple[Expr, ...], int]] = {}
-    for monomial, c in p.terms.items():
-        inside = [a for a in monomial if free_vars(a).keys() & names]  # type: ignore[operator]
-        if not inside:
-            rest[monomial] = c
-            continue
-        if len(inside) > 1 or not isinstance(inside[0], Var):
-            return p, None
-        others = list(monomial)
-        others.remove(inside[0])
-        factors.setdefault(inside[0].name, {})[tuple(others)] = c
-    return Poly(rest), {v: Poly(t) for v, t in factors.items()}
 
 
 class _Place:
@@ -733,41 +720,44 @@ class _Place:
     def place(self, operand: Operand, rank: int, read: Read, load: Load) -> tuple[Buffer, tuple[Expr, ...], tuple[tuple[Expr, ...], ...]]:
         """Where the operand begins and what a step along each of its dimensions moves, by one access."""
         meant = [poly(substitute(i, self.ones)) for i in read.indices]
-        parts = [_split(p, self.names.keys()) for p in meant]
-        factors: list[dict[str, int]] = []
-        for (rest, linear), p in zip(parts, meant):
-            if linear is None or rest.constant is None or any(c.constant is None for c in linear.values()):
+        parts: list[tuple[Polynomial, dict[str, int]]] = []
+        for p in meant:
+            split = p.split_variables(self.names)
+            if split is None or split[0].value is None or any(c.value is None for c in split[1].values()):
                 raise _No(2, f"the meaning reads '{operand.name}' at {p.expr()}, which is no sum of axes times constants")
-            factors.append({v: int(c.constant or 0) for v, c in linear.items()})
-        actual = [_split(poly(i), self.tile.variables.keys()) for i in load.indices]
-        for (_, linear), i in zip(actual, load.indices):
-            if linear is None:
-                raise _No(2, f"the index {i} of '{load.buffer.name}' is not linear in the loops of the tile", "split so that the tile lies in one block of it")
-        steps: list[list[Poly]] = []
+            parts.append((split[0], {v: int(c.value or 0) for v, c in split[1].items()}))
+        factors = [f for _, f in parts]
+        actual: list[tuple[Polynomial, dict[str, Polynomial]]] = []
+        for i in load.indices:
+            split = poly(i).split_variables(self.tile.variables)
+            if split is None:
+                why = f"the index {i} of '{load.buffer.name}' is not linear in the loops of the tile"
+                raise _No(2, why, "split so that the tile lies in one block of it")
+            actual.append(split)
+        steps: list[list[Polynomial]] = []
         for d in range(rank):
             # An axis that only this dimension has tells what a step along it is.
             own = [v for v, c in factors[d].items() if c and not any(v in f for k, f in enumerate(factors) if k != d)]
             step = []
             for _, linear in actual:
-                assert linear is not None
-                moved = linear.get(self.names[own[0]], number(0)) if own else number(0)
+                moved = linear.get(self.names[own[0]], ZERO) if own else ZERO
                 c = factors[d][own[0]] if own else 1
-                if any(value % c for value in moved.terms.values()):
+                found = moved.divided(c)
+                if found is None:
                     raise _No(2, f"'{operand.name}' moves by {moved.expr()} in '{load.buffer.name}', which is no multiple of {c}")
-                step.append(Poly({m: value // c for m, value in moved.terms.items()}))
+                step.append(found)
             steps.append(step)
         base = []
         for b, (rest, linear) in enumerate(actual):
-            assert linear is not None
             for axis, v in self.names.items():  # the other digits of an axis move as many steps of it as they stand for
-                wanted = number(0)
+                wanted = ZERO
                 for d in range(rank):
                     wanted = wanted + steps[d][b].scale(factors[d].get(axis, 0))
-                if linear.get(v, number(0)) != wanted:
+                if linear.get(v, ZERO) != wanted:
                     raise _No(2, f"operand '{operand.name}' does not lie in '{load.buffer.name}' as the meaning reads it: {load} is not {read}")
             first = rest
             for d, (constant, _) in enumerate(parts):
-                first = first - steps[d][b].scale(int(constant.constant or 0))
+                first = first - steps[d][b].scale(constant.constant)
             base.append(first.expr())
         if not all(at_least_zero(s) for step in steps for s in step):
             raise _No(2, f"'{load.buffer.name}' is walked backwards")
@@ -798,7 +788,7 @@ class _Place:
                 raise _No(4, why, f"an instruction that takes the distance of rows says so: Operand('{operand.name}', strides=(None, 1))")
         for d, (want, have) in enumerate(zip(asked, view.strides)):
             stride = poly(clean(have, self.known))
-            if want is not None and tensor.shape[d] != 1 and stride.constant != want:
+            if want is not None and tensor.shape[d] != 1 and stride.value != want:
                 why = f"dimension {d} of operand '{operand.name}' has stride {want}, in '{b.name}' it is {stride.expr()}"
                 raise _No(4, why, "copy the tile: cache_read (or cache_write), then compact_buffer")
         first: Expr = const(0)
