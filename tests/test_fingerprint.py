@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from weft.fingerprint import source_fingerprint
+from weft.fingerprint import libraries, source_fingerprint
 from weft.plugins import BY_HAND, Plugin, PluginHost
 
 
@@ -40,6 +40,17 @@ def test_sources_that_change_without_a_version(package: bool, tmp_path: Path, mo
 
 def test_what_is_installed_is_known_by_its_version() -> None:
     assert source_fingerprint(Plugin("n", "numpy", "2.0", "", "numpy")) == "numpy==2.0+-"
+
+
+def test_libraries_that_plugins_share_count() -> None:
+    """weft-cuda's code is made with weft-gpu and weft-c-family, which are no plugins."""
+    found = dict(libraries("weft-cuda"))
+    assert found.keys() == {"weft-c-family", "weft-gpu", "weft-runtime"}
+    known = source_fingerprint(Plugin("cuda", "weft-cuda", "7.0", "", "weft_cuda.plugin"))
+    assert known.startswith("weft-cuda==7.0+")
+    for name, version in found.items():
+        assert f" {name}=={version}+" in known
+    assert libraries("no-such-distribution") == ()
 
 
 def test_what_was_registered_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

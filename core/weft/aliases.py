@@ -11,7 +11,9 @@ from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-RENAMED: Mapping[str, str] = MappingProxyType({"weft.runtime": "weft_runtime", "weft.testing": "weft_testing"})
+RENAMED: Mapping[str, str] = MappingProxyType(
+    {"weft.codegen.c_family": "weft_c_family", "weft.runtime": "weft_runtime", "weft.testing": "weft_testing"}
+)
 """The packages: old name → new name."""
 
 

@@ -9,8 +9,12 @@ import secrets
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from weft.plugins import BY_HAND, Plugin
 from weft_runtime.threads import available_threads
@@ -52,7 +56,30 @@ def source_fingerprint(plugin: Plugin) -> str:
         sources = _tree_hash(module.split(".")[0], plugin.serial)
         return f"{plugin.name}+{sources if sources != '-' else f'{_PROCESS}.{plugin.serial}'}"
     package = plugin.origin.split(":")[0].split(".")[0]
-    return f"{plugin.distribution}=={plugin.version}+{_tree_hash(package)}"
+    known = [f"{plugin.distribution}=={plugin.version}+{_tree_hash(package)}"]
+    return " ".join([*known, *(f"{n}=={v}+{_tree_hash(n.replace('-', '_'))}" for n, v in libraries(plugin.distribution))])
+
+
+@cache
+def libraries(distribution: str) -> tuple[tuple[str, str], ...]:
+    """What a plugin's code is made with beside its own: names and versions of the installed distributions called `weft-NAME`, whose package is
+    `weft_NAME`, that it asks for, and those that these ask for. They are no plugins, or their plugin may be out of use."""
+    found: dict[str, str] = {}
+    todo = [distribution]
+    while todo:
+        try:
+            asked = metadata.requires(todo.pop()) or []
+        except metadata.PackageNotFoundError:
+            continue
+        for requirement in map(Requirement, asked):
+            name = canonicalize_name(requirement.name)
+            if name.startswith("weft-") and name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+                try:
+                    found[name] = metadata.version(name)
+                except metadata.PackageNotFoundError:
+                    continue
+                todo.append(name)
+    return tuple(sorted(found.items()))
 
 
 @cache

@@ -38,7 +38,7 @@ TRY_SECONDS = 0.005
 """So long a fork waits for a lock at a time. It holds the lock of imports meanwhile, which the thread that it waits for may need. Not to wait at all would
 miss a lock that its thread takes again at once."""
 
-_needed = {"weft", "weft_runtime", "weft_testing", "llvmlite", "ml_dtypes", "numpy", "onnx"}
+_needed = {"weft", "weft_runtime", "weft_testing", "weft_c_family", "llvmlite", "ml_dtypes", "numpy", "onnx"}
 _locks: list[Any] = []
 _held: list[Callable[[], object]] = []  # how the fork that takes place gives back what it holds
 _waited_for: WeakSet[Any] = WeakSet()  # in vain, locks of modules: no later fork waits for them

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-PACKAGES = ("weft", "weft_runtime", "weft_testing")
+PACKAGES = ("weft", "weft_c_family", "weft_runtime", "weft_testing")
 """The packages that the modules are in."""
 EVERYTHING: tuple[str, ...] = ("*",)
 """Of a module: its `__all__`, or whatever it defines without a leading underscore."""
@@ -43,7 +43,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "weft": _FACE,
         "weft.errors": EVERYTHING,
-        "weft.forks": ("hold", "of_this_process", "per_process", "temporary_folder"),
+        "weft.forks": ("cached_property", "hold", "of_this_process", "per_process", "temporary_folder"),
         "weft.dtypes": EVERYTHING,
         "weft.machine": EVERYTHING,
         "weft.rates": EVERYTHING,
@@ -55,7 +55,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.expr.printer": ("print_expr",),
         "weft.expr.parser": ("parse_expr",),
         "weft.expr.evaluate": ("evaluate",),
-        "weft.expr.ranges": ("Range", "Ranges", "range_of"),
+        "weft.expr.ranges": ("Range", "Ranges", "add_ranges", "multiply_ranges", "negate_range", "range_of"),
         "weft.expr.simplify": ("prove", "simplify"),
         "weft.expr.affine": EVERYTHING,
         "weft.tensor.language": EVERYTHING,
@@ -68,6 +68,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.loop.verify": ("verify",),
         "weft.loop.pipeline": ("LoopPass", "lower_program"),
         "weft.loop.boxes": EVERYTHING,
+        "weft.loop.grids": ("AWAIT_COPIES", "COPY_BOX", "WHOLE_WARP", "private"),
         "weft.loop.passes.await_queues": ("await_queues",),
         "weft.loop.passes.copy_async": ("copy_async",),
         "weft.loop.passes.copy_boxes": ("BoxNest", "box_nest"),
@@ -115,7 +116,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # code and what runs it
         "weft.codegen.base": EVERYTHING,
         "weft.codegen.build_segment": ("build_segment",),
-        "weft.codegen.c_family": EVERYTHING,
+        "weft_c_family": EVERYTHING,
         "weft.codegen.launches": EVERYTHING,
         "weft.codegen.segment": EVERYTHING,
         "weft.codegen.steps": EVERYTHING,

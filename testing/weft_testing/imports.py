@@ -22,7 +22,7 @@ def imports_beyond(package: str | Path) -> list[str]:
     """
     root = _root(package)
     files = [root] if root.is_file() else sorted(root.rglob("*.py"))
-    return [f"{file.relative_to(root) if file != root else file.name}:{line}: {what}" for file in files for line, what in _beyond(file)]
+    return [f"{file.relative_to(root) if file != root else file.name}:{line}: {what}" for file in files for line, what in _beyond(file, root.name)]
 
 
 def _root(package: str | Path) -> Path:
@@ -36,18 +36,19 @@ def _root(package: str | Path) -> Path:
     return Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
 
 
-def _beyond(file: Path) -> Iterator[tuple[int, str]]:
+def _beyond(file: Path, own: str) -> Iterator[tuple[int, str]]:
+    packages = {*PACKAGES} - {own}
     tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
     modules: dict[str, str] = {}  # names bound to public modules
     found: list[tuple[int, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for a in node.names:
-                if (top := a.name.split(".")[0]) in PACKAGES:
+                if (top := a.name.split(".")[0]) in packages:
                     modules[a.asname or top] = a.name if a.asname else top
                     if a.name not in PUBLIC:
                         found.append((node.lineno, _line(a.name)))
-        elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] in PACKAGES:
+        elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] in packages:
             module = str(node.module)
             for a in node.names:
                 whole = f"{module}.{a.name}"

@@ -5,7 +5,7 @@ They show that a table says enough: what a plugin for the language adds is a dev
 
 from __future__ import annotations
 
-from weft.codegen.c_family import Dialect
+from weft_c_family import Dialect
 
 _FLOATS = ("sqrt", "floor", "ceil", "trunc", "copysign", "fma", "fmod")
 

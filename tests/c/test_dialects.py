@@ -13,12 +13,12 @@ import pytest
 from tests.c.dialects import CUDA, METAL, OPENCL, SHIMS
 from tests.c.running import command
 
-from weft.codegen.c_family import Dialect, Emitted, Emitter
 from weft.expr.evaluate import evaluate
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
+from weft_c_family import Dialect, Emitted, Emitter
 
 DIALECTS = {d.name: d for d in (CUDA, OPENCL, METAL)}
 STAGED = """program scale(x: float32[n, 128], s: float32[128]) -> (y: float32[n, 128]) dims(n) {

@@ -13,7 +13,6 @@ from tests.llvm import test_emitter as cases
 from tests.loop.programs import collatz, histogram, matmul_relu, row_sums, vectorized
 
 from weft import dtypes as dt
-from weft.codegen.c_family import Emitter
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.loop.interpret import interpret
@@ -21,6 +20,7 @@ from weft.loop.nodes import AtomicUpdate, For, Let, Load, Program, Store, Var, b
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft_c.dialect import C
+from weft_c_family import Emitter
 
 EMITTER = Emitter(C)
 # Vectors are loops over lanes, so one dtype of each kind shows what they add.

@@ -9,10 +9,10 @@ import pytest
 from tests.c.running import build
 from tests.llvm.test_segment import BEYOND, FORMULAS, LEAST, A, B, computing
 
-from weft.codegen.c_family import Emitted
 from weft.codegen.segment import BindSymbol, Check, SegmentSpec
 from weft.expr import nodes as ex
 from weft_c.segment import emit_segment
+from weft_c_family import Emitted
 from weft_runtime.abi import Context, DLTensor
 
 KEPT = ("-Wno-unused-function", "-Wno-unused-variable", "-Wno-pointer-arith", "-Wno-unused-parameter")

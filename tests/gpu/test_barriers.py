@@ -14,10 +14,10 @@ from tests.c.dialects import OPENCL as PLAIN_OPENCL
 from tests.gpu.shim import shims
 from tests.loop.passes.test_grids import EXAMPLES, inputs_of, run
 
-from weft.codegen.c_family import Dialect
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
+from weft_c_family import Dialect
 from weft_cuda.dialect import CUDA
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel

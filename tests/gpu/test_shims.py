@@ -17,12 +17,12 @@ from tests.gpu.shim import shims
 from tests.gpu.shim.targets import ShimDevice, shimmed
 
 from weft.codegen.base import Codegen
-from weft.codegen.c_family import Dialect
 from weft.errors import WeftError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph
 from weft.loop.nodes import Program
 from weft.scheduling import Decline, Offer, Rule, Schedule
+from weft_c_family import Dialect
 from weft_cuda.dialect import CUDA
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel

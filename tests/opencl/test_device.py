@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.codegen.c_family import Emitter
 from weft.errors import ExecutionError
 from weft.loop.parser import parse_program
+from weft_c_family import Emitter
 from weft_gpu.image import Kernel, Launch, pack
 from weft_opencl.codegen import OpenclCodegen
 from weft_opencl.device import OpenclDevice

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from weft.codegen.c_family import Emitter
 from weft.errors import CodegenError, LoopError, ScheduleError
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
@@ -19,6 +18,7 @@ from weft.machine import Level, Machine, Scope
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.scopes import exceeds, overflow
 from weft_c.dialect import C
+from weft_c_family import Emitter
 
 ARRAYS = Machine(
     "chip", 128, 8,

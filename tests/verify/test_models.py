@@ -108,7 +108,7 @@ def test_a_region_on_a_device_and_the_rest_on_the_host() -> None:
 
 def test_the_c_compilers_emitter(monkeypatch: pytest.MonkeyPatch) -> None:
     """What C is written for a subtraction is wrong; the program that it is made from is not."""
-    from weft.codegen.c_family import Emitter
+    from weft_c_family import Emitter
 
     right = Emitter.emit
 

@@ -6,11 +6,11 @@ import os
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from weft.codegen.base import KernelCode
-from weft.codegen.c_family import Emitter
 from weft.forks import per_process
 from weft.loop.nodes import Program
 from weft_c.dialect import C
 from weft_c.toolchain import Compiler
+from weft_c_family import Emitter
 
 
 @per_process

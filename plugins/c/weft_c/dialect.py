@@ -1,9 +1,9 @@
-"""Portable C99 as a dialect of the C family: everything that C itself leaves to nobody is in `weft.codegen.c_family`."""
+"""Portable C99 as a dialect of the C family: everything that C itself leaves to nobody is in `weft_c_family`."""
 
 from __future__ import annotations
 
-from weft.codegen.c_family import Dialect
 from weft.expr.functions import FUNCTIONS
+from weft_c_family import Dialect
 
 C = Dialect(
     name="c",

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable
 
 from weft.codegen.build_segment import build_segment
-from weft.codegen.c_family import identifier
 from weft.codegen.segment import SegmentSpec
 from weft.codegen.steps import (
     IN,
@@ -32,6 +31,7 @@ from weft.codegen.steps import (
     Value,
 )  # fmt: skip
 from weft_c.dialect import C
+from weft_c_family import identifier
 from weft_runtime.abi import ErrorCode
 from weft_runtime.header import declarations
 

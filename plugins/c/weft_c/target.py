@@ -77,6 +77,6 @@ class CTarget(TargetKind):
         return loops_code(self.compiler(target))
 
     def fingerprint(self, target: Target) -> str:
-        from weft.codegen.c_family import VERSION
+        from weft_c_family import VERSION
 
         return f"c/emitter{VERSION}/{self.compiler(target).fingerprint}"

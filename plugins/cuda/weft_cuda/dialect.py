@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from weft import dtypes as dt
-from weft.codegen.c_family import Boxes, Dialect
 from weft.expr.functions import FUNCTIONS
+from weft_c_family import Boxes, Dialect
 from weft_cuda.intrinsics import TEMPLATES
 
 _VECTORS = {4: "unsigned int", 8: "uint2", 16: "uint4"}

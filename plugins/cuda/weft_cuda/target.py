@@ -140,7 +140,7 @@ class CudaTarget(TargetKind):
     def fingerprint(self, target: Target) -> str:
         from hashlib import sha256
 
-        from weft.codegen.c_family import VERSION
+        from weft_c_family import VERSION
         from weft_cuda.nvrtc import MEANING, header, version
 
         o: CudaOptions = self.resolve(target).options

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from weft.codegen.base import KernelCode
-from weft.codegen.c_family import Dialect, Emitted, Emitter
 from weft.codegen.launches import Launches, Part, cut
 from weft.errors import CodegenError, LoopError
 from weft.expr.nodes import Expr, Var, substitute
@@ -15,6 +14,7 @@ from weft.forks import per_process
 from weft.loop.boxes import TensorMap
 from weft.loop.nodes import Program
 from weft.machine import Machine
+from weft_c_family import Dialect, Emitted, Emitter
 from weft_gpu.image import Kernel, Launch, Tensor
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from inspect import signature
 
-from weft.codegen.c_family import Dialect, Emitter
 from weft.loop.nodes import Program
 from weft.machine import Machine
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
+from weft_c_family import Dialect, Emitter
 from weft_gpu.schedules import RULES
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.codegen.c_family import Dialect, Emitter
 from weft.codegen.launches import Part
 from weft.machine import Machine
+from weft_c_family import Dialect, Emitter
 from weft_gpu.codegen import GpuCodegen
 from weft_metal.families import DIMS
 

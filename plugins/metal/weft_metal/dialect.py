@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from weft.codegen.c_family import Dialect
 from weft.expr.functions import FUNCTIONS
+from weft_c_family import Dialect
 from weft_metal.families import DIMS
 from weft_metal.intrinsics import HEADER, SCOPES, TEMPLATES
 

@@ -103,6 +103,6 @@ class MetalTarget(TargetKind):
         return DEVICE
 
     def fingerprint(self, target: Target) -> str:
-        from weft.codegen.c_family import VERSION
+        from weft_c_family import VERSION
 
         return f"emitter{VERSION}/{self.resolve(target)}"

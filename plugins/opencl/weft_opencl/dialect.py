@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 from functools import cache
 
-from weft.codegen.c_family import Dialect
+from weft_c_family import Dialect
 from weft_opencl.devices import BASES
 
 _TYPES = {

@@ -12,7 +12,7 @@ from weft.target import Target, TargetKind
 
 if TYPE_CHECKING:
     from weft.codegen.base import Codegen, KernelCode
-    from weft.codegen.c_family import Dialect
+    from weft_c_family import Dialect
     from weft_opencl.devices import Found
     from weft_runtime.executable import NativeCode
 
@@ -100,7 +100,7 @@ class OpenclTarget(TargetKind):
         return DEVICE if device == found()[0] else f"{DEVICE}:{device.title}"
 
     def fingerprint(self, target: Target) -> str:
-        from weft.codegen.c_family import VERSION
+        from weft_c_family import VERSION
 
         device = self._device(target)
         return f"opencl/emitter{VERSION}/{device.title}/{device.version}"

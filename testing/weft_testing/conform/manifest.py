@@ -19,7 +19,7 @@ from weft_testing.conform.processes import python
 IMPORT_SECONDS = 0.25
 """Processor time that importing a plugin's module may take; milliseconds are meant, and a slow machine is no defect."""
 
-LIGHT = frozenset({"weft", "weft_runtime", "weft_testing", "numpy", "ml_dtypes", "pluggy", "packaging", "safetensors", "typer", "rich"})
+LIGHT = frozenset({"weft", "weft_c_family", "weft_runtime", "weft_testing", "numpy", "ml_dtypes", "pluggy", "packaging", "safetensors", "typer", "rich"})
 """What Weft itself depends on: no plugin pays for it."""
 
 IMPORT = """

@@ -1,8 +1,5 @@
-"""Languages of C's family: one emitter, and one `Dialect`, a table, per language."""
+"""The old name of `weft_c_family`. Importing it, or a module in it, gives that of `weft_c_family` with a DeprecationWarning; version 0.3 has it no more."""
 
-from weft.codegen.c_family.dialect import Boxes, Dialect
-from weft.codegen.c_family.emitter import VERSION, Emitted, Emitter
-from weft.codegen.c_family.language import identifier
-from weft.codegen.c_family.sizes import OVER, SizeFormulas
+from weft.aliases import renamed
 
-__all__ = ["OVER", "VERSION", "Boxes", "Dialect", "Emitted", "Emitter", "SizeFormulas", "identifier"]
+__getattr__ = renamed(__name__)

@@ -6,9 +6,9 @@ All of them are pure and take and give values, never pointers, so they are the s
 from __future__ import annotations
 
 from weft import dtypes as dt
-from weft.codegen.c_family.language import Language, part_of, short
 from weft.dtypes import DType
 from weft.errors import CodegenError
+from weft_c_family.language import Language, part_of, short
 
 
 class Definitions:

@@ -17,9 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from weft import dtypes as dt
-from weft.codegen.c_family.dialect import Boxes, Dialect
-from weft.codegen.c_family.formulas import LOOSE, Formulas, parts
-from weft.codegen.c_family.language import identifier
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.expr.nodes import Expr
@@ -28,6 +25,9 @@ from weft.loop import nodes as lp
 from weft.loop.boxes import Box, TensorMap
 from weft.loop.grids import AWAIT_COPIES, COPY_BOX, WHOLE_WARP, private
 from weft.loop.nodes import Buffer, Load, Program, Stmt
+from weft_c_family.dialect import Boxes, Dialect
+from weft_c_family.formulas import LOOSE, Formulas, parts
+from weft_c_family.language import identifier
 
 VERSION = 1
 """Goes into cache keys: raise it when other text comes out for the same Program."""

@@ -16,9 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from weft import dtypes as dt
-from weft.codegen.c_family.definitions import Definitions
-from weft.codegen.c_family.dialect import Dialect
-from weft.codegen.c_family.language import Language, identifier, part_of
 from weft.dtypes import DType
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
@@ -26,6 +23,9 @@ from weft.expr.nodes import Expr
 from weft.expr.ranges import Range, add_ranges, multiply_ranges, negate_range, range_of
 from weft.loop import nodes as lp
 from weft.loop.nodes import Load
+from weft_c_family.definitions import Definitions
+from weft_c_family.dialect import Dialect
+from weft_c_family.language import Language, identifier, part_of
 
 # How tightly a text holds together, loosest last: what is looser than its place allows gets parentheses.
 PRIMARY, UNARY, PRODUCT, SUM, COMPARISON, AND, OR, LOOSE = range(8)

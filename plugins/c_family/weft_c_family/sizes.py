@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from weft.codegen.c_family.dialect import Dialect
-from weft.codegen.c_family.formulas import SUM, Code, Formulas
 from weft.dtypes import DType, int64
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.expr.nodes import Expr
 from weft.expr.ranges import Range
+from weft_c_family.dialect import Dialect
+from weft_c_family.formulas import SUM, Code, Formulas
 
 OVER = "over"
 """A bool of the text around the formulas; what notes an overflow in it is called with its address."""

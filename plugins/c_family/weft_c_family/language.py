@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.c_family.dialect import Dialect
 from weft.dtypes import DType
+from weft_c_family.dialect import Dialect
 
 KEYWORDS = frozenset({
     "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float", "for", "goto", "if",

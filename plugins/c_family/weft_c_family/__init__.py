@@ -1,0 +1,8 @@
+"""Languages of C's family: one emitter, and one `Dialect`, a table, per language."""
+
+from weft_c_family.dialect import Boxes, Dialect
+from weft_c_family.emitter import VERSION, Emitted, Emitter
+from weft_c_family.language import identifier
+from weft_c_family.sizes import OVER, SizeFormulas
+
+__all__ = ["OVER", "VERSION", "Boxes", "Dialect", "Emitted", "Emitter", "SizeFormulas", "identifier"]
