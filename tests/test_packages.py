@@ -1,0 +1,101 @@
+"""The table of packages in docs/architecture.md: what each asks for, imports, and how long it is."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted([*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/**/pyproject.toml")])
+MOST_OF_THE_CORE = 49_000
+"""Lines. It only becomes less: 25,000 is meant."""
+
+
+def project(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads(file.read_text())
+    return found
+
+
+def sources(file: Path) -> list[Path]:
+    (package,) = project(file)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    return sorted((file.parent / package).rglob("*.py"))
+
+
+def lines(file: Path) -> int:
+    return sum(len(f.read_text().splitlines()) for f in sources(file))
+
+
+def asked(file: Path) -> list[str]:
+    return [Requirement(r).name for r in project(file)["project"]["dependencies"]]
+
+
+NAMES = {project(f)["project"]["name"]: f for f in FILES}
+IMPORTS = {name: sources(file)[0].relative_to(file.parent).parts[0] for name, file in NAMES.items()}
+
+
+def row(file: Path) -> str:
+    ours, others = [n for n in asked(file) if n in NAMES], [n for n in asked(file) if n not in NAMES]
+    name, folder = project(file)["project"]["name"], file.parent.relative_to(ROOT)
+    return f"| `{name}` | `{folder}` | {', '.join(ours)} | {', '.join(others)} | {round(lines(file), -2):,} |"
+
+
+HOW = "pytest tests/test_packages.py --update-golden"
+
+
+def test_the_table_of_packages(request: pytest.FixtureRequest) -> None:
+    path = ROOT / "docs" / "architecture.md"
+    head, rest = path.read_text().split("\n## Packages\n")
+    section, tail = rest.split("\n## ", 1)
+    rows = "\n".join(row(f) for f in FILES)
+    table = re.search(r"(?<=\|---\|\n)(\|.*\|\n)+", section)
+    assert table is not None
+    if request.config.getoption("--update-golden"):
+        section = section.replace(table[0], rows + "\n")
+        path.write_text(f"{head}\n## Packages\n{section}\n## {tail}")
+        return
+    written = [line.rsplit("|", 2) for line in table[0].splitlines()]
+    assert [w[0] for w in written] == [line.rsplit("|", 2)[0] for line in rows.splitlines()], HOW
+    for (_, said, _), file in zip(written, FILES, strict=True):
+        assert int(said.replace(",", "")) == pytest.approx(lines(file), rel=0.1, abs=200), f"{file}: {HOW}"
+
+
+def test_the_core_becomes_no_longer() -> None:
+    assert lines(NAMES["weft"]) <= MOST_OF_THE_CORE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_package_asks_for_what_it_imports(name: str) -> None:
+    """Every module that it imports at its top level, or in a function, is Python's, its own, or that of a distribution that it asks for, extras included."""
+    file = NAMES[name]
+    extras = [Requirement(r).name for group in project(file)["project"].get("optional-dependencies", {}).values() for r in group]
+    modules = {IMPORTS[name], *sys.stdlib_module_names}
+    for distribution in (*asked(file), *extras):
+        modules |= {IMPORTS.get(distribution, distribution.replace("-", "_")), *OF_DISTRIBUTIONS.get(distribution, ())}
+    found: dict[str, str] = {}
+    for source in sources(file):
+        for node in ast.walk(ast.parse(source.read_text())):
+            tops = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                tops = [node.module or ""]
+            found |= {t.partition(".")[0]: f"{source.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}" for t in tops}
+    beyond = {module: place for module, place in found.items() if module not in modules and (name, module) not in AT_HAND}
+    assert not beyond
+
+
+OF_DISTRIBUTIONS = {
+    "google-re2": ("re2",), "pillow": ("PIL",), "cuda-bindings": ("cuda",), "pyobjc-framework-Metal": ("Metal", "objc"), "llvmlite": ("llvmlite",),
+    "typer": ("click",),
+}  # fmt: skip
+"""Distribution → what it brings, where that is not its name."""
+AT_HAND = {
+    ("weft-onnx", "onnxruntime"): "a peer of `weft bench`, where it is installed",
+    ("weft-onnx", "openvino"): "the same",
+}
+"""(package, module) → why it is imported and not asked for."""
