@@ -38,6 +38,7 @@ DEFECTS = {
     "mute": (3, "sample[MatMul float32", "MatMul is declined without a reason"),
     # level 4
     "wrong_intrinsic": (4, "intrinsic[double4]", "the compute code of intrinsic 'double4' disagrees with its meaning"),
+    "counts_cycles": (4, "program[Relu float32", "at 4000 seconds: an offer's cost is a time"),
     # level 5
     "forgets_relu": (5, "graph[convolution", "elements of result 0 are wrong"),
     "dirty_padding": (5, "graph[odd channels between", "nan instead of"),
@@ -66,7 +67,8 @@ def test_broken(defect: str, install: Callable[..., str]) -> None:
     name = install(defect)
     target = "board" if defect == "misspelt_hook" else TARGET + MORE.get(defect, "")
     name_of_check, _, subject = check.partition("[")
-    keyword = SOME if level == 3 else "Relu and float32" if level == 9 else "intrinsic" if level == 4 else subject.split(" ")[0] or name_of_check
+    by_level = {3: SOME, 4: "intrinsic" if name_of_check == "intrinsic" else "Relu and float32", 9: "Relu and float32"}
+    keyword = by_level.get(level) or subject.split(" ")[0] or name_of_check
     report = run(target, levels=(level,), quick=True, keyword="" if defect == "misspelt_hook" else keyword)
     assert not report.passed
     found = [r for r in report.failed if r.name.startswith(check)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,14 @@ from weft.errors import CodegenError, ExecutionError, ScheduleError, WeftError
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.scheduling.intrinsic import Intrinsic, meanings
+from weft.scheduling.rule import Offer
 from weft.scheduling.trace import replay
 from weft_testing.conform.kernels import runner
 from weft_testing.conform.kit import Case, Declined, Kit
 from weft_testing.intrinsics import check_intrinsic
 
+MOST_SECONDS = 600.0
+"""That a rule may estimate for a kernel of a sample: whoever says more counts operations or cycles."""
 MOST_STEPS = 20_000
 """Elements of inputs and outputs of a kernel that is interpreted: the interpreter goes through them one by one."""
 
@@ -50,6 +54,7 @@ def test_program(kit: Kit, case: Case) -> None:
     functions = meanings(kit.target.intrinsics.values())
     checked = 0
     for name, kernel in compiled.kernels.items():
+        _cost(kit, name, kernel)
         if kernel.scheduled is None or kernel.lowered is None or kernel.naive.dims:
             continue
         inputs = _inputs(kernel.naive, list(case.inputs().values()))
@@ -72,6 +77,18 @@ def test_program(kit: Kit, case: Case) -> None:
         checked += 1
     if not checked:
         kit.skip("no kernel of constant sizes that is small enough to be interpreted")
+
+
+def _cost(kit: Kit, name: str, kernel: Kernel) -> None:
+    """What the kernel's rule offers is a time."""
+    rule = next((r for r in kit.target.rules if r.name == kernel.rule), None)
+    if rule is None:
+        return
+    asks = "intrinsics" in signature(type(rule).offer).parameters
+    more = {"intrinsics": kit.target.intrinsics} if asks else {}
+    answer = rule.offer(kernel.naive, kit.target.machine, **more)
+    if isinstance(answer, Offer) and answer.cost > MOST_SECONDS:
+        kit.fail(f"rule '{rule.name}' offers kernel '{name}' at {answer.cost:g} seconds: an offer's cost is a time")
 
 
 def _replay(kit: Kit, name: str, kernel: Kernel) -> None:
