@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft import dtypes as dt
 from weft.codegen import segment as sg
 from weft.codegen.base import THREADS, require
+from weft.codegen.kernel_segment import kernel_segment
 from weft.errors import InputError, ScheduleError, TensorError, expect
-from weft.expr.nodes import Expr, Var, add, const, free_vars, wrap
+from weft.expr.nodes import free_vars
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_tensors
 from weft.pipeline import ResolvedTarget, resolve_target
@@ -140,30 +140,12 @@ def link_kernel(s: KernelSchedule) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
     with target.blame(f"to compile kernel '{lowered.name}'"):
         code = codegen.compile(target.taken(lowered))
     program = s.program
-    symbols: dict[str, sg.Symbol] = {}
-    for i, b in enumerate(program.inputs):
-        for axis, d in enumerate(b.shape):
-            if isinstance(d, Var):
-                symbols.setdefault(d.name, sg.Symbol(d.name, sg.InputDim(i, axis)))
-    unbound = [d.name for d in program.dims if d.name not in symbols]
+    spec = kernel_segment(program, code)
+    bound = {symbol.name for symbol in spec.symbols}
+    unbound = [d.name for d in program.dims if d.name not in bound]
     if unbound:
         raise TensorError(f"the size {', '.join(unbound)} is no dimension of an input by itself", hint="give some placeholder exactly this dimension")
-    buffers: list[sg.BufferRef] = [*(sg.Input(k) for k in range(len(program.inputs))), *(sg.Output(k) for k in range(len(program.outputs)))]
-    items: list[sg.Item] = [sg.AllocateOutput(k, b.shape) for k, b in enumerate(program.outputs)]
-    offset: Expr = const(0)
-    for size in code.scratch:
-        bytes_ = (size + 63) // 64 * 64
-        buffers.append(sg.Arena(offset, bytes_))
-        offset = add(offset, bytes_)
-    items.append(sg.KernelCall(code.name, tuple(range(len(buffers))), tuple(program.dims)))
-
-    def tensor(b: Any) -> sg.Tensor:
-        return sg.Tensor(b.name, b.dtype, tuple(wrap(d, dt.int64) for d in b.shape))
-
-    assert free_vars(offset).keys() <= symbols.keys() | {THREADS.name}
-    spec = sg.SegmentSpec(
-        program.name, tuple(map(tensor, program.inputs)), tuple(map(tensor, program.outputs)), 0, tuple(symbols.values()), tuple(buffers), tuple(items), offset
-    )
+    assert free_vars(spec.arena_bytes).keys() <= bound | {THREADS.name}
     with target.blame("to link its kernel"):
         return spec, target.kind.link(target.target, spec, {code.name: code})
 

@@ -7,10 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft import dtypes as dt
-from weft.codegen import segment as sg
 from weft.codegen.base import THREADS, KernelCode
-from weft.expr.nodes import Const, Expr, add, const, substitute
+from weft.codegen.kernel_segment import kernel_segment
+from weft.expr.nodes import Const, Expr, substitute
 from weft.loop.interpret import sentinel
 from weft.loop.nodes import Buffer, Program
 from weft.pipeline import ResolvedTarget
@@ -56,24 +55,10 @@ def _size(e: Expr, dims: Mapping[str, int]) -> int:
     return int(value.value)
 
 
-def _constants(sizes: Sequence[int]) -> tuple[Expr, ...]:
-    return tuple(Const(n, dt.int64) for n in sizes)
-
-
 def _native(target: ResolvedTarget, code: KernelCode, program: Program, dims: Mapping[str, int]) -> Run:
     inputs, outputs = ([(buffer_shape(b, dims), b.dtype) for b in some] for some in (program.inputs, program.outputs))
-    count = len(inputs) + len(outputs)
-    buffers: list[sg.BufferRef] = [*(sg.Input(k) for k in range(len(inputs))), *(sg.Output(k) for k in range(len(outputs)))]
-    offset: Expr = const(0)
-    for size in code.scratch:
-        rounded = (substitute(size, dict(dims)) + 63) // 64 * 64
-        buffers.append(sg.Arena(offset, rounded))
-        offset = add(offset, rounded)
-    items: list[sg.Item] = [sg.AllocateOutput(k, _constants(shape)) for k, (shape, _) in enumerate(outputs)]
-    items.append(sg.KernelCall(code.name, tuple(range(count + len(code.scratch))), _constants([dims[d.name] for d in program.dims])))
     names = [f"in{k}" for k in range(len(inputs))], [f"out{k}" for k in range(len(outputs))]
-    tensors = [tuple(sg.Tensor(n, dtype, _constants(shape)) for n, (shape, dtype) in zip(*pair)) for pair in zip(names, (inputs, outputs))]
-    spec = sg.SegmentSpec(program.name, tensors[0], tensors[1], 0, (), tuple(buffers), tuple(items), offset)
+    spec = kernel_segment(program, code, dims)
     with target.blame(f"to link kernel '{code.name}' alone"):
         sections = target.kind.link(target.target, spec, {code.name: code})
     infos = [[TensorInfo(n, dtype.name, shape) for n, (shape, dtype) in zip(*pair)] for pair in zip(names, (inputs, outputs))]

@@ -17,7 +17,7 @@ Formulas of int64 are exact: where a sum, difference, product or quotient leaves
 condition did not hold. Of a Select only the side that is chosen counts. What a check says about a symbol holds from there on (`narrowed`), so that emitters
 leave out what it makes certain.
 
-`weft.codegen.build_segment` makes steps of a spec, which code generators print.
+`weft.codegen.build_segment` makes steps of a spec, which code generators print; `weft.codegen.kernel_segment` makes the spec of a kernel alone.
 
 An arena that must grow for data symbols does so with `ReserveArena`; what it holds stays. Scratch of a kernel is an Arena buffer after its outputs.
 An output is usable as a buffer after its AllocateOutput.
