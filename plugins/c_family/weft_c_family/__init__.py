@@ -3,6 +3,5 @@
 from weft_c_family.dialect import Boxes, Dialect
 from weft_c_family.emitter import VERSION, Emitted, Emitter
 from weft_c_family.language import identifier
-from weft_c_family.sizes import OVER, SizeFormulas
 
-__all__ = ["OVER", "VERSION", "Boxes", "Dialect", "Emitted", "Emitter", "SizeFormulas", "identifier"]
+__all__ = ["VERSION", "Boxes", "Dialect", "Emitted", "Emitter", "identifier"]
