@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from weft.assemble import stored_bytes
 from weft.codegen.base import THREADS
 from weft.compilation import Compilation, value_info, without_collector
@@ -26,10 +24,8 @@ from weft.lower.lower import lower_group
 from weft.lower.offers import alone, offer_by_rules
 from weft.machine import GLOBAL_ALIGN
 from weft.ops import HostIdentity, Identity, If, Loop
-from weft.ops.attention import ScaledDotProductAttention
 from weft.ops.control import bodies
 from weft.ops.host import HostOperator
-from weft.ops.recurrent import Recurrence
 from weft.passes.capabilities import Capabilities
 from weft.passes.correspond import correspond
 from weft.passes.decompose import decompose
@@ -337,12 +333,11 @@ def _wrong_offer(graph: Graph, offers: Offers) -> str | None:
 def multiply_adds(node: Node) -> float:
     """Multiplications with their additions in the definition of a contraction, of those that a composite consists of, or of the
     products of a recurrence or an attention; 0 for other operators. Sizes known at run time only count as typical ones."""
-    given = [[float(_typical(d)) for d in v.shape] for v in node.inputs if v is not None and isinstance(v.type, TensorType)]
-    if isinstance(node.op, Recurrence):
-        return float(np.prod(given[0]) * given[1][-1])
-    if isinstance(node.op, ScaledDotProductAttention):
-        q, _, v = given[:3]
-        return float(np.prod(q[:-1]) * v[-2] * (q[-1] + v[-1]))
+    types = [None if v is None else v.type for v in node.inputs]
+    given = [[float(_typical(d)) for d in t.shape] if isinstance(t, TensorType) else None for t in types]
+    own = node.op.multiply_adds(*given)
+    if own is not None:
+        return own
     body = alone(node)
     try:
         if node.op.kind == "composite":

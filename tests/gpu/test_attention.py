@@ -20,7 +20,7 @@ from weft.machine import Scope
 from weft.ops.attention import ScaledDotProductAttention
 from weft.ops.normalization import Softmax
 from weft.scheduling import Decline, Schedule, replay, select_rule
-from weft.scheduling.attention import COMPOSITE
+from weft.scheduling.attention import ATTENTION
 from weft_gpu.machines import grid_machine
 from weft_gpu.schedules import RULES
 from weft_gpu.schedules.attention import AttentionRule
@@ -42,7 +42,7 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, int], str]] = {
 
 
 def program_of(**shape: Any) -> Program:
-    (found,) = [p for p in programs(attention(**shape)) if COMPOSITE in str(p)]
+    (found,) = [p for p in programs(attention(**shape)) if f"part_of=\"{ATTENTION}\"" in str(p)]
     return found
 
 

@@ -86,6 +86,9 @@ class Operator(ABC):
     """The name in texts of graphs and in tables by operator (`Capabilities.claims`, `Capabilities.layouts`,
     algorithms of `lower_group`); no two operators of one compilation have the same. The name of the class, unless its
     own body states another."""
+    role: ClassVar[str] = ""
+    """What schedule rules that are made for this kind of operator know its blocks by (annotation `role`; `part_of`,
+    where a composite consists of them), whatever the operator is called. A compute's own role comes first."""
     deterministic: ClassVar[bool] = True
     """Whether equal operands give equal results. Nodes of others are never merged, and never computed at compile
     time."""
@@ -190,6 +193,11 @@ class Operator(ABC):
         """
         each = {"elementwise": 64, "injective": 16, "reduction": 16}.get(self.kind)
         return None if each is None else each * touched(*inputs, *outputs)
+
+    def multiply_adds(self, *shapes: Sequence[float] | None) -> float | None:
+        """Multiplications with their additions that the definition has, with operands of these sizes, where its loops do
+        not tell what another algorithm saves or adds. None: as its loops, or those of its parts, have."""
+        return None
 
     def infer_checked(self, inputs: Sequence[Value | None]) -> tuple[Type, ...]:
         """`infer` on values; its errors gain the operator and the operands."""

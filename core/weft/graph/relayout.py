@@ -20,6 +20,7 @@ class Relayout(Operator):
 
     layout: Layout | None = None
     kind = "injective"
+    role = "relayout"
 
     def infer(self, *types: Type | None) -> Type:
         (x,) = types

@@ -214,7 +214,8 @@ class BlockIter:
 class Block(Stmt):
     """See the module. `reads`/`writes` are given only where the body does not show them (opaque, tensorized); else derived.
 
-    `annotations` carry facts for schedule rules: ("op", operator name), ("algorithm", …), ("role", "epilogue") …
+    `annotations` carry facts for schedule rules, ("role", …) and ("part_of", …), and names for people, ("op", operator
+    name), ("algorithm", …), by which no rule decides.
     """
 
     name: str

@@ -26,6 +26,8 @@ class Stage:
     algorithm: str = "direct"
     composite: str | None = None
     value: Value | None = None
+    role: str = ""
+    part_of: str = ""
 
 
 @dataclass
@@ -99,7 +101,7 @@ def group_expressions(body: Graph, algorithms: Mapping[str, str] | None = None) 
             result.scalars[id(tensor)] = Const(value.constant.reshape(-1)[0].item(), value.dtype)
         return known[id(value)]
 
-    def lower_nodes(nodes: Sequence[Node], index: int | None, composite: str | None) -> None:
+    def lower_nodes(nodes: Sequence[Node], index: int | None, composite: str | None, part_of: str = "") -> None:
         for k, node in enumerate(nodes):
             number = k if index is None else index
             op_name = node.op.operator_name
@@ -107,7 +109,7 @@ def group_expressions(body: Graph, algorithms: Mapping[str, str] | None = None) 
             if isinstance(node.op, Elementwise):
                 tensors = [None if v is None else tensor_of(v) for v in node.inputs]
                 out = elementwise(node.op, tensors, node.output.shape, stem)
-                result.stages[id(out.source)] = Stage(op_name, number, "direct", composite, node.output)
+                result.stages[id(out.source)] = Stage(op_name, number, "direct", composite, node.output, node.op.role, part_of)
                 adopt(node.output, out)
                 continue
             chosen = choose_algorithm(node, overrides)
@@ -122,7 +124,7 @@ def group_expressions(body: Graph, algorithms: Mapping[str, str] | None = None) 
                     if shadow is not None and outer is not None and shadow.constant is None:
                         adopt(shadow, tensor_of(outer))
                 parts = chosen.function(node.op, builder, *inner)
-                lower_nodes(builder.graph.nodes, number, composite or op_name)
+                lower_nodes(builder.graph.nodes, number, composite or op_name, part_of or node.op.role)
                 for value, part in zip(node.outputs, parts if isinstance(parts, tuple) else (parts,)):
                     tensor = tensor_of(part)
                     known[id(value)] = tensor
@@ -131,9 +133,9 @@ def group_expressions(body: Graph, algorithms: Mapping[str, str] | None = None) 
             tensors_or_none = [None if v is None else tensor_of(v) for v in node.inputs]
             outs = chosen.function(node.op, *tensors_or_none)
             for value, tensor in zip(node.outputs, outs if isinstance(outs, tuple) else (outs,)):
-                result.stages[id(tensor.source)] = Stage(op_name, number, chosen.name, composite, value)
+                result.stages[id(tensor.source)] = Stage(op_name, number, chosen.name, composite, value, node.op.role, part_of)
                 for inner_stage in _inner_sources(tensor, known.values()):
-                    result.stages.setdefault(id(inner_stage.source), Stage(op_name, number, chosen.name, composite))
+                    result.stages.setdefault(id(inner_stage.source), Stage(op_name, number, chosen.name, composite, None, node.op.role, part_of))
                     result.keep.append(inner_stage)
                 adopt(value, tensor)
 

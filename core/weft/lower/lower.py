@@ -312,8 +312,11 @@ class _Lowering:
             annotations = [("op", stage.op), ("node", stage.node), ("algorithm", stage.algorithm)]
             if stage.composite is not None:
                 annotations.append(("composite", stage.composite))
-            if stage.value is None:
-                annotations.append(("stage", t.name))
+            if stage.part_of:
+                annotations.append(("part_of", stage.part_of))
+        role = source.role or (stage.role if stage is not None else "")
+        if role:
+            annotations.append(("role", role))
         all_iters = (*(i for i, _ in outer), *iters)
         bindings = (*(b for _, b in outer), *(v for v, _ in loops))
         nest: Stmt = Block(name, tuple(all_iters), tuple(bindings), stmt, init, annotations=tuple(annotations))

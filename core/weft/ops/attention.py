@@ -267,6 +267,7 @@ class ScaledDotProductAttention(Operator):
     fill: float = -math.inf
     blank: str = "nan"
     kind = "composite"
+    role = "attention"
     packs_operands = True
     read_often = (1, 2)
 
@@ -288,6 +289,10 @@ class ScaledDotProductAttention(Operator):
         for t in terms:
             unify_shapes(broadcast(scores, t.shape), scores, "broadcast of a term to the scores")
         return TensorType(q.dtype, (*q.shape[:-1], v.shape[-1]))
+
+    def multiply_adds(self, *shapes: Sequence[float] | None) -> float | None:
+        q, _, v = shapes[:3]
+        return None if q is None or v is None else math.prod(q[:-1]) * v[-2] * (q[-1] + v[-1])
 
     def reference(self, *arrays: Array | None) -> Array:
         q, k, v, *terms = (a for a in arrays if a is not None)

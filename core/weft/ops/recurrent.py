@@ -5,6 +5,7 @@ A network is the input's projection for all steps at once (a matrix product), th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -159,6 +160,10 @@ class Recurrence(Operator):
         if len(names) != len(DEFAULTS[self.cell]):
             raise GraphError(f"activations: expected {len(DEFAULTS[self.cell])} of them, got {names}")
         return activations(names, self.activation_alpha, self.activation_beta)
+
+    def multiply_adds(self, *shapes: Sequence[float] | None) -> float | None:
+        given, weights = shapes[:2]
+        return None if given is None or weights is None else math.prod(given) * weights[-1]
 
     def reference(self, *arrays: Array | None) -> Any:
         xw, r, h, c, lengths, peep, rb = (*arrays, *[None] * 4)[:7]

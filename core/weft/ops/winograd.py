@@ -22,6 +22,7 @@ from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.ops.contraction import Conv, pad_pairs, reduction_tolerance, window_extent
 from weft.ops.examples import floats
 from weft.ops.shapes import dim_ceildiv, expect_kind, one_dtype, operands, show, unify
+from weft.scheduling.winograd import RESULT, SPARING, STAGES
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 
@@ -190,15 +191,15 @@ class WinogradConv(Operator):
             inside = all_of([*([column >= 0] if left else []), column < w])
             return select(inside, _pick(p, transformed_inputs(m, elements)), zero)
 
-        rows: Tensor = compute((n, c // block, down, a, as_dim(across * m + TAPS - 1), block), picture_rows, "winograd_rows")
+        rows: Tensor = compute((n, c // block, down, a, as_dim(across * m + TAPS - 1), block), picture_rows, "winograd_rows", role=STAGES[0])
 
         def picture(pq: Expr, b: Expr, cb: Expr, t: Expr, ci: Expr) -> Expr:
             elements = [rows[(b, cb, t // across, pq // a, (t % across) * m + k, ci)] for k in range(a)]
             return _pick(pq % a, transformed_inputs(m, elements))
 
-        v: Tensor = compute((a * a, n, c // block, tiles, block), picture, "winograd_input")
+        v: Tensor = compute((a * a, n, c // block, tiles, block), picture, "winograd_input", role=STAGES[1])
 
-        def products(name: str, first: tuple[int, int], count: tuple[int, int], columns: Dim, number: Dim) -> Tensor:
+        def products(role: str, first: tuple[int, int], count: tuple[int, int], columns: Dim, number: Dim) -> Tensor:
             """Of transformed values p, q from `first` on, `count` of them, on `number` tiles, `columns` of each row of tiles."""
             cb, ci = reduce_axis(c // block, "cb"), reduce_axis(block, "ci")
 
@@ -207,14 +208,14 @@ class WinogradConv(Operator):
                 place = t if columns == across else t // columns * across + t % columns
                 return sum_over(v[(pq, b, cb, place, ci)] * u[(pq, cb.var * block + ci.var, ob * block + oi)], [cb, ci])
 
-            made: Tensor = compute((n, oc // block, *count, as_dim(number), block), product, name)
+            made: Tensor = compute((n, oc // block, *count, as_dim(number), block), product, role, role=role)
             return made
 
         bottom, right = self.spared(height, width)
         rest = a - bottom, a - right
-        main = products("winograd_product", (0, 0), rest, across, tiles)
-        below = products("winograd_product_bottom", (a - 1, 0), (1, rest[1]), across, (down - 1) * across) if bottom else None
-        beside = products("winograd_product_right", (0, a - 1), (a, 1), across - 1, down * (across - 1)) if right else None
+        main = products(STAGES[2], (0, 0), rest, across, tiles)
+        below = products(SPARING[0], (a - 1, 0), (1, rest[1]), across, (down - 1) * across) if bottom else None
+        beside = products(SPARING[1], (0, a - 1), (a, 1), across - 1, down * (across - 1)) if right else None
 
         def element(b: Expr, ob: Expr, t: Expr, p: int, q: Expr, oi: Expr) -> Expr:
             """A product; anything where it was left out, for it has no part in the picture."""
@@ -230,13 +231,13 @@ class WinogradConv(Operator):
         def result_rows(b: Expr, ob: Expr, t: Expr, r: Expr, q: Expr, oi: Expr) -> Expr:
             return _pick(r, transformed_outputs(m, [element(b, ob, t, p, q, oi) for p in range(a)]))
 
-        half: Tensor = compute((n, oc // block, tiles, m, a, block), result_rows, "winograd_columns")
+        half: Tensor = compute((n, oc // block, tiles, m, a, block), result_rows, "winograd_columns", role=STAGES[3])
 
         def result(b: Expr, o: Expr, y: Expr, z: Expr) -> Expr:
             t = (y // m) * across + z // m
             return _pick(z % m, transformed_outputs(m, [half[(b, o // block, t, y % m, q, o % block)] for q in range(a)]))
 
-        out: Tensor = compute((n, oc, height, width), result, "winograd")
+        out: Tensor = compute((n, oc, height, width), result, "winograd", role=RESULT)
         return out
 
     def spared(self, height: Dim, width: Dim) -> tuple[bool, bool]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.expr.affine import affine
-from weft.expr.nodes import Add, And, Call, Cast, Const, Expr, Mul, Var, free_vars, has, substitute, walk
+from weft.expr.nodes import Add, And, Call, Cast, Const, Expr, Max, Mul, Var, free_vars, has, substitute, walk
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
 from weft.loop.nodes import Block, For, If, Load, Program, Stmt, Store, int_const, stmt_children, stmt_exprs, walk_stmts
@@ -54,6 +54,15 @@ def is_contraction(block: Block) -> bool:
         return isinstance(e.value if isinstance(e, Cast) else e, Load)
 
     return operand(value.b.a) and operand(value.b.b)
+
+
+def is_maximum(block: Block) -> bool:
+    """Whether the block finds greatest elements."""
+    if not is_reduction(block) or len(list(stores(block))) != 1:
+        return False
+    store = target(block)
+    value = store.value
+    return isinstance(value, Max) and isinstance(value.a, Load) and value.a.buffer.name == store.buffer.name
 
 
 def strides(access: Load | Store) -> list[Expr]:

@@ -14,7 +14,10 @@ from weft.scheduling.costs import of_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 
-COMPOSITE = "ScaledDotProductAttention"
+ATTENTION = "attention"
+"""The role of operators whose parts these are: the annotation `part_of` of their blocks."""
+PACKED = "relayout"
+"""The role of what stores an operand in another layout."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,10 @@ def find_parts(program: Program) -> Parts | Decline:
     if access.outside_blocks(program.body) or access.has_sequential_loop(program):
         return Decline("loop_program", "statements or blocks stand outside a plain nest")
     blocks = access.blocks_of(program)
-    if not any(dict(b.annotations).get("composite") == COMPOSITE for b in blocks):
+    if not any(b.annotation("part_of") == ATTENTION for b in blocks):
         return Decline("no_attention", "the group holds no attention")
     sums = [b for b in blocks if access.is_reduction(b)]
-    products = [b for b in sums if access.is_contraction(b) and dict(b.annotations).get("composite") == COMPOSITE]
+    products = [b for b in sums if access.is_contraction(b) and b.annotation("part_of") == ATTENTION]
     others = [b for b in sums if b not in products]
     if len(products) != 2 or len(others) != 2:
         return Decline("other_shape", f"the group has {len(products)} products and {len(others)} other reductions, an attention two of each")
@@ -85,7 +88,7 @@ def find_parts(program: Program) -> Parts | Decline:
         return Decline("other_shape", "there is one key, or heads are of size one, so that a sum has one term")
     weights = operands(products[1])[0].buffer.name
     exps = next((b.name for b in blocks if access.target(b).buffer.name == weights), None)
-    if exps is None or dict(others[0].annotations).get("op") != "ReduceMax":
+    if exps is None or not access.is_maximum(others[0]):
         return Decline("other_shape", "the weights of the second product are not computed in the group")
     return Parts(products[0].name, others[0].name, exps, others[1].name, products[1].name)
 
@@ -120,7 +123,7 @@ def inline_formulas(s: Schedule, parts: Parts, once: bool) -> None:
     for name in s.blocks():
         block = s.block(name)
         buffer = access.target(block).buffer
-        if access.is_reduction(block) or buffer.name in outputs or buffer.name in kept or dict(block.annotations).get("op") == "Relayout":
+        if access.is_reduction(block) or buffer.name in outputs or buffer.name in kept or block.annotation("role") == PACKED:
             continue
         if once and buffer.shape == total.shape and any(x.buffer.name == total.name for x in access.loads(block)):
             continue

@@ -1,4 +1,7 @@
-"""What a Winograd convolution consists of as a Program: the blocks of its stages (`weft.ops.winograd`), for the schedules of any target."""
+"""What a Winograd convolution consists of as a Program, for the schedules of any target.
+
+An algorithm (`weft.ops.winograd`) gives its computes these roles, which their blocks have as the annotation `role`.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,18 @@ from weft.scheduling import access
 
 STAGES = ("winograd_rows", "winograd_input", "winograd_product", "winograd_columns")
 SPARING = ("winograd_product_bottom", "winograd_product_right")
-"""Stages of products that the last row or column of tiles does without; the others are in "winograd_product"."""
+"""Roles of products that the last row or column of tiles does without; the others are in "winograd_product"."""
 RESULT = "winograd"
 
 
 def stages_of(program: Program) -> dict[str, Block]:
-    """The blocks of the one WinogradConv of a group by stage, its result as "winograd"; empty if there is none, or not one."""
+    """The blocks of the one Winograd convolution of a group by role, its result as "winograd"; empty if there is none, or
+    not one."""
     found: dict[str, Block] = {}
     for b in access.blocks_of(program):
-        if b.annotation("op") == "WinogradConv":
-            stage = str(b.annotation("stage") or RESULT)
-            if stage in found:
+        role = str(b.annotation("role"))
+        if role in (*STAGES, *SPARING, RESULT):
+            if role in found:
                 return {}
-            found[stage] = b
-    return found if {*STAGES, RESULT} <= set(found) <= {*STAGES, RESULT, *SPARING} else {}
+            found[role] = b
+    return found if {*STAGES, RESULT} <= set(found) else {}

@@ -198,11 +198,15 @@ class Placeholder:
 
 @dataclass(frozen=True, eq=False)
 class Compute:
-    """Every element by formula. Several bodies: one tuple reduction with several results."""
+    """Every element by formula. Several bodies: one tuple reduction with several results.
+
+    `role`: what schedule rules know it by in its algorithm, the annotation `role` of its block; "" if none asks.
+    """
 
     axes: tuple[Var, ...]
     shape: tuple[Dim, ...]
     bodies: tuple[Expr, ...]
+    role: str = ""
 
     @property
     def reduce(self) -> Reduce | None:
@@ -309,8 +313,10 @@ def _resolve(body: Any) -> Any:
     return body
 
 
-def compute(shape: Sequence[ExprLike], formula: Callable[..., Any], name: str | None = None, axes: Sequence[str] | None = None) -> Any:
+def compute(shape: Sequence[ExprLike], formula: Callable[..., Any], name: str | None = None, axes: Sequence[str] | None = None, role: str = "") -> Any:
     """The tensor whose element [i, j, …] is formula(i, j, …).
+
+    `role`: of an algorithm with a schedule of its own, what the schedule knows this part by, whatever its name.
 
     Returns one Tensor; a tuple of Tensors if `formula` returns the tuple result of a reducer of width > 1.
 
@@ -334,7 +340,8 @@ def compute(shape: Sequence[ExprLike], formula: Callable[..., Any], name: str | 
                 raise TensorError(f"compute '{prefix}' uses a reduction inside a formula", hint="give the reduction a compute of its own")
     if len(bodies) > 1 and not all(isinstance(b, Reduce) for b in bodies):
         raise TensorError(f"compute '{prefix}' returns several formulas that are not one reduction")
-    source = Compute(variables, dims, bodies)
+    expect(role, str, f"the role of compute '{prefix}'", "a text", TensorError)
+    source = Compute(variables, dims, bodies, role)
     outputs = tuple(Tensor(prefix if len(bodies) == 1 else f"{prefix}_{q}", dims, b.dtype, source, q) for q, b in enumerate(bodies))
     return outputs if isinstance(body, tuple) else outputs[0]
 

@@ -15,7 +15,7 @@ from weft.expr.nodes import FloorDiv, FloorMod, free_vars
 from weft.loop.nodes import int_const
 from weft.machine import Machine
 from weft.scheduling import access
-from weft.scheduling.attention import Parts, TiledAttention, find_parts, inline_formulas, move_results, tail_loops
+from weft.scheduling.attention import PACKED, Parts, TiledAttention, find_parts, inline_formulas, move_results, tail_loops
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.contraction import PANEL_VECTORS, UNROLLED_STEPS, find_roles, split_panels
 from weft_llvm.schedules.elementwise import parallelise, schedule_elementwise, worth_forking
@@ -47,7 +47,7 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
     inline_formulas(s, parts, once=True)
     order = s.blocks()
     early = order[: order.index(parts.scores)]
-    packs = [b for b in order if dict(s.block(b).annotations).get("op") == "Relayout"]
+    packs = [b for b in order if s.block(b).annotation("role") == PACKED]
     for b in packs:
         schedule_elementwise(s, b, machine)
     between = [b for b in order[order.index(parts.scores) + 1 : order.index(parts.greatest)] if b not in packs]
