@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -79,6 +81,7 @@ def test_attributes() -> None:
     assert "an attribute of type set has no text" in str(error.value) and "hint: numbers" in str(error.value)
 
 
+@functools.cache
 def _probe() -> type[Iota]:
     from dataclasses import dataclass
     from typing import Any

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft import dtypes as dt
-from weft.errors import ParseError, WeftError, nearest
+from weft.errors import GraphError, ParseError, WeftError, nearest
 from weft.expr.parser import parse_expr
 from weft.graph.layout import Layout, parse_layout
 from weft.graph.nodes import Graph, Node, OpenType, OptionalType, SequenceType, SymbolSource, TensorType, Type, Value
@@ -37,23 +37,30 @@ def parse_graph(text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None 
 
     Args:
         constants: the data of `printer.constant_data`.
-        operators: the operators that may occur; by default the core's own. Group and Relayout always may.
+        operators: the operators that may occur; by default those that the hook `operators` gives, the core's and those
+            of plugins. Group and Relayout always may.
 
     Raises:
         ParseError: the text is not a graph; shows the line and column.
+        GraphError: two of `operators` have one name.
     """
     from weft.graph.group import Group
     from weft.graph.relayout import Relayout
 
+    trouble = None
     if operators is None:
-        # The graph layer stands below ops: only a caller that names no operators reaches up, and only when it parses.
+        # The graph layer stands below plugins: only a caller that names no operators reaches up, and only when it parses.
         import importlib
 
-        found = importlib.import_module("weft.ops")
-        operators = [*found.ALL_OPERATORS, *found.HOST_OPERATORS]
-    known: list[type[Operator]] = [Group, Relayout, *operators]
-    table = {op.operator_name: op for op in known}
-    parser = _Parser(text, constants or {}, table)
+        found = importlib.import_module("weft.plugins")
+        operators, trouble = found.operator_classes().values(), found.host().trouble("operators")
+    table: dict[str, type[Operator]] = {}
+    for op in (Group, Relayout, *operators):
+        other = table.setdefault(op.operator_name, op)
+        if other is not op:
+            pair = " and ".join(f"{c.__module__}.{c.__qualname__}" for c in (other, op))
+            raise GraphError(f"two operators are called '{op.operator_name}': {pair}", hint="give one another `operator_name`")
+    parser = _Parser(text, constants or {}, table, trouble)
     graph = parser.graph("")
     parser.space()
     if parser.at < len(text):
@@ -62,8 +69,8 @@ def parse_graph(text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None 
 
 
 class _Parser:
-    def __init__(self, text: str, constants: Mapping[str, np.ndarray[Any, Any]], operators: Mapping[str, type[Operator]]) -> None:
-        self.text, self.constants, self.operators, self.at = text, constants, operators, 0
+    def __init__(self, text: str, constants: Mapping[str, np.ndarray[Any, Any]], operators: Mapping[str, type[Operator]], trouble: str | None) -> None:
+        self.text, self.constants, self.operators, self.trouble, self.at = text, constants, operators, trouble, 0
 
     # -- scanning
     def fail(self, what: str, hint: str | None = None, at: int | None = None) -> Any:
@@ -298,7 +305,7 @@ class _Parser:
             return
         if word not in self.operators:
             close = nearest(word, self.operators)
-            self.fail(f"there is no operator '{word}'", f"did you mean '{close}'?" if close else None, at=start)
+            self.fail(f"there is no operator '{word}'", self.trouble or (f"did you mean '{close}'?" if close else None), at=start)
         self.expect("(")
         attributes: dict[str, Any] = {}
         known = [f.name for f in fields(self.operators[word])]

@@ -1,0 +1,67 @@
+"""Texts of graphs name operators: those of plugins are found, and no name means the first of two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from weft.errors import GraphError, ParseError
+from weft.graph.parser import parse_graph
+from weft.hooks import hookimpl
+from weft.ops import Relu
+from weft.plugins import host
+
+TEXT = """graph g(%x: float32[4]) symbols() {{
+  %y: float32[4] = {name}()(%x)
+  return %y
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Rectified(Relu):
+    """ReLU, of a plugin."""
+
+
+@dataclass(frozen=True)
+class Another(Relu):
+    """Somebody else's."""
+
+    operator_name = "Rectified"
+
+
+class Plugin:
+    def __init__(self, *given: type[Relu]) -> None:
+        self.given = given
+
+    @hookimpl
+    def operators(self) -> list[type[Relu]]:
+        return list(self.given)
+
+
+def test_operators_of_plugins_are_found() -> None:
+    host().register(Plugin(Rectified), "rectifier")
+    try:
+        (node,) = parse_graph(TEXT.format(name="Rectified")).nodes
+    finally:
+        host().unregister("rectifier")
+    assert type(node.op) is Rectified
+    with pytest.raises(ParseError, match="there is no operator 'Rectified'"):
+        parse_graph(TEXT.format(name="Rectified"))
+
+
+def test_a_name_that_two_plugins_give_names_both() -> None:
+    host().register(Plugin(Rectified), "one")
+    host().register(Plugin(Another), "two")
+    try:
+        with pytest.raises(ParseError, match=r"the operator 'Rectified' is offered twice: by .*\(one\) and .*\(two\)"):
+            parse_graph(TEXT.format(name="Rectified"))
+    finally:
+        host().unregister("one")
+        host().unregister("two")
+
+
+def test_two_given_operators_of_one_name_are_an_error() -> None:
+    with pytest.raises(GraphError, match=r"two operators are called 'Rectified': .*\.Rectified and .*\.Another\n  hint: give one another `operator_name`"):
+        parse_graph(TEXT.format(name="Rectified"), {}, [Rectified, Another])
