@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.dtypes import DType
 from weft.errors import ScheduleError
-from weft.loop.interpret import int_range
+from weft.loop.interpretation.calls import int_range
 from weft.scheduling.intrinsic import Form, Intrinsic
 
 Array: TypeAlias = np.ndarray[Any, Any]

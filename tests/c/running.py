@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.expr.evaluate import evaluate
-from weft.loop.interpret import sentinel
+from weft.loop.interpretation.calls import sentinel
 from weft.loop.nodes import Program
 from weft_c.dialect import C
 from weft_c.toolchain import compiler, default_command

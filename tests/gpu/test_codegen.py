@@ -12,7 +12,8 @@ from weft.codegen.base import Codegen, SourceCodegen
 from weft.codegen.launches import cut
 from weft.errors import CodegenError, LoopError
 from weft.expr.evaluate import evaluate
-from weft.loop.interpret import interpret, sentinel
+from weft.loop.interpret import interpret
+from weft.loop.interpretation.calls import sentinel
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program

@@ -19,7 +19,8 @@ from weft.expr import nodes as ex
 from weft.expr.evaluate import evaluate
 from weft.expr.functions import FUNCTIONS as TABLE
 from weft.expr.functions import call
-from weft.loop.interpret import interpret, sentinel
+from weft.loop.interpret import interpret
+from weft.loop.interpretation.calls import sentinel
 from weft.loop.nodes import Allocate, AtomicUpdate, Buffer, Evaluate, For, IntrinsicCall, Let, Load, Program, Stmt, Store, Var, buffer, int64, seq
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program

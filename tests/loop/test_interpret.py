@@ -15,7 +15,8 @@ from weft.expr import nodes as e
 from weft.expr.evaluate import evaluate
 from weft.expr.functions import call
 from weft.expr.nodes import Broadcast, Expr, Ramp, Var, const
-from weft.loop.interpret import interpret, sentinel
+from weft.loop.interpret import interpret
+from weft.loop.interpretation.calls import sentinel
 from weft.loop.nodes import (
     Allocate,
     Block,

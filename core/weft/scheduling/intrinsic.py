@@ -27,7 +27,7 @@ from weft.errors import LoopError, ScheduleError, WeftError, from_signal, neares
 from weft.expr.nodes import Const, Eq, Expr, ExprLike, FloorMod, Ramp, Var, add, const, free_vars, mul, substitute, transform, wrap
 from weft.expr.simplify import simplify
 from weft.forks import cached_property
-from weft.loop.interpret import Address, sentinel
+from weft.loop.interpretation.calls import Address, sentinel
 from weft.loop.nodes import Block, BlockIter, Buffer, Evaluate, For, IntrinsicCall, Load, Program, Stmt, Store
 from weft.loop.queues import Await, Begin, Queue, begin, clashes
 from weft.tensor.evaluate import evaluate

@@ -1,0 +1,1 @@
+"""The parts of the interpreter of loop programs: `weft.loop.interpret` puts them together."""
