@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -71,9 +71,6 @@ class Rule(board.Anything):
         self.plan(schedule)
 
 
-_VERSIONS = itertools.count()
-
-
 @dataclass
 class Planted:
     """What a target "planted" does wrong: in its emitter (`code`: text → text), its schedules (`schedule`), and in passes of a plugin."""
@@ -82,7 +79,7 @@ class Planted:
     schedule: Callable[[Schedule], None] = lambda s: None
     graph_passes: Sequence[GraphPass] = ()
     loop_passes: Sequence[LoopPass] = ()
-    version: str = field(default_factory=lambda: f"{next(_VERSIONS)}")
+    version: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def plugin(self) -> SimpleNamespace:
         bug = self
