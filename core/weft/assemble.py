@@ -13,9 +13,10 @@ from weft import dtypes as dt
 from weft.codegen import segment as sg
 from weft.codegen.base import THREADS
 from weft.errors import LoweringError
-from weft.expr.nodes import Expr, Var, add, const, free_vars, maximum, mul, wrap
+from weft.expr.nodes import Const, Expr, Var, add, all_of, any_of, const, free_vars, lt, maximum, mul, wrap
 from weft.graph.assumptions import Assumption
 from weft.graph.nodes import Graph, Node, Value
+from weft.loop.nodes import TRUE
 from weft.passes.plan_memory import MemoryPlan
 from weft_runtime.abi import ErrorCode
 
@@ -96,7 +97,7 @@ class _Assembler:
                         self.items.append(sg.ReserveArena(add(ref.offset, ref.bytes)))
                 numbers += [self._number(v) for v in node.outputs]
                 numbers += self._scratch(node, use)
-                self.items.append(sg.KernelCall(use.kernel, tuple(numbers), tuple(use.dims)))
+                self.items.append(sg.KernelCall(use.kernel, tuple(numbers), tuple(use.dims), _some_element(node)))
                 self.calls.append(node)
             for v in node.outputs:
                 for symbol in pending.pop(id(v), ()):
@@ -184,6 +185,15 @@ class _Assembler:
             self.buffers.append(sg.Arena(offset, size))
             numbers.append(len(self.buffers) - 1)
         return numbers
+
+
+def _some_element(node: Node) -> Expr:
+    """Whether any output of a kernel has an element: one that has none to compute might count for hours, if of its open
+    sizes one is 0 and another 2⁴⁰. Where one size alone is open, it bounds the time as well."""
+    open_sizes = [[d for d in dict.fromkeys(_dims(v)) if not isinstance(d, Const)] for v in node.outputs]
+    if min(map(len, open_sizes)) < 2:
+        return TRUE
+    return any_of(all_of(lt(0, d) for d in dims) for dims in open_sizes)
 
 
 def _dims(value: Value) -> tuple[Expr, ...]:

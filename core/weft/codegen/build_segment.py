@@ -233,7 +233,9 @@ class _Builder:
                 for slot, buffer in enumerate(item.buffers):
                     self.f.steps.append(StoreElement(BUFFERS, "pointer", slot, self.pointer(buffer)))
                 self.store_dims(item.dims)
-                self.f.steps.append(CallKernel(item.kernel, number))
+                called = self.f.value(item.when)
+                call = CallKernel(item.kernel, number)
+                self.f.steps.append(call if called is True else If(called, (call,)))
             case BindSymbol():
                 self.f.bind(item.name, self.exact(item.value), self.f.ranges.of(item.value))
                 self.check_sizes()

@@ -32,6 +32,7 @@ from typing import TypeAlias
 from weft.dtypes import DType, int64
 from weft.expr.nodes import And, Const, Expr, Le, Lt, Var
 from weft.expr.ranges import ANY, Range, range_of_dtype
+from weft.loop.nodes import TRUE
 
 ZERO = Const(0, int64)
 INT64 = Range(-(1 << 63), (1 << 63) - 1)
@@ -97,11 +98,12 @@ BufferRef: TypeAlias = Input | Output | Constant | Arena
 
 @dataclass(frozen=True)
 class KernelCall:
-    """`kernel(ctx, buffers, dims)`: buffers by number in the table: inputs, outputs, scratch."""
+    """`kernel(ctx, buffers, dims)`: buffers by number in the table: inputs, outputs, scratch. It is called where `when` holds."""
 
     kernel: str
     buffers: tuple[int, ...]
     dims: tuple[Expr, ...] = ()
+    when: Expr = TRUE
 
 
 @dataclass(frozen=True)

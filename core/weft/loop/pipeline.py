@@ -19,7 +19,6 @@ from weft.loop.passes.private_buffers import private_buffers
 from weft.loop.passes.relax_masks import relax_masks
 from weft.loop.passes.remove_barriers import remove_barriers
 from weft.loop.passes.simplify import simplify
-from weft.loop.passes.skip_empty_outputs import skip_empty_outputs
 from weft.loop.passes.start_empty_reductions import start_empty_reductions
 from weft.loop.passes.unroll_loops import unroll_loops
 from weft.loop.passes.unswitch_loops import unswitch_loops
@@ -49,7 +48,6 @@ STAGES: tuple[Stage, ...] = (
     _stage(private_buffers, "what threads have parts of has the thread first in its indices"),
     _stage(join_threads, "one nest of thread loops around each group, a barrier behind every phase"),
     _stage(remove_barriers, "a barrier stands only where threads meet at an element"),
-    _stage(skip_empty_outputs, "a program of several open sizes whose outputs have no element runs no loop"),
     _stage(flatten_buffers, "every buffer has one dimension"),
     _stage(guard_loads, "a Load that a Select guards has a predicate"),
     _stage(vectorize_loops, "no vectorized loop"),
