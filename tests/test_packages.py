@@ -1,10 +1,8 @@
-"""The table of packages in docs/architecture.md: what each asks for, imports, and how long it is."""
+"""The table of packages in docs/architecture.md: what each asks for, and how long it is."""
 
 from __future__ import annotations
 
-import ast
 import re
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,6 @@ def asked(file: Path) -> list[str]:
 
 
 NAMES = {project(f)["project"]["name"]: f for f in FILES}
-IMPORTS = {name: sources(file)[0].relative_to(file.parent).parts[0] for name, file in NAMES.items()}
 
 
 def row(file: Path) -> str:
@@ -68,34 +65,3 @@ def test_the_table_of_packages(request: pytest.FixtureRequest) -> None:
 
 def test_the_core_becomes_no_longer() -> None:
     assert lines(NAMES["weft"]) <= MOST_OF_THE_CORE
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_package_asks_for_what_it_imports(name: str) -> None:
-    """Every module that it imports at its top level, or in a function, is Python's, its own, or that of a distribution that it asks for, extras included."""
-    file = NAMES[name]
-    extras = [Requirement(r).name for group in project(file)["project"].get("optional-dependencies", {}).values() for r in group]
-    modules = {IMPORTS[name], *sys.stdlib_module_names}
-    for distribution in (*asked(file), *extras):
-        modules |= {IMPORTS.get(distribution, distribution.replace("-", "_")), *OF_DISTRIBUTIONS.get(distribution, ())}
-    found: dict[str, str] = {}
-    for source in sources(file):
-        for node in ast.walk(ast.parse(source.read_text())):
-            tops = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                tops = [node.module or ""]
-            found |= {t.partition(".")[0]: f"{source.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}" for t in tops}
-    beyond = {module: place for module, place in found.items() if module not in modules and (name, module) not in AT_HAND}
-    assert not beyond
-
-
-OF_DISTRIBUTIONS = {
-    "google-re2": ("re2",), "pillow": ("PIL",), "cuda-bindings": ("cuda",), "pyobjc-framework-Metal": ("Metal", "objc"), "llvmlite": ("llvmlite",),
-    "typer": ("click",),
-}  # fmt: skip
-"""Distribution → what it brings, where that is not its name."""
-AT_HAND = {
-    ("weft-onnx", "onnxruntime"): "a peer of `weft bench`, where it is installed",
-    ("weft-onnx", "openvino"): "the same",
-}
-"""(package, module) → why it is imported and not asked for."""
