@@ -44,3 +44,17 @@ def test_names_of_the_package_itself() -> None:
         _ = weft.runtime.Nothing
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'weft\.runtime\.nothing'"):
         importlib.import_module("weft.runtime.nothing")
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [m for m in sys.modules if m.partition(".")[0] == "weft_testing" or m.startswith("weft.testing.")]:
+        monkeypatch.delitem(sys.modules, module)
+
+    class Missing:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            if name == "weft_testing":
+                raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+    with pytest.raises(ModuleNotFoundError, match=r"'weft\.testing\.plugin' is 'weft_testing\.plugin' of the distribution weft-testing"):
+        importlib.import_module("weft.testing.plugin")

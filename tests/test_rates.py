@@ -54,6 +54,7 @@ def test_tables_in_cycles_come_back_as_they_were() -> None:
         ('{"clock_hz": 0}', "rate 'clock_hz' is 0", "a rate is a number above 0"),
         ('{"clock_hz": true}', "rate 'clock_hz' is True", "a rate is a number above 0"),
         ('{"clock_hz": "3 GHz"}', "rate 'clock_hz' is '3 GHz'", "a rate is a number above 0"),
+        ('{"clock_hz": 1' + "0" * 400 + "}", "rate 'clock_hz' is 1" + "0" * 39 + "…" + "0" * 40, "to 1e+18"),
         ('{"clock_hz": NaN}', "rate 'clock_hz' is nan", "a rate is a number above 0"),
     ],
 )

@@ -43,9 +43,16 @@ class _Renamed(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         if not fullname.startswith(self.old + "."):
             return None
+        now = self._now(fullname)
         try:
-            importlib.import_module(self._now(fullname))
-        except ModuleNotFoundError:
+            importlib.import_module(now)
+        except ModuleNotFoundError as error:
+            if error.name == self.new:
+                distribution = self.new.replace("_", "-")
+                said = f"'{fullname}' is '{now}' of the distribution {distribution} now: pip install {distribution}"
+                raise ModuleNotFoundError(said, name=fullname) from error
+            if error.name is None or not f"{now}.".startswith(f"{error.name}."):
+                raise  # what the module itself imports
             return None
         return ModuleSpec(fullname, self)
 

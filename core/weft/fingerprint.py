@@ -7,6 +7,7 @@ import importlib.util
 import os
 import secrets
 import sys
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import metadata
@@ -54,10 +55,22 @@ def source_fingerprint(plugin: Plugin) -> str:
     if plugin.distribution == BY_HAND:
         module = plugin.object.__name__ if isinstance(plugin.object, ModuleType) else type(plugin.object).__module__
         sources = _tree_hash(module.split(".")[0], plugin.serial)
-        return f"{plugin.name}+{sources if sources != '-' else f'{_PROCESS}.{plugin.serial}'}"
+        known = [f"{plugin.name}+{sources if sources != '-' else f'{_PROCESS}.{plugin.serial}'}"]
+        return " ".join([*known, *_described(_every_library())])
     package = plugin.origin.split(":")[0].split(".")[0]
     known = [f"{plugin.distribution}=={plugin.version}+{_tree_hash(package)}"]
-    return " ".join([*known, *(f"{n}=={v}+{_tree_hash(n.replace('-', '_'))}" for n, v in libraries(plugin.distribution))])
+    return " ".join([*known, *_described(libraries(plugin.distribution))])
+
+
+def _described(found: Iterable[tuple[str, str]]) -> Iterator[str]:
+    return (f"{name}=={version}+{_tree_hash(name.replace('-', '_'))}" for name, version in found)
+
+
+@cache
+def _every_library() -> tuple[tuple[str, str], ...]:
+    """The installed distributions `weft-NAME`, of which a plugin without a distribution may use any."""
+    names = {canonicalize_name(d.name) for d in metadata.distributions() if d.name is not None}
+    return tuple((name, metadata.version(name)) for name in sorted(names) if name.startswith("weft-"))
 
 
 @cache

@@ -132,6 +132,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft_runtime.executable": ("Executable", "NativeCode"),
         "weft_runtime.formulas": ("Formula", "formula"),
         "weft_runtime.header": ("abi_header", "declarations"),
+        "weft_runtime.settings": ("CACHE_DIR",),
         "weft_runtime.support": ("architectures",),
         "weft_runtime.threads": ("available_threads",),
         # tests

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from weft.errors import TargetError, nearest
+from weft.errors import TargetError, nearest, shown
 
 
 @dataclass(frozen=True)
@@ -197,9 +197,15 @@ def _with(rates: Any, path: list[str], value: Any, name: str, where: str | None)
         raise TargetError(f"there is no rate '{name}'", where=where, hint=hint)
     if len(path) > 1:
         return replace(rates, **{path[0]: _with(now, path[1:], value, name, where)})
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise TargetError(f"rate '{name}' is {value!r}", where=where, why="a rate is a number above 0")
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and _LEAST <= value <= _MOST
+    if not number or (isinstance(now, int) and value < 1):
+        least = "1" if isinstance(now, int) else f"{_LEAST:g}"
+        why = f"a rate is a number above 0, from {least} to {_MOST:g}"
+        raise TargetError(f"rate '{name}' is {shown(repr(value), 80)}", where=where, why=why)
     return replace(rates, **{path[0]: type(now)(value) if now is not None else float(value)})
+
+
+_LEAST, _MOST = 1e-18, 1e18
 
 
 def read_numbers(text: str, where: str | None = None) -> dict[str, float]:

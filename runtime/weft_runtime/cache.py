@@ -30,6 +30,8 @@ FOLDER = "weft-v1"
 MARKER = "CACHEDIR.TAG"
 # The first line is that of https://bford.info/cachedir/: programs that make backups leave such a folder out.
 _MARK = b"Signature: 8a477f597d28d172789f06886806bc55\n# Weft's cache, format 1. It is safe to delete.\n"
+LASTING = ("machines",)
+"""Kinds whose entries stay when room is made for others: a few hundred bytes that took a measurement."""
 _MAGIC = b"weft-cache-1\n"
 _STALE_SECONDS = 3600
 _ENTRY = re.compile(r"[0-9a-f]{64}\.(bin|file)")
@@ -213,7 +215,7 @@ class Cache:
             for _, size, path in sorted(entries):
                 if total <= self.limit * 9 // 10:
                     break
-                if path != keep:
+                if path != keep and path.parent.parent.name not in LASTING:
                     _remove(path)
                     total -= size
         self._total = total

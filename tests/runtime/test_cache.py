@@ -327,3 +327,11 @@ def test_many_writers(tmp_path: Path) -> None:
     for t in threads:
         t.join()
     assert not wrong
+
+
+def test_what_a_measurement_took_is_not_removed_to_make_room(tmp_path: Path) -> None:
+    measured, models = Cache("machines", tmp_path / "c", limit=20_000), Cache("models", tmp_path / "c", limit=20_000)
+    measured.put("this one", b"rates")
+    for k in range(5):
+        models.put(str(k), bytes(19_000))
+    assert measured.get("this one") == b"rates"

@@ -1,5 +1,5 @@
 /* What runs the trips of a loop: a segment again and again. Between two calls the data of items and results move on by their steps, and what is carried
-   exchanges its data with what the trip gave in its place. The structures are those of weft.runtime.abi, which stand in front of this text. */
+   exchanges its data with what the trip gave in its place. The structures are those of weft_runtime.abi, which stand in front of this text. */
 __attribute__((visibility("default"))) int32_t repeat(weft_context *ctx, weft_run *run, const weft_tensor *const *in, weft_tensor *const *out, weft_trips *d) {
   d->going = 1;
   for (d->done = 0; d->going && d->done < d->trips; ++d->done) {

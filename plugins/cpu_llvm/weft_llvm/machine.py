@@ -62,6 +62,7 @@ def describe(target: Target, isa: Isa) -> Machine:
         flops["float16"] = per_byte // 2
     if isa.arch == "x86_64" and "avx" not in isa.has and not fma:
         flops = {name: n // 2 for name, n in flops.items()}
+    flops = {name: max(1, n) for name, n in flops.items()}
     return Machine(
         kind="cpu",
         vector_bits=bits,

@@ -6,10 +6,12 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from weft.errors import TargetError
 from weft.rates import read_numbers
+from weft_runtime import settings
 from weft_runtime.cache import Cache
 
 MEASURED, TABLE = "measured", "table"
@@ -33,7 +35,14 @@ def _model() -> str | None:
 
 
 def stored() -> dict[str, float] | None:
-    """What was measured on this processor, None if nothing was, or by a version that had other rates."""
+    """What was measured on this processor, None if nothing was, or by a version that had other rates. A process reads it
+    once: all that one compilation asks, its key among it, has one answer, whatever others measure meanwhile."""
+    found = _stored(settings.CACHE_DIR.get())
+    return None if found is None else dict(found)
+
+
+@cache
+def _stored(folder: Path) -> dict[str, float] | None:
     if not Cache.may_hold(_KIND):
         return None
     found = Cache(_KIND).get(processor())
@@ -45,11 +54,13 @@ def stored() -> dict[str, float] | None:
 
 def store(values: Mapping[str, float]) -> bool:
     """Keeps what was measured on this processor; whether there is a place for it."""
+    _stored.cache_clear()
     return Cache(_KIND).put(processor(), json.dumps(dict(values)).encode()) is not None
 
 
 def forget() -> None:
     """Removes what was measured on this processor."""
+    _stored.cache_clear()
     Cache(_KIND).discard(processor())
 
 
