@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weft import dtypes as dt
@@ -219,6 +219,7 @@ MEASURED = st.floats(1e-3, 1e4)
 
 
 @settings(max_examples=60, deadline=None)
+@example([(1.0, 1e6, 1.0)], 90945530792988.0, [1e9])  # the largest dot, at the lower edge
 @given(
     st.lists(st.tuples(MEASURED, st.floats(1e6, 1e13), st.floats(0.001, 1.0)), min_size=1, max_size=8),
     st.floats(1e9, 1e14), st.lists(st.floats(1e9, 1e13), min_size=1, max_size=5),

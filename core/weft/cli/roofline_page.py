@@ -61,7 +61,7 @@ def plot(report: Mapping[str, Any]) -> str:
     for decade in range(math.ceil(low_x), math.floor(high_x) + 1):
         at = x(10.0**decade)
         out.append(f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{HEIGHT - BOTTOM}" stroke="#e6e9ec"/>')
-        out.append(f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{_power(decade)}</text>')
+        out.append(f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 24}" text-anchor="middle">{_power(decade)}</text>')
     for decade in range(math.ceil(low_y), math.floor(high_y) + 1):
         at = y(10.0**decade)
         out.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}" stroke="#e6e9ec"/>')
