@@ -159,8 +159,7 @@ class Rates:
 
 GENERIC = Rates()
 """Of a machine of which nothing else is known."""
-
-
+_LEAST, _MOST = 1e-18, 1e18  # of a rate that is read: products and quotients of a few stay finite
 
 def numbers(rates: Rates) -> dict[str, float]:
     """Every rate that is a number, by name; a level's as "memory.core_bytes_per_second"."""
@@ -203,9 +202,6 @@ def _with(rates: Any, path: list[str], value: Any, name: str, where: str | None)
         why = f"a rate is a number above 0, from {least} to {_MOST:g}"
         raise TargetError(f"rate '{name}' is {shown(repr(value), 80)}", where=where, why=why)
     return replace(rates, **{path[0]: type(now)(value) if now is not None else float(value)})
-
-
-_LEAST, _MOST = 1e-18, 1e18
 
 
 def read_numbers(text: str, where: str | None = None) -> dict[str, float]:

@@ -3,7 +3,7 @@
     SegmentSpec := name, inputs: Tensor*, outputs: Tensor*, constants: int, symbols: Symbol*, buffers: BufferRef*, arena_bytes, items: Item*
     Symbol      := name, InputDim(input, axis) | Data(buffer, dtype, index)
     BufferRef   := Input(i) | Output(i) | Constant(k) | Arena(offset, bytes)
-    Item        := KernelCall(kernel, buffers, dims) | BindSymbol(name, value) | BindData(symbol) | Check(cond, code, args)
+    Item        := KernelCall(kernel, buffers, dims, when) | BindSymbol(name, value) | BindData(symbol) | Check(cond, code, args)
                  | AllocateOutput(index, shape) | ReserveArena(bytes) | Stamp(buffer, index)
 
 Order of a run:

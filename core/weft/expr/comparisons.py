@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from math import gcd
 
 from weft import dtypes as dt
@@ -24,13 +25,13 @@ def is_index(e: Expr) -> bool:
 class Comparisons(Divisions):
     """Conditions of index formulas."""
 
+    @abstractmethod
     def simplify(self, e: Expr) -> Expr:
         """A formula equal to `e` within what is known."""
-        raise NotImplementedError
 
+    @abstractmethod
     def generic(self, e: Expr) -> Expr:
         """The formula by the rules that hold of every dtype."""
-        raise NotImplementedError
 
     def compare(self, e: Lt | Le) -> Expr:
         """a < b or a ≤ b."""

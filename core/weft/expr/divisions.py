@@ -5,6 +5,7 @@ No formula divides by zero, so a divisor that is never negative is positive.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import gcd
 
 from weft.expr.linear import (
@@ -25,12 +26,12 @@ from weft.expr.nodes import Const, Expr, FloorDiv, FloorMod, Max, Min
 from weft.expr.proofs import Knowledge
 
 
-class Divisions(Knowledge):
+class Divisions(Knowledge, ABC):
     """Operations on sums that need what is known."""
 
+    @abstractmethod
     def sum(self, e: Expr) -> Polynomial:
         """The sum of an int64 formula."""
-        raise NotImplementedError
 
     def atom(self, e: Expr) -> Polynomial:
         """The sum of what is taken no further apart: itself, or the only number that it can be."""

@@ -54,14 +54,15 @@ def _stored(folder: Path) -> dict[str, float] | None:
 
 def store(values: Mapping[str, float]) -> bool:
     """Keeps what was measured on this processor; whether there is a place for it."""
+    kept = Cache(_KIND).put(processor(), json.dumps(dict(values)).encode()) is not None
     _stored.cache_clear()
-    return Cache(_KIND).put(processor(), json.dumps(dict(values)).encode()) is not None
+    return kept
 
 
 def forget() -> None:
     """Removes what was measured on this processor."""
-    _stored.cache_clear()
     Cache(_KIND).discard(processor())
+    _stored.cache_clear()
 
 
 def given_rates(option: str | None) -> Mapping[str, float]:
