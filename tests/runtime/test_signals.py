@@ -48,9 +48,13 @@ def raised() -> Iterator[list[Alarm]]:
     before = signal.signal(signal.SIGALRM, handler)
     others = gc.callbacks[:]  # functions of Python's that other tests' tools leave there: what is raised in one is lost
     gc.callbacks.clear()
+    # Garbage of other tests would be collected during this one: what is raised in a finalizer that is not Weft's is lost, and says nothing of Weft.
+    gc.collect()
+    gc.freeze()
     yield found
-    gc.callbacks[:] = others
     signal.setitimer(signal.ITIMER_REAL, 0)
+    gc.unfreeze()
+    gc.callbacks[:] = others
     signal.signal(signal.SIGALRM, before)
 
 
