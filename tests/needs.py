@@ -62,7 +62,7 @@ NEEDS: dict[str, Need] = {
     "qemu": Need("qemu-user", lambda: runner.qemu() is not None, "apt install qemu-user"),
     "c": Need("a C compiler", _c, "pip install ziglang"),
     "browser": Need("a browser", lambda: browser() is not None, "apt install chromium"),
-    **{m: _package(m, 'pip install ".[test]"') for m in ("hatchling", "PIL", "scipy_openblas32", "ziglang")},
+    **{m: _package(m, 'pip install ".[test]"') for m in ("hatchling", "PIL", "material", "mkdocstrings", "scipy_openblas32", "ziglang")},
     **{m: _package(m, 'pip install ".[bench]"', optional=True) for m in ("onnxruntime", "onnxscript", "skl2onnx", "sklearn", "torch", "transformers")},
 }
 _found = cache(lambda key: NEEDS[key].found())

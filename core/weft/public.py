@@ -188,6 +188,12 @@ def parse_api(text: str) -> dict[str, str]:
     return {key: "\n".join(lines) for key, lines in found.items()}
 
 
+def home(module: str, name: str) -> str:
+    """The module that defines a name of a public one: itself, unless it passes on another's name."""
+    found = _passed_on(module).get(name)
+    return module if found is None else home(found, name)
+
+
 # -- signatures -------------------------------------------------------------------------------------------------------
 
 

@@ -48,7 +48,6 @@ class Dialect:
         buffer_entry, size_entry: statements that take a buffer or a dim out of a table, with the same fields; `buffer_entry` beside `buffer`: out of
             what `buffer` has made of it.
         function: what stands before a helper function.
-        constant_tables: what stands before a table of constants.
         scopes: memory scope → a declaration inside the kernel, with `{type}`, `{name}`, `{size}` (elements), `{align}` (bytes). "global" is no such scope:
             a buffer of it is scratch, a parameter behind the outputs.
         shared_scopes: those of `scopes` whose declarations must stand at the top of a kernel, since all its threads see them.
