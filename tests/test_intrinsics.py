@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.scheduling.test_tensorize import GEMM, gemm
 
-from weft.errors import ScheduleError
+from weft.errors import PluginError, ScheduleError
 from weft.expr.nodes import Broadcast, const
 from weft.hooks import hookimpl
 from weft.loop.nodes import Evaluate, For, IntrinsicCall, Stmt, Store, seq
@@ -151,23 +151,26 @@ def test_intrinsics_of_a_target_reach_schedules() -> None:
     assert s.block("C").annotation("tensorize") == "gemm"
 
 
-def test_two_plugins_of_one_name() -> None:
-    other = replace(rows(), name="other")
-    host = plugins(ours=Offers(GEMM), theirs=Offers(gemm(), other))
-    target = resolve_target("llvm", host)
-    assert "gemm" not in target.intrinsics and target.intrinsics["other"] is other
-    said = "the intrinsic 'gemm' of target 'llvm' is offered twice: by (registered by hand) (ours) and (registered by hand) (theirs)"
-    assert [(p.name, str(e)) for p, _, e in host.failures] == [("ours", said), ("theirs", said)]
+def test_an_intrinsic_that_two_plugins_claim() -> None:
+    lacking = replace(gemm(), requires=("matrix unit",))
+    assert resolve_target("llvm", plugins(ours=Offers(GEMM), theirs=Offers(lacking))).intrinsics["gemm"] is GEMM, "no machine has both"
+    host = plugins(ours=Offers(GEMM), theirs=Offers(gemm()))
+    with pytest.raises(PluginError) as caught:
+        resolve_target("llvm", host).intrinsics  # noqa: B018 - asked for at first use
+    assert str(caught.value) == (
+        "the intrinsic 'gemm' of target 'llvm' is claimed by plugin 'ours' (registered by hand) and plugin 'theirs' (registered by hand)\n"
+        "  why: nothing says which of them is meant, and the order of plugins decides nothing\n  hint: unregister 'ours' or unregister 'theirs'"
+    )
+    assert [(p.name, h) for p, h, _ in host.failures] == [("ours", "intrinsics"), ("theirs", "intrinsics")]
+    assert resolve_target("c", host).intrinsics == {}, "other targets are not harmed"
 
 
-def test_the_plugin_of_the_target_keeps_its_own() -> None:
+def test_the_plugin_of_the_target_has_no_better_claim() -> None:
     own = next(iter(resolve_target("llvm").intrinsics.values()))
-    host = plugins(theirs=Offers(replace(GEMM, name=own.name)))
-    assert resolve_target("llvm", host).intrinsics[own.name].operands == own.operands != GEMM.operands
-    assert [(p.name, h) for p, h, _ in host.failures] == [("theirs", "intrinsics")]
-    twice = plugins(theirs=Offers(GEMM, GEMM))
-    assert "gemm" not in resolve_target("llvm", twice).intrinsics
-    assert "is offered twice: by (registered by hand) (theirs)" in str(twice.failures[0][2])
+    with pytest.raises(PluginError, match=rf"the intrinsic '{own.name}' of target 'llvm' is claimed by plugin 'llvm' \(weft-llvm .*\) and plugin 'theirs'"):
+        resolve_target("llvm", plugins(theirs=Offers(replace(GEMM, name=own.name)))).intrinsics  # noqa: B018
+    with pytest.raises(PluginError, match=r"plugin 'theirs' \(registered by hand\) claims the intrinsic 'gemm' of target 'llvm' twice"):
+        resolve_target("llvm", plugins(theirs=Offers(GEMM, GEMM))).intrinsics  # noqa: B018
 
 
 def test_what_is_no_intrinsic_is_reported_with_its_plugin() -> None:

@@ -22,11 +22,12 @@ from weft.loop.nodes import Program
 from weft.machine import Machine
 from weft.passes.place import Refuse, Take
 from weft.pipeline import find_frontend, load, resolve_target, resolve_targets, target_kinds
-from weft.plugins import PluginHost, device_kinds, engine_kinds, host, operator_classes
+from weft.plugins import PluginHost, device_kinds, engine_kinds, host, operator_claims, operator_classes
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 
 ROOT = Path(__file__).parents[1]
+UNDECIDED = "nothing says which of them is meant, and the order of plugins decides nothing"
 HOOKS = [n for n in vars(Specifications) if not n.startswith("_")]
 
 GOOD = """
@@ -220,7 +221,10 @@ def test_a_target_of_two_plugins_names_both(site: Site) -> None:
     for text in ("npu -tiles=2", "other, npu"):
         with pytest.raises(PluginError) as caught:
             resolve_targets(text, host)
-        assert str(caught.value) == "two plugins offer the target 'npu': npu-one and npu-two\n  hint: uninstall one"
+        assert str(caught.value) == (
+            "the target 'npu' is claimed by plugin 'npu-one' (npu-one 1.5) and plugin 'npu-two' (npu-two 1.5)\n"
+            f"  why: {UNDECIDED}\n  hint: uninstall npu-one or uninstall npu-two"
+        )
     assert [(p.name, hook) for p, hook, _ in host.failures] == [("npu-one", "targets"), ("npu-two", "targets")]
 
 
@@ -242,44 +246,91 @@ def test_an_unknown_target_names_the_plugins_that_are_out_of_use(site: Site) -> 
     assert str(caught.value) == f"unknown target 'npu'\n  npu\n  why: {why}\n  hint: available: none"
 
 
-def test_frontends_that_clash_are_both_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    frontend = "from weft.hooks import Frontend, hookimpl\n@hookimpl\ndef frontends():\n"
-    frontend += "    return [Frontend('{name}', ('.xyz',), lambda head: True, lambda o: False, lambda source, options: None)]\n"
-    site.install("one", frontend)
-    site.install("two", frontend)
-    monkeypatch.setattr("weft.pipeline.host", site.host)
+FRONTEND = """
+from weft.hooks import Frontend, hookimpl
+
+@hookimpl
+def frontends():
+    return [Frontend({names}, lambda head: {sniff}, lambda o: o == 7, lambda source, options: None)]
+"""
+
+
+def install_frontends(site: Site, monkeypatch: pytest.MonkeyPatch, names: str, *sniffs: str) -> PluginHost:
+    for name, sniff in zip(("one", "two", "three"), sniffs):
+        site.install(name, FRONTEND.replace("{names}", names).replace("{sniff}", sniff))
+    found = site.host()
+    monkeypatch.setattr("weft.pipeline.host", lambda: found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sniffs", "claims"),
+    [(("True", "True"), "content of this kind"), (("False", "False"), "files '.xyz', and none knows its content")],
+)
+def test_frontends_that_claim_a_suffix_are_both_named(site: Site, monkeypatch: pytest.MonkeyPatch, sniffs: tuple[str, str], claims: str) -> None:
+    install_frontends(site, monkeypatch, "'{name}', ('.xyz',)", *sniffs)
     model = site.folder / "model.xyz"
     model.write_text("x")
     with pytest.raises(FrontendError) as caught:
         find_frontend(model)
-    assert str(caught.value) == f"several frontends take '{model}': one, two\n  hint: name one: frontend=…"
+    assert str(caught.value) == (
+        f"several frontends take '{model}': 'one' of plugin 'one' (one 1.5) and 'two' of plugin 'two' (two 1.5)\n"
+        f"  why: each claims {claims}, and the order of plugins decides nothing\n  hint: name one: frontend='one' or 'two'; or uninstall one"
+    )
     assert find_frontend(model, "two").name == "two"
+
+
+def test_of_frontends_that_claim_a_suffix_the_one_that_knows_the_content_reads_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_frontends(site, monkeypatch, "'{name}', ('.xyz',)", "head == b'1'", "head == b'2'")
+    model = site.folder / "model.xyz"
+    for content, name in ((b"1", "one"), (b"2", "two")):
+        model.write_bytes(content)
+        assert find_frontend(model).name == name
+
+
+@pytest.mark.parametrize(("model", "what", "claims"), [(b"x", "these bytes", "content of this kind"), (7, "an object of type builtins.int", "objects of this")])
+def test_frontends_that_claim_bytes_or_objects_are_both_named(
+    site: Site, monkeypatch: pytest.MonkeyPatch, model: object, what: str, claims: str
+) -> None:
+    install_frontends(site, monkeypatch, "'{name}', ()", "True", "True", "False")
+    third = ", 'three' of plugin 'three' (three 1.5)" if model == 7 else ""
+    with pytest.raises(FrontendError, match=rf"several frontends take {what}: 'one' of plugin 'one' \(one 1\.5\) and ") as caught:
+        find_frontend(model)
+    assert caught.value.why is not None and caught.value.why.startswith(f"each claims {claims}")
+    assert ("'three' of plugin" in caught.value.what) == bool(third)
 
 
 def test_a_plugin_that_offers_a_name_twice_is_told_so(site: Site) -> None:
     site.install("npu", TARGET.replace("{before}", "").replace("[Npu()]", "[Npu(), Npu()]"))
-    with pytest.raises(PluginError, match="npu offers the target 'npu' twice\n  hint: a defect of that package"):
+    with pytest.raises(PluginError) as caught:
         resolve_target("npu", site.host())
+    why = "nothing says which of the claims is meant, and the first is as good as the others"
+    assert str(caught.value) == f"plugin 'npu' (npu 1.5) claims the target 'npu' twice\n  why: {why}\n  hint: a defect of the plugin"
 
 
-def test_two_operators_of_one_name_are_nobodys_and_the_core_keeps_its_own(site: Site) -> None:
+def test_an_operator_that_two_claim_is_an_error_where_it_is_named_the_cores_included(site: Site) -> None:
     operators = "from weft.hooks import hookimpl\n@hookimpl\ndef operators():\n    from weft.ops.activation import Relu as Base\n"
-    operators += "    return [type(n, (Base,), {}) for n in ('Twice', 'Relu', '{name}')]\n"
-    for name in ("one", "two"):
-        site.install(name, operators)
+    operators += "    return [type(n, (Base,), {}) for n in GIVEN]\n"
+    site.install("one", operators.replace("GIVEN", "('Twice', 'Relu', 'Group', 'One')"))
+    site.install("two", operators.replace("GIVEN", "('Twice', 'Two')"))
     host = site.host()
     from weft import core_plugin
-    from weft.ops import Relu
 
     host.register(core_plugin, "core")
-    found = operator_classes(host)
-    assert found["Relu"] is Relu and "Twice" not in found and {"one", "two"} <= found.keys()
-    said = [(p.name, str(error).splitlines()[0]) for p, _, error in host.failures]
-    assert ("one", "the operator 'Twice' is offered twice: by one (one) and two (two)") in said
-    assert [p for p, _ in said] == ["one", "two"] * 2, "the core is not to blame"
+    found, clashes = operator_claims(host)
+    assert {"One", "Two", "Sigmoid", "Relayout"} <= found.keys() and found.keys() == operator_classes(host).keys()
+    assert clashes.keys() == {"Twice", "Relu", "Group"} and not clashes.keys() & found.keys()
+    assert str(clashes["Twice"]) == (
+        "the operator 'Twice' is claimed by plugin 'one' (one 1.5) and plugin 'two' (two 1.5)\n"
+        f"  why: {UNDECIDED}\n  hint: uninstall one or uninstall two or give one another `operator_name`"
+    )
+    for name in ("Relu", "Group"):
+        assert clashes[name].what == f"the operator '{name}' is claimed by plugin 'core' (registered by hand) and plugin 'one' (one 1.5)"
+        assert clashes[name].hint == "uninstall one or give one another `operator_name`", "nobody uninstalls the core"
+    assert {p.name for p, _, _ in host.failures} == {"one", "two"}, "the core is not to blame"
 
 
-def test_two_frontends_of_one_name_are_nobodys(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frontend_that_two_claim(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     frontend = "from weft.hooks import Frontend, hookimpl\n@hookimpl\ndef frontends():\n"
     frontend += "    return [Frontend(n, ('.' + n,), lambda head: False, lambda o: False, lambda source, options: None) for n in ('same', '{name}')]\n"
     for name in ("one", "two"):
@@ -287,9 +338,96 @@ def test_two_frontends_of_one_name_are_nobodys(site: Site, monkeypatch: pytest.M
     monkeypatch.setattr("weft.pipeline.host", site.host)
     model = site.folder / "model.one"
     model.write_text("x")
-    assert find_frontend(model).name == "one"
-    with pytest.raises(PluginError, match="two plugins offer the frontend 'same': one and two\n  hint: uninstall one"):
+    assert find_frontend(model).name == "one", "others are not harmed"
+    said = "the frontend 'same' is claimed by plugin 'one' (one 1.5) and plugin 'two' (two 1.5)"
+    with pytest.raises(PluginError) as caught:
         find_frontend(model, "same")
+    assert str(caught.value) == f"{said}\n  why: {UNDECIDED}\n  hint: uninstall one or uninstall two"
+    same = site.folder / "model.same"
+    same.write_text("x")
+    with pytest.raises(PluginError, match=re.escape(said)):  # naming it would not help
+        find_frontend(same)
+
+
+def test_an_engine_that_two_claim(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from weft.cli.bench import choose_engines
+    from weft_testing.cli.verify import _other
+
+    monkeypatch.setattr("weft.plugins.host", functools.cache(site.host))
+    engines = GOOD.replace('"{name}-engine"', 'n').replace("threads: None)]", "threads: None) for n in ('same', '{name}')]")
+    for name in ("one", "two"):
+        site.install(name, engines)
+    said = "the engine 'same' is claimed by plugin 'one' (one 1.5) and plugin 'two' (two 1.5)"
+    with pytest.raises(PluginError, match=re.escape(said)):
+        choose_engines(engine_kinds(), "one,same")
+    with pytest.raises(PluginError, match=re.escape(said)):
+        _other("no.onnx", "llvm", "same", None)
+    assert [k.name for k in choose_engines(engine_kinds(), "all")] == ["one", "two"], "the others are compared"
+    assert capsys.readouterr().err == f"warning: {said}\n  why: {UNDECIDED}\n  hint: uninstall one or uninstall two\n"
+
+
+@pytest.mark.parametrize(
+    ("hook", "made"), [("graph_passes", "GraphPass('{}', lambda g: g, 'fold_scale')"), ("loop_passes", "LoopPass('{}', lambda p: p, 'simplify')")]
+)
+@pytest.mark.parametrize("name", ["mine", "core's"])
+def test_a_pass_that_two_claim(hook: str, made: str, name: str, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    import weft
+    from weft_testing.models import mlp
+
+    module, what = ("weft.passes.pipeline", "graph") if hook == "graph_passes" else ("weft.loop.pipeline", "loop")
+    own = "simplify" if what == "loop" else "fuse"
+    source = f"from weft.hooks import hookimpl\n@hookimpl\ndef {hook}(target):\n    from {module} import {made.partition('(')[0]}\n"
+    source += f"    return [{made.format(own if name != 'mine' else name)}] if target.kind == 'llvm' else []\n"
+    for plugin in ("one", "two")[: 2 if name == "mine" else 1]:
+        site.install(plugin, source)
+    everything = PluginHost()
+    assert [p.failure for p in everything.plugins if p.name in ("one", "two")] == [None] * (2 if name == "mine" else 1)
+    monkeypatch.setattr("weft.pipeline.host", lambda: everything)
+    with pytest.raises(PluginError) as caught:
+        weft.compile(mlp(), cache=False)
+    core = str(everything.core)
+    who, hint = ("plugin 'one' (one 1.5) and plugin 'two' (two 1.5)", " or uninstall two") if name == "mine" else (f"{core} and plugin 'one' (one 1.5)", "")
+    assert str(caught.value) == (
+        f"the {what} pass '{'mine' if name == 'mine' else own}' of target 'llvm' is claimed by {who}\n  why: {UNDECIDED}\n  hint: uninstall one{hint}"
+    )
+    assert ("one", hook) in [(p.name, h) for p, h, _ in everything.failures]
+    assert resolve_target("c", everything).graph_passes() == [], "other targets are not harmed"
+
+
+def test_a_place_in_the_order_that_two_passes_have() -> None:
+    from weft.errors import GraphError, LoopError
+    from weft.loop.pipeline import LoopPass, ordered
+    from weft.passes.pipeline import GraphPass, pass_names
+
+    graph_passes = [GraphPass("twin", lambda g: g), GraphPass("twin", lambda g: g), GraphPass("last", lambda g: g, "twin")]
+    said = "runs after 'twin', which 2 passes are called\n  hint: give each of them a name of its own"
+    with pytest.raises(GraphError, match=f"the graph pass 'last' {said}"):
+        pass_names(graph_passes)
+    assert pass_names(graph_passes[:2])[:2] == ["twin", "twin"], "where no other names them, functions may be called the same"
+    loop_passes = [LoopPass("twin", lambda p: p, ""), LoopPass("twin", lambda p: p, ""), LoopPass("last", lambda p: p, "twin")]
+    with pytest.raises(LoopError, match=f"the loop pass 'last' {said}"):
+        ordered(loop_passes)
+
+
+def test_assumptions_that_two_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.passes.capabilities import Capabilities
+
+    class Says:
+        @hookimpl
+        def capabilities(self, target: Any) -> Capabilities:
+            return Capabilities()
+
+    everything = with_board(monkeypatch)
+    everything.register(Says(), "ours")
+    assert resolve_target("board", everything).capabilities == Capabilities()
+    everything.register(Says(), "theirs")
+    with pytest.raises(PluginError) as caught:
+        resolve_target("board", everything).capabilities  # noqa: B018 - asked for at first use
+    assert str(caught.value) == (
+        "what graph passes may assume of target 'board' is claimed by plugin 'ours' (registered by hand) and plugin 'theirs' (registered by hand)\n"
+        f"  why: {UNDECIDED}\n  hint: unregister 'ours' or unregister 'theirs'"
+    )
+    assert resolve_target("llvm", everything).capabilities.panel, "the plugin of a target speaks for it"
 
 
 DEVICE = """
@@ -302,7 +440,7 @@ def devices():
 """
 
 
-def test_two_devices_of_one_name_are_nobodys_and_one_that_fails_says_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_two_claim_and_one_that_fails_says_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     from weft_runtime import device
 
     monkeypatch.setattr("weft.plugins.host", functools.cache(site.host))
@@ -311,7 +449,11 @@ def test_two_devices_of_one_name_are_nobodys_and_one_that_fails_says_so(site: Si
     site.install("two", DEVICE.replace("{missing}", "lambda: (_ for _ in ()).throw(ZeroDivisionError('no'))"))
     assert sorted(device_kinds()) == ["one", "shared", "two"]
     for name, why in (
-        ("shared", "the device 'shared' is not here\n  why: two plugins offer the device 'shared': one and two; uninstall one"),
+        (
+            "shared",
+            "the device 'shared' is not here\n  why: the device 'shared' is claimed by plugin 'one' (one 1.5) and plugin 'two' (two 1.5): "
+            f"{UNDECIDED}; uninstall one or uninstall two",
+        ),
         ("two", "the device 'two' is not here\n  why: plugin 'two' (two 1.5) failed to say whether it is: ZeroDivisionError: no"),
         ("one", "plugin 'one' (one 1.5) opened the device 'one' as object, which is no Device"),
     ):

@@ -148,8 +148,8 @@ class Specifications:
 
     @hookspec
     def intrinsics(self, target: Target) -> Sequence[Intrinsic]:
-        """Tensor intrinsics of a target, for `tensorize`. Those that require what the machine lacks are left out; a name that two plugins give
-        is nobody's, but the target's own plugin keeps its own.
+        """Tensor intrinsics of a target, for `tensorize`. Those that require what the machine lacks are left out; of the others each
+        has a name of its own: two of one name are an error.
 
         @hookimpl
         def intrinsics(target):

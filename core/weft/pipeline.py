@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft import settings
-from weft.errors import ArchiveError, FrontendError, GraphError, InputError, PluginError, TargetError, enough_memory, expect, from_signal, nearest
+from weft.errors import ArchiveError, FrontendError, GraphError, InputError, PluginError, TargetError, WeftError, enough_memory, expect, from_signal, nearest
 from weft.forks import cached_property
 from weft.hooks import Frontend, StageReport
 from weft.options import make_options, parse_options, print_options
-from weft.plugins import FOREIGN_FORMATS, KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, host
+from weft.plugins import CORE, FOREIGN_FORMATS, KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, claimed, host
 from weft.target import CPU, Target, TargetKind, parse_targets
 from weft_runtime.cache import Cache
 from weft_runtime.executable import Executable
@@ -124,50 +124,72 @@ class ResolvedTarget:
         from weft.passes.capabilities import Capabilities
 
         found = self.plugins.call("capabilities", required=self.owner, target=self.target)
-        if len(found) > 1:  # the plugin of the target knows it best
-            found.sort(key=lambda c: c.plugin.name != self.owner)
+        # The plugin of the target knows it best; of others none is before another.
+        found = [c for c in found if c.plugin.name == self.owner] or found
+        if len(found) > 1:
+            raise self._claimed(f"what graph passes may assume of target '{self.target.kind}'", found)
         return found[0].value if found else Capabilities()
 
     @cached_property
     def intrinsics(self) -> dict[str, Intrinsic]:
-        """The tensor intrinsics that the machine has, by name. A name that two plugins give is nobody's, but the target's own plugin keeps its own."""
-        found: dict[str, list[Contribution]] = {}
-        for item in self.plugins.items("intrinsics", required=self.owner, target=self.target):
-            if self.machine.features.issuperset(item.value.requires):
-                found.setdefault(item.value.name, []).append(item)
-        chosen: dict[str, Intrinsic] = {}
-        for name, items in found.items():
-            own = [i for i in items if i.plugin.name == self.owner] if len(items) > 1 else items
-            if len(own) == 1:
-                chosen[name] = own[0].value
-            owners = " and ".join(dict.fromkeys(f"{i.plugin.distribution} ({i.plugin.name})" for i in items))
-            for item in items:
-                if item.value is not chosen.get(name):
-                    error = PluginError(f"the intrinsic '{name}' of target '{self.target.kind}' is offered twice: by {owners}")
-                    self.plugins.failed(item.plugin, "intrinsics", error)
-        return chosen
+        """The tensor intrinsics that the machine has, by name.
+
+        Raises:
+            PluginError: two plugins claim one name.
+        """
+        items = self.plugins.items("intrinsics", required=self.owner, target=self.target)
+        return {c.value.name: c.value for c in self._apart("intrinsics", "intrinsic", [c for c in items if self.machine.features.issuperset(c.value.requires)])}
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
         return tuple(item.value for item in self.plugins.items("schedules", required=self.owner, target=self.target))
 
     def graph_passes(self) -> list[GraphPass]:
-        """Of all plugins. An exception in one is an error that names its plugin."""
-        return self._passes("graph_passes", "graph")
+        """Of all plugins. An exception in one is an error that names its plugin.
+
+        Raises:
+            PluginError: two plugins claim one name, or one claims the name of a pass of the core.
+        """
+        from weft.passes.pipeline import stage_names
+
+        return self._passes("graph_passes", "graph", stage_names())
 
     def loop_passes(self) -> list[LoopPass]:
         """Of all plugins, as `graph_passes`, behind the core's for instructions of queues, if the target has such."""
         from weft.loop.passes.await_queues import await_queues
-        from weft.loop.pipeline import LoopPass
+        from weft.loop.pipeline import STAGES, LoopPass
         from weft.scheduling.intrinsic import queued
 
         queues = queued(self.intrinsics.values())
         own = [LoopPass("await_queues", lambda program: await_queues(program, queues), "remove_barriers")] if queues else []
-        return [*own, *self._passes("loop_passes", "loop")]
+        return [*own, *self._passes("loop_passes", "loop", [*(s.name for s in STAGES), *(p.name for p in own)])]
 
-    def _passes(self, hook: str, what: str) -> list[Any]:
-        found = self.plugins.items(hook, required=self.owner, target=self.target)
+    def _passes(self, hook: str, what: str, taken: Sequence[str]) -> list[Any]:
+        found = self._apart(hook, f"{what} pass", self.plugins.items(hook, required=self.owner, target=self.target), taken)
         return [replace(c.value, function=self.plugins.blamed(c, c.value.function, f"in its {what} pass '{c.value.name}'")) for c in found]
+
+    def _apart(self, hook: str, what: str, items: Sequence[Contribution], taken: Sequence[str] = ()) -> Sequence[Contribution]:
+        """`items`, which the target uses all.
+
+        Args:
+            taken: names of the core's own.
+
+        Raises:
+            PluginError: one name is claimed more than once.
+        """
+        for item in items:
+            same = [i for i in items if i.value.name == item.value.name]
+            core = [Contribution(self.plugins.core, None)] if item.value.name in taken else []
+            if len(same) + len(core) > 1:
+                raise self._claimed(f"the {what} '{item.value.name}' of target '{self.target.kind}'", [*core, *same], hook)
+        return items
+
+    def _claimed(self, what: str, items: Sequence[Contribution], hook: str = "capabilities") -> PluginError:
+        error = claimed(what, [i.plugin for i in items])
+        for item in items:
+            if item.plugin.name != CORE:
+                self.plugins.failed(item.plugin, hook, error)
+        return error
 
     def _asked(self, method: Callable[[Target], Any], doing: str, kind: type[T]) -> T:
         """What a method of the target's kind says of the target: an error of its plugin if it fails, or gives something else."""
@@ -183,7 +205,7 @@ class ResolvedTarget:
 
 
 def target_kinds(plugins: PluginHost | None = None) -> dict[str, TargetKind]:
-    """Every kind of target that installed plugins offer, by name, but those that two offer."""
+    """Every kind of target that installed plugins offer, by name, but those that two claim."""
     return {name: offer.value for name, offer in (plugins or host()).named("targets", "target")[0].items()}
 
 
@@ -339,8 +361,8 @@ def _reader(model: Any, text: str | None) -> tuple[Contribution, Any]:
 
 def _frontend(model: Any, name: str | None) -> Contribution:
     plugins = host()
-    by_name, clashes = plugins.named("frontends", "frontend")
-    offered = list(by_name.values())
+    everything = plugins.items("frontends")
+    by_name, clashes = plugins.apart("frontends", "frontend", everything)
     installed = "installed frontends: " + (", ".join(by_name) or "none")
     if name is not None:
         if name in clashes:
@@ -351,9 +373,9 @@ def _frontend(model: Any, name: str | None) -> Contribution:
         hint = f"did you mean '{close}'?" if close else installed.replace(" frontends", "", 1)
         raise FrontendError(f"no frontend '{name}'", why=plugins.trouble("frontends"), hint=hint)
 
-    def takers(function: str, argument: Any) -> list[Contribution]:
+    def takers(function: str, argument: Any, among: Sequence[Contribution] = everything) -> list[Contribution]:
         found = []
-        for c in offered:
+        for c in among:
             try:
                 if getattr(c.value, function)(argument):
                     found.append(c)
@@ -367,24 +389,37 @@ def _frontend(model: Any, name: str | None) -> Contribution:
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         require_readable(path)
-        by_suffix = [c for c in offered if path.suffix.lower() in c.value.suffixes]
-        if len(by_suffix) == 1:
-            return by_suffix[0]
-        with reading(path), path.open("rb") as file:
-            head = file.read(4096)
-        found = by_suffix or takers("sniff", head)
+        suffix = path.suffix.lower()
+        found = [c for c in everything if suffix in c.value.suffixes]
+        how = f"files '{suffix}'"
+        if len(found) != 1:
+            with reading(path), path.open("rb") as file:
+                head = file.read(4096)
+            taking = takers("sniff", head, found or everything)
+            # Several that claim a suffix are told apart by what is in the file.
+            found, how = (taking, "content of this kind") if taking or not found else (found, f"{how}, and none knows its content")
         what = f"'{path}'"
-        package, foreign = KNOWN_FRONTENDS.get(path.suffix.lower()), FOREIGN_FORMATS.get(path.suffix.lower())
+        package, foreign = KNOWN_FRONTENDS.get(suffix), FOREIGN_FORMATS.get(suffix)
     elif isinstance(model, (bytes, bytearray, memoryview)):
-        found, what = takers("sniff", bytes(model[:4096])), "these bytes"
+        found, what, how = takers("sniff", bytes(model[:4096])), "these bytes", "content of this kind"
     else:
-        found, what = takers("accepts", model), f"an object of type {type(model).__module__}.{type(model).__name__}"
+        found, what, how = takers("accepts", model), f"an object of type {type(model).__module__}.{type(model).__name__}", "objects of this type"
     if len(found) == 1:
         return found[0]
     if found:
-        raise FrontendError(f"several frontends take {what}: {', '.join(c.value.name for c in found)}", hint="name one: frontend=…")
+        raise _several(found, clashes, what, how)
     hint = plugins.missing(package, package) if package else f"it is a file of {foreign}: export the model to ONNX; {installed}" if foreign else installed
     raise FrontendError(f"no frontend takes {what}", why=None if package else plugins.trouble("frontends"), hint=hint)
+
+
+def _several(found: Sequence[Contribution], clashes: Mapping[str, PluginError], what: str, how: str) -> WeftError:
+    """The error about a model that several frontends take; `how`: what each of them claims."""
+    names = dict.fromkeys(c.value.name for c in found)
+    if len(names) == 1:
+        return clashes[found[0].value.name]  # naming it would not tell them apart
+    owners = " and ".join(f"'{c.value.name}' of {c.plugin}" for c in found)
+    hint = f"name one: frontend='{next(iter(names))}' or {' or '.join(map(repr, list(names)[1:]))}; or uninstall one"
+    return FrontendError(f"several frontends take {what}: {owners}", why=f"each claims {how}, and the order of plugins decides nothing", hint=hint)
 
 
 # -- compilation ------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata as metadata
 import itertools
+import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -154,7 +155,10 @@ class PluginHost:
         Raises:
             PluginError: `required` failed; names it and its distribution.
         """
-        results: list[Contribution] = []
+        return [c for c in self.each(hook, required=required, **arguments) if c.value is not None]
+
+    def each(self, hook: str, *, required: str | None = None, **arguments: Any) -> Iterator[Contribution]:
+        """As `call`, one implementation per step, for hooks that act on their arguments: None stands for no result, or none that the hook may give."""
         caller = getattr(self.manager.hook, hook)
         by_name = {p.name: p for p in self.plugins}
         for implementation in sorted(caller.get_hookimpls(), key=lambda i: i.plugin_name):
@@ -173,10 +177,8 @@ class PluginHost:
                     if isinstance(error, WeftError) and not isinstance(error, PluginError):
                         raise
                     raise PluginError(f"{plugin} failed in hook '{hook}'", why=_placed(_one_line(error), error, plugin)) from error
-                continue
-            if value is not None:
-                results.append(Contribution(plugin, value))
-        return results
+                value = None
+            yield Contribution(plugin, value)
 
     def failed(self, plugin: Plugin, hook: str, error: BaseException) -> None:
         """Keeps a failure, once, for `weft plugins` and for errors that it may explain."""
@@ -216,26 +218,36 @@ class PluginHost:
         return [Contribution(c.plugin, item) for c in self.call(hook, **arguments) for item in c.value]
 
     def named(self, hook: str, what: str, **arguments: Any) -> tuple[dict[str, Contribution], dict[str, PluginError]]:
-        """The elements of every sequence by name, and an error for each name that several claim: it is nobody's then.
+        """The elements of every sequence by name, and an error for each name that is claimed more than once: who uses such a name raises it.
 
         Args:
             what: one of them in an error, e.g. "target".
         """
+        return self.apart(hook, what, self.items(hook, **arguments))
+
+    def apart(
+        self, hook: str, what: str, items: Sequence[Contribution], named: Callable[[Any], str] = operator.attrgetter("name"), otherwise: str = ""
+    ) -> tuple[dict[str, Contribution], dict[str, PluginError]]:
+        """As `named`, of contributions that the caller has.
+
+        Args:
+            named: the name of an element.
+            otherwise: what may be done instead of uninstalling a plugin.
+        """
         found: dict[str, list[Contribution]] = {}
-        for item in self.items(hook, **arguments):
-            found.setdefault(item.value.name, []).append(item)
-        clashes = {}
-        for name, items in found.items():
-            if len(items) > 1:
-                by_name = {i.plugin.name: i.plugin.distribution for i in items}
-                owners = list(by_name.values()) if len(set(by_name.values())) == len(by_name) else [f"{d} ({p})" for p, d in by_name.items()]
-                if len(owners) == 1:
-                    clashes[name] = PluginError(f"{owners[0]} offers the {what} '{name}' twice", hint="a defect of that package")
-                else:
-                    clashes[name] = PluginError(f"two plugins offer the {what} '{name}': {' and '.join(owners)}", hint="uninstall one")
-                for i in items:
-                    self.failed(i.plugin, hook, clashes[name])
-        return {name: items[0] for name, items in found.items() if name not in clashes}, clashes
+        for item in items:
+            found.setdefault(named(item.value), []).append(item)
+        clashes = {name: claimed(f"the {what} '{name}'", [i.plugin for i in same], otherwise) for name, same in found.items() if len(same) > 1}
+        for name, error in clashes.items():
+            for item in found[name]:
+                if item.plugin.name != CORE:
+                    self.failed(item.plugin, hook, error)
+        return {name: same[0] for name, same in found.items() if name not in clashes}, clashes
+
+    @property
+    def core(self) -> Plugin:
+        """The plugin of what the core itself brings."""
+        return next((p for p in self.plugins if p.name == CORE), Plugin(CORE, "weft", self.api_version, "", "weft.core_plugin"))
 
     def quarantined(self) -> list[Plugin]:
         return [p for p in self.plugins if not p.healthy]
@@ -324,15 +336,33 @@ def _placed(text: str, error: BaseException, plugin: Plugin | None) -> str:
     return f"{text} ({place})" if place else text
 
 
+def claimed(what: str, owners: Sequence[Plugin], otherwise: str = "") -> PluginError:
+    """The error about what several plugins claim, or one claims several times: it is not decided by any order, so whoever uses it raises this.
+
+    Args:
+        what: for example "the target 'npu'".
+        owners: a plugin per claim.
+        otherwise: what may be done instead of uninstalling one.
+    """
+    apart = list({p.name: p for p in owners}.values())
+    if len(apart) == 1:
+        why = "nothing says which of the claims is meant, and the first is as good as the others"
+        return PluginError(f"{apart[0]} claims {what} {'twice' if len(owners) == 2 else f'{len(owners)} times'}", why=why, hint="a defect of the plugin")
+    removable = [f"unregister '{p.name}'" if p.distribution == BY_HAND else f"uninstall {p.distribution}" for p in apart if p.name != CORE]
+    why = "nothing says which of them is meant, and the order of plugins decides nothing"
+    hint = " or ".join(filter(None, (*dict.fromkeys(removable), otherwise)))
+    return PluginError(f"{what} is claimed by {' and '.join(map(str, apart))}", why=why, hint=hint)
+
+
 def device_kinds(plugins: PluginHost | None = None) -> dict[str, DeviceKind]:
-    """Every kind of device that installed plugins offer, by name; one that two offer, or whose plugin fails, is not here, and says why."""
+    """Every kind of device that installed plugins offer, by name; one that two claim, or whose plugin fails, is not here, and says why."""
     plugins = plugins or host()
     found, clashes = plugins.named("devices", "device")
     kinds = {name: _guarded_device(plugins, item) for name, item in found.items()}
     for name, error in clashes.items():
         from weft_runtime.device import DeviceKind
 
-        kinds[name] = DeviceKind(name, lambda error=error: f"{error.what}; {error.hint}", _not_to_be_opened)  # type: ignore[misc]
+        kinds[name] = DeviceKind(name, lambda error=error: f"{error.what}: {error.why}; {error.hint}", _not_to_be_opened)  # type: ignore[misc]
     return kinds
 
 
@@ -370,24 +400,28 @@ def _not_to_be_opened() -> Device:
     raise ExecutionError("this device has two plugins")  # `missing` has said so before
 
 
-def operator_classes(plugins: PluginHost | None = None) -> dict[str, type[Operator]]:
-    """Every class of operator by name: the core's, and those of plugins. A name that two claim is nobody's, but the core keeps its own."""
+def operator_claims(plugins: PluginHost | None = None) -> tuple[dict[str, type[Operator]], dict[str, PluginError]]:
+    """Every class of operator by name, the core's and those of plugins, and an error for each name that is claimed more than once."""
+    from weft.graph.group import Group
+    from weft.graph.relayout import Relayout
+
     plugins = plugins or host()
-    found: dict[str, list[Contribution]] = {}
-    for item in plugins.items("operators"):
-        found.setdefault(item.value.operator_name, []).append(item)
-    for name, items in found.items():
-        if len(items) > 1:
-            pair = " and ".join(dict.fromkeys(f"{i.plugin.distribution} ({i.plugin.name})" for i in items))
-            for i in items:
-                if i.plugin.name != CORE:
-                    plugins.failed(i.plugin, "operators", PluginError(f"the operator '{name}' is offered twice: by {pair}", hint="rename one"))
-    kept = {name: [i for i in items if i.plugin.name == CORE] if len(items) > 1 else items for name, items in found.items()}
-    return {name: items[0].value for name, items in kept.items() if len(items) == 1}
+    items = [Contribution(plugins.core, op) for op in (Group, Relayout)] + plugins.items("operators")
+    found, clashes = plugins.apart("operators", "operator", items, operator.attrgetter("operator_name"), "give one another `operator_name`")
+    return {name: item.value for name, item in found.items()}, clashes
+
+
+def operator_classes(plugins: PluginHost | None = None) -> dict[str, type[Operator]]:
+    """Every class of operator by name, but those whose name is claimed more than once."""
+    return operator_claims(plugins)[0]
 
 
 def engine_kinds() -> list[EngineKind]:
-    """Every peer that installed plugins offer; one that fails to say whether it is here is not."""
+    """Every peer that installed plugins offer; one that fails to say whether it is here is not. One that two claim raises when it is asked.
+
+    Raises:
+        PluginError: by `available`, `open` and `values` of what two plugins claim.
+    """
     plugins = host()
 
     def guarded(item: Contribution) -> EngineKind:
@@ -404,4 +438,18 @@ def engine_kinds() -> list[EngineKind]:
 
         return replace(kind, available=available)
 
-    return [guarded(item) for item in plugins.named("engines", "engine")[0].values()]
+    def refused(name: str, error: PluginError) -> EngineKind:
+        def fails(*arguments: Any) -> Any:
+            raise error
+
+        return EngineKind(name, fails, fails, fails)
+
+    found, clashes = plugins.named("engines", "engine")
+    return [*map(guarded, found.values()), *itertools.starmap(refused, clashes.items())]
+
+
+def note_claims(plugins: PluginHost) -> None:
+    """Keeps a failure for every name that plugins claim more than once, for `weft plugins`; those of a target are found when it is used."""
+    for hook, what in (("frontends", "frontend"), ("targets", "target"), ("devices", "device"), ("engines", "engine")):
+        plugins.named(hook, what)
+    operator_claims(plugins)

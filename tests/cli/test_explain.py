@@ -143,7 +143,8 @@ def test_a_device_that_is_not_here_says_why(monkeypatch: pytest.MonkeyPatch) -> 
     finally:
         host().unregister("twin")
     assert choice.chosen == "(board)" and choice.why == (
-        "two plugins offer the device 'board': (registered by hand) (board) and (registered by hand) (twin); uninstall one"
+        "the device 'board' is claimed by plugin 'board' (registered by hand) and plugin 'twin' (registered by hand): "
+        "nothing says which of them is meant, and the order of plugins decides nothing; unregister 'board' or unregister 'twin'"
     )
 
 

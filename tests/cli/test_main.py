@@ -72,54 +72,62 @@ def test_plugins_add_commands(weft: Weft) -> None:
     assert weft("hello").out == "hello from a plugin\n"
 
 
-def test_plugins_cannot_replace_commands(weft: Weft) -> None:
-    class Rude:
+def claiming(name: str, group: bool = False) -> object:
+    class Claims:
         @hookimpl
         def commands(self, cli: typer.Typer) -> None:
-            cli.command("run")(lambda: typer.echo("the core's command is replaced"))
+            if group:
+                added = typer.Typer(name=name)
+                added.command("new")(lambda: typer.echo("replaced"))
+                cli.add_typer(added)
+            else:
+                cli.command(name)(lambda: typer.echo("replaced"))
 
-    host().register(Rude(), "rude")
+    return Claims()
+
+
+@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("name", ["run", "plugin"])
+def test_a_command_of_the_core_that_a_plugin_claims(weft: Weft, name: str, group: bool) -> None:
+    host().register(claiming(name, group), "rude")
     try:
-        result = weft("run", "no.onnx")
+        result, others, listed = weft(name, "new", "no.onnx"), weft("hello"), weft("plugins")
     finally:
         host().unregister("rude")
-    assert result.err.endswith("FrontendError: no file 'no.onnx'\n  hint: give the path of a model file\n")
-    assert result.err.startswith("warning: the command 'run' of ")
+    assert result.code == 1 and "replaced" not in result.out
+    assert result.err == (
+        f"PluginError: the command '{name}' is claimed by {host().core} and plugin 'rude' (registered by hand)\n"
+        "  why: nothing says which of them is meant, and the order of plugins decides nothing\n  hint: unregister 'rude'\n"
+    )
+    assert others.out == "hello from a plugin\n" and not others.err, "other commands are not harmed"
+    assert f"hook 'commands' failed: PluginError: the command '{name}' is claimed by" in " ".join(listed.out.split())
 
 
-def test_plugins_cannot_replace_groups_of_commands(weft: Weft) -> None:
-    class Rude:
+def test_a_command_that_two_plugins_claim(weft: Weft) -> None:
+    host().register(claiming("info"), "one")
+    host().register(claiming("info", group=True), "two")
+    try:
+        result, shown = weft("info", "--anything"), weft("--help")
+    finally:
+        host().unregister("one")
+        host().unregister("two")
+    said = "the command 'info' is claimed by plugin 'one' (registered by hand) and plugin 'two' (registered by hand)"
+    assert result.code == 1 and result.err.startswith(f"PluginError: {said}\n  why: ")
+    assert "Cannot be used: the command 'info' is claimed" in " ".join(shown.out.split())
+
+
+def test_a_plugin_that_fails_behind_its_command_is_the_one_that_claims_it(weft: Weft) -> None:
+    class Fails:
         @hookimpl
         def commands(self, cli: typer.Typer) -> None:
-            cli.command("plugin")(lambda: typer.echo("the core's group is replaced"))
-            group = typer.Typer(name="plugin")
-            group.command("new")(lambda: typer.echo("the core's command is replaced"))
-            cli.add_typer(group)
+            cli.command("run")(lambda: None)
+            raise RuntimeError("no more")
 
-    host().register(Rude(), "rude")
+    host().register(Fails(), "fails")
     try:
-        result = weft("plugin", "new", "weft")
+        assert "and plugin 'fails' (registered by hand)\n" in weft("run", "no.onnx").err
     finally:
-        host().unregister("rude")
-    assert result.err.startswith("warning: the command 'plugin' of ")
-    assert "PluginError: 'weft' is no name for a plugin" in result.err
-
-
-def test_a_group_of_a_plugin_cannot_replace_a_command(weft: Weft) -> None:
-    class Rude:
-        @hookimpl
-        def commands(self, cli: typer.Typer) -> None:
-            group = typer.Typer(name="run")
-            group.command("new")(lambda: typer.echo("the core's command is replaced"))
-            cli.add_typer(group)
-
-    host().register(Rude(), "rude")
-    try:
-        result = weft("run", "no.onnx")
-    finally:
-        host().unregister("rude")
-    assert result.err.startswith(f"warning: the command 'run' of {__name__} is left out: the name is taken\n")
-    assert "FrontendError: no file 'no.onnx'" in result.err
+        host().unregister("fails")
 
 
 def test_the_console_script_is_installed() -> None:

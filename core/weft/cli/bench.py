@@ -16,7 +16,7 @@ import typer
 from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, shapes
 from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_writable, write
-from weft.errors import InputError, nearest
+from weft.errors import InputError, PluginError, nearest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -235,12 +235,13 @@ def choose_engines(known: Sequence[EngineKind], against: str) -> list[EngineKind
 
     Raises:
         InputError: one that no plugin brings, or that is not installed.
+        PluginError: one that two plugins claim.
     """
     by_name = {k.name: k for k in known}
     if against == "none":
         return []
     if against == "all":
-        return [k for k in known if k.available() is not None]
+        return [k for k in known if _is_here(k)]
     chosen = []
     for name in dict.fromkeys(part.strip() for part in against.split(",") if part.strip()):
         if name not in by_name:
@@ -250,6 +251,14 @@ def choose_engines(known: Sequence[EngineKind], against: str) -> list[EngineKind
             raise InputError(f"the engine '{name}' is not installed", hint=f"pip install {name}")
         chosen.append(by_name[name])
     return chosen
+
+
+def _is_here(kind: EngineKind) -> bool:
+    try:
+        return kind.available() is not None
+    except PluginError as error:  # two plugins claim it: the others are compared
+        say(f"warning: {error}", err=True)
+        return False
 
 
 CACHED = "from the cache"

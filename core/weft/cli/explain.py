@@ -97,7 +97,7 @@ def _capabilities(t: ResolvedTarget) -> list[Choice]:
         return [Choice("capabilities", ", ".join(said), CORE, "no plugin says more")]
     winner = next((x for x in found if x.plugin.name == t.owner), found[0])
     others = [_by(x.plugin) for x in found if x is not winner]
-    why = "the only answer" if not others else f"{'the target is its own' if winner.plugin.name == t.owner else 'first by name'}; not {', '.join(others)}"
+    why = "the only answer" if not others else f"the target is its own; not {', '.join(others)}"
     return [Choice("capabilities", ", ".join(said), _by(winner.plugin), why)]
 
 

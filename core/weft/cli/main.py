@@ -6,7 +6,7 @@ import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.models import CommandInfo, TyperInfo
@@ -15,6 +15,9 @@ from weft.cli import bench, compile, inspect, plugin_new, plugins, run, targets
 from weft.cli.terminal import say
 from weft.errors import PluginError, WeftError, raised_in
 from weft.settings import check, describe
+
+if TYPE_CHECKING:
+    from weft.plugins import Plugin
 
 EPILOG = "\b\nEnvironment variables:\n" + "\n".join("  " + line for line in describe().splitlines())
 
@@ -42,7 +45,8 @@ def build_app() -> typer.Typer:
     app.add_typer(plugin_new.plugin)
     _add_plugin_commands(app)
     for name in sorted(ELSEWHERE.keys() - {_name(c) for c in app.registered_commands}):
-        app.command(name, hidden=True, context_settings={"ignore_unknown_options": True})(_not_installed(name))
+        error = PluginError(f"the command '{name}' is not installed", hint=f'pip install "{ELSEWHERE[name]}"')
+        app.command(name, hidden=True, context_settings={"ignore_unknown_options": True})(_refused(error))
     return app
 
 
@@ -50,9 +54,11 @@ ELSEWHERE = {"conform": "weft-testing[conform]", "demo": "weft-testing", "verify
 """Commands of plugins that people look for: name → what brings it."""
 
 
-def _not_installed(name: str) -> Callable[[list[str] | None], None]:
+def _refused(error: PluginError) -> Callable[[list[str] | None], None]:
+    """A command that does nothing but raise, whatever is asked of it."""
+
     def command(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-        raise PluginError(f"the command '{name}' is not installed", hint=f'pip install "{ELSEWHERE[name]}"')
+        raise error
 
     return command
 
@@ -74,23 +80,31 @@ def _options(
 
 
 def _add_plugin_commands(app: typer.Typer) -> None:
-    """A name is the first one's who takes it: a plugin cannot replace a command or a group of the core, nor of a plugin sorted before it."""
-    from weft.plugins import host
+    """Adds the plugins' commands and groups. A name that is claimed twice, the core's own included, is a command that says so."""
+    from weft.plugins import CORE, claimed, host
 
-    commands, groups = list(app.registered_commands), list(app.registered_groups)
-    taken = {_name(c) for c in commands} | {_name(g) for g in groups}
-    host().call("commands", cli=app)
+    plugins = host()
+    owners: dict[str, list[Plugin]] = {_name(c): [plugins.core] for c in _registered(app)}
+    seen = {id(c) for c in _registered(app)}
+    for call in plugins.each("commands", cli=app):
+        for added in _registered(app):
+            if id(added) not in seen:
+                seen.add(id(added))
+                owners.setdefault(_name(added), []).append(call.plugin)
+    for name, claims in owners.items():
+        if len(claims) == 1 or not name:  # a group without a name gives its commands to the application
+            continue
+        error = claimed(f"the command '{name}'", claims)
+        for plugin in claims:
+            if plugin.name != CORE:
+                plugins.failed(plugin, "commands", error)
+        app.registered_commands = [c for c in app.registered_commands if _name(c) != name]
+        app.registered_groups = [g for g in app.registered_groups if _name(g) != name]
+        app.command(name, help=f"Cannot be used: {error.what}.", context_settings={"ignore_unknown_options": True})(_refused(error))
 
-    def first(added: CommandInfo | TyperInfo) -> bool:
-        name = _name(added)
-        if name in taken:
-            say(f"warning: the command '{name}' of {_module(added)} is left out: the name is taken", err=True)
-            return False
-        taken.add(name)
-        return True
 
-    app.registered_commands[len(commands) :] = [c for c in app.registered_commands[len(commands) :] if first(c)]
-    app.registered_groups[len(groups) :] = [g for g in app.registered_groups[len(groups) :] if first(g)]
+def _registered(app: typer.Typer) -> list[CommandInfo | TyperInfo]:
+    return [*app.registered_commands, *app.registered_groups]
 
 
 def _name(added: CommandInfo | TyperInfo) -> str:
@@ -98,14 +112,6 @@ def _name(added: CommandInfo | TyperInfo) -> str:
         own = added.typer_instance.info.name if added.typer_instance is not None else None
         return next((n for n in (added.name, own) if isinstance(n, str)), "")
     return added.name or (added.callback.__name__.replace("_", "-") if added.callback is not None else "")
-
-
-def _module(added: CommandInfo | TyperInfo) -> str:
-    """Where it is defined; a group is where its first command is."""
-    if isinstance(added, TyperInfo):
-        inside = added.typer_instance.registered_commands if added.typer_instance is not None else []
-        return _module(inside[0]) if inside else "a plugin"
-    return getattr(added.callback, "__module__", "a plugin")
 
 
 def main(arguments: list[str] | None = None) -> None:

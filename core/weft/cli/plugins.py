@@ -22,7 +22,7 @@ def plugins(
     """
     from weft.cli.explain import health, print_explanation
     from weft.cli.terminal import print_table
-    from weft.plugins import host, operator_classes
+    from weft.plugins import host, note_claims
 
     if explain is not None:
         from weft.pipeline import resolve_targets
@@ -40,7 +40,7 @@ def plugins(
         )
         for p in found.plugins
     ]
-    operator_classes(found)  # two of one name are a failure that is shown
+    note_claims(found)
     print_table(f"plugins of weft {found.api_version}", ["plugin", "distribution", "needs", "contributes", "health"], rows)
     for line in health(found):
         say(line)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -44,23 +44,7 @@ def parse_graph(text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None 
         ParseError: the text is not a graph; shows the line and column.
         GraphError: two of `operators` have one name.
     """
-    from weft.graph.group import Group
-    from weft.graph.relayout import Relayout
-
-    trouble = None
-    if operators is None:
-        # The graph layer stands below plugins: only a caller that names no operators reaches up, and only when it parses.
-        import importlib
-
-        found = importlib.import_module("weft.plugins")
-        operators, trouble = found.operator_classes().values(), found.host().trouble("operators")
-    table: dict[str, type[Operator]] = {}
-    for op in (Group, Relayout, *operators):
-        other = table.setdefault(op.operator_name, op)
-        if other is not op:
-            pair = " and ".join(f"{c.__module__}.{c.__qualname__}" for c in (other, op))
-            raise GraphError(f"two operators are called '{op.operator_name}': {pair}", hint="give one another `operator_name`")
-    parser = _Parser(text, constants or {}, table, trouble)
+    parser = _Parser(text, constants or {}, _installed() if operators is None else _given(operators))
     graph = parser.graph("")
     parser.space()
     if parser.at < len(text):
@@ -68,12 +52,44 @@ def parse_graph(text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None 
     return graph
 
 
+@dataclass(frozen=True)
+class _Operators:
+    """The operators of a text by name; names that are claimed more than once, each with the error about it; why operators may be missing."""
+
+    known: Mapping[str, type[Operator]]
+    clashes: Mapping[str, WeftError] = field(default_factory=dict)
+    trouble: str | None = None
+
+
+def _installed() -> _Operators:
+    # The graph layer stands below plugins: only a caller that names no operators reaches up, and only when it parses.
+    import importlib
+
+    found = importlib.import_module("weft.plugins")
+    known, clashes = found.operator_claims()
+    return _Operators(known, clashes, found.host().trouble("operators"))
+
+
+def _given(operators: Iterable[type[Operator]]) -> _Operators:
+    from weft.graph.group import Group
+    from weft.graph.relayout import Relayout
+
+    table: dict[str, type[Operator]] = {}
+    given: list[type[Operator]] = [Group, Relayout, *operators]
+    for op in given:
+        other = table.setdefault(op.operator_name, op)
+        if other is not op:
+            pair = " and ".join(f"{c.__module__}.{c.__qualname__}" for c in (other, op))
+            raise GraphError(f"two operators are called '{op.operator_name}': {pair}", hint="give one another `operator_name`")
+    return _Operators(table)
+
+
 class _Parser:
-    def __init__(self, text: str, constants: Mapping[str, np.ndarray[Any, Any]], operators: Mapping[str, type[Operator]], trouble: str | None) -> None:
-        self.text, self.constants, self.operators, self.trouble, self.at = text, constants, operators, trouble, 0
+    def __init__(self, text: str, constants: Mapping[str, np.ndarray[Any, Any]], operators: _Operators) -> None:
+        self.text, self.constants, self.operators, self.at = text, constants, operators, 0
 
     # -- scanning
-    def fail(self, what: str, hint: str | None = None, at: int | None = None) -> Any:
+    def fail(self, what: str, hint: str | None = None, at: int | None = None, why: str | None = None) -> Any:
         at = min(self.at if at is None else at, len(self.text))
         start = self.text.rfind("\n", 0, at) + 1
         end = self.text.find("\n", at)
@@ -83,6 +99,7 @@ class _Parser:
         raise ParseError(
             f"graph text, line {self.text.count(chr(10), 0, at) + 1}, column {column + 1}: {what}",
             where=f"{line[shift : shift + 160]}\n{' ' * (column - shift)}^",
+            why=why,
             hint=hint,
         )
 
@@ -303,12 +320,14 @@ class _Parser:
             at, name, type_ = outputs[0]
             define(Value(name, type_, constant=self._constant(prefix + name, type_, at)))
             return
-        if word not in self.operators:
-            close = nearest(word, self.operators)
-            self.fail(f"there is no operator '{word}'", self.trouble or (f"did you mean '{close}'?" if close else None), at=start)
+        if (clash := self.operators.clashes.get(word)) is not None:
+            self.fail(clash.what, clash.hint, at=start, why=clash.why)
+        if word not in self.operators.known:
+            close = nearest(word, self.operators.known)
+            self.fail(f"there is no operator '{word}'", self.operators.trouble or (f"did you mean '{close}'?" if close else None), at=start)
         self.expect("(")
         attributes: dict[str, Any] = {}
-        known = [f.name for f in fields(self.operators[word])]
+        known = [f.name for f in fields(self.operators.known[word])]
         while not self.take(")"):
             at = self.at
             key = self.match(_IDENTIFIER, "an attribute")
@@ -319,7 +338,7 @@ class _Parser:
             if not self.take(",") and not self.peek(")"):
                 self.fail("expected ',' or ')'")
         try:
-            op = self.operators[word](**attributes)
+            op = self.operators.known[word](**attributes)
         except TypeError as error:
             self.fail(f"'{word}' does not take these attributes: {error}", at=start)
         self.expect("(")

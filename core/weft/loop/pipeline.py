@@ -78,7 +78,7 @@ def lower_program(
         extra: passes of plugins, in the given order where several follow the same stage.
 
     Raises:
-        LoopError: a pass follows a stage that does not exist.
+        LoopError: a pass follows a stage that does not exist, or a name that several have.
     """
     for stage in ordered(extra):
         program = stage.run(program, functions)
@@ -91,7 +91,7 @@ def ordered(extra: Sequence[LoopPass]) -> tuple[Stage, ...]:
     """The stages with the passes of plugins in their places, which may follow each other.
 
     Raises:
-        LoopError: a pass follows a stage that does not exist.
+        LoopError: a pass follows a stage that does not exist, or a name that several have.
     """
     order = list(STAGES)
     tails: dict[str, int] = {}
@@ -103,6 +103,9 @@ def ordered(extra: Sequence[LoopPass]) -> tuple[Stage, ...]:
             if p.after not in names:
                 left.append(p)
                 continue
+            if names.count(p.after) > 1:
+                what = f"the loop pass '{p.name}' runs after '{p.after}', which {names.count(p.after)} passes are called"
+                raise LoopError(what, hint="give each of them a name of its own: LoopPass(name, function, after)")
             at = names.index(p.after) + tails.get(p.after, 0)
             tails[p.after] = tails.get(p.after, 0) + 1
             order.insert(at, Stage(p.name, "", lambda program, functions, run=p.function: run(program)))  # type: ignore[misc]

@@ -104,7 +104,7 @@ def pass_names(extra: Sequence[GraphPass]) -> list[str]:
     """The core's passes and those of `extra`, in the order in which they run.
 
     Raises:
-        GraphError: a pass names a slot that does not exist.
+        GraphError: a pass names a slot that does not exist, or a name that several passes have.
     """
     return [name for name, _ in _ordered(extra)]
 
@@ -170,6 +170,9 @@ def _ordered(extra: Sequence[GraphPass]) -> list[tuple[str, Stage]]:
             if p.after and p.after not in names:
                 left.append(p)
                 continue
+            if names.count(p.after) > 1:
+                what = f"the graph pass '{p.name}' runs after '{p.after}', which {names.count(p.after)} passes are called"
+                raise GraphError(what, hint="give each of them a name of its own: GraphPass(name, function, after)")
             at = names.index(p.after) + 1 if p.after else 0
             at += tails.get(p.after, 0)
             tails[p.after] = tails.get(p.after, 0) + 1
