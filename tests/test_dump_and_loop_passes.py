@@ -56,6 +56,16 @@ def test_loop_passes_keep_their_order() -> None:
     assert names[names.index("simplify") : names.index("simplify") + 3] == ["simplify", "first", "second"]
 
 
+def test_passes_that_follow_others_stay_together() -> None:
+    """What follows the same stage comes behind all that the one before it brings along, which others of other plugins may follow."""
+    rows = [("a", "simplify"), ("b", "a"), ("c", "b"), ("d", "simplify"), ("e", "d"), ("f", "a")]
+    stages = ordered([LoopPass(name, lambda p: p, after, f"{name} holds") for name, after in rows])
+    names = [s.name for s in stages]
+    at = names.index("simplify") + 1
+    assert names[at : at + 6] == ["a", "b", "c", "f", "d", "e"]
+    assert [s.after for s in stages[at : at + 2]] == ["a holds", "b holds"]
+
+
 def test_loop_passes_that_follow_nothing_come_first() -> None:
     extra = [LoopPass("first", lambda p: p, ""), LoopPass("second", lambda p: p, "")]
     assert [s.name for s in ordered(extra)][:3] == ["first", "second", ordered([])[0].name]

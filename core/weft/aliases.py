@@ -1,4 +1,4 @@
-"""Packages that have another name now: the old name gives the same modules, with a DeprecationWarning, for one version."""
+"""Packages and modules that have another name now: the old name gives the same modules, with a DeprecationWarning, for one version."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 RENAMED: Mapping[str, str] = MappingProxyType(
-    {"weft.codegen.c_family": "weft_c_family", "weft.runtime": "weft_runtime", "weft.testing": "weft_testing"}
+    {
+        "weft.codegen.c_family": "weft_c_family",
+        "weft.codegen.launches": "weft_gpu.launches",
+        "weft.loop.passes.copy_async": "weft_gpu.passes.copy_async",
+        "weft.loop.passes.copy_boxes": "weft_gpu.passes.bulk_copies",
+        "weft.runtime": "weft_runtime",
+        "weft.testing": "weft_testing",
+    }
 )
-"""The packages: old name → new name."""
+"""Old name → new name."""
 
 
 def renamed(old: str) -> Callable[[str], Any]:
-    """Makes `old.X` the module `new.X`, one object, for every X. Gives the `__getattr__` of the package `old`."""
+    """Makes `old.X` the module `new.X`, one object, for every X. Gives the `__getattr__` of the package or module `old`."""
     new = RENAMED[old]
     if not any(isinstance(f, _Renamed) and f.old == old for f in sys.meta_path):
         sys.meta_path.insert(0, _Renamed(old, new))

@@ -47,7 +47,6 @@ from weft.passes.plan_memory import MemoryPlan, plan_memory
 from weft.plugins import host
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
-from weft.scheduling.scopes import exceeds
 from weft.weights import Weights, let_go
 from weft_runtime.executable import Executable, NativeCode
 from weft_runtime.files import obstacle_of_folder
@@ -351,7 +350,7 @@ class Compilation:
                 declines += [(name, f"{d.code}: {d.reason}") for name, d in declined if (name, f"{d.code}: {d.reason}") not in declines]
                 try:
                     rule.apply(schedule)
-                    wrong = exceeds(schedule.program, self.target.machine)
+                    wrong = self.target.exceeds(schedule.program)
                     if wrong is None:
                         break
                     raise ScheduleError(f"it {wrong}")

@@ -21,7 +21,6 @@ from weft.pipeline import ResolvedTarget, resolve_target
 from weft.plugins import host
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
-from weft.scheduling.scopes import exceeds
 from weft.tensor.language import Placeholder, Scan, Tensor
 from weft_runtime.executable import Executable
 from weft_runtime.plan import Native, TensorInfo
@@ -131,7 +130,7 @@ def link_kernel(s: KernelSchedule) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
         ScheduleError: it needs more of a memory than there is.
     """
     target = s.target
-    wrong = exceeds(s.program, target.machine)
+    wrong = target.exceeds(s.program)
     if wrong is not None:
         raise ScheduleError(f"the schedule of '{s.program.name}' {wrong}", where=str(target.target))
     codegen = target.codegen()

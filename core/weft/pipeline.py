@@ -108,6 +108,14 @@ class ResolvedTarget:
         """For people: what tells it from others."""
         return self._asked(self.kind.describe, "to describe itself", str)
 
+    def exceeds(self, program: Program) -> str | None:
+        """What a scheduled Program wants and the target lacks, as the end of a sentence; None if there is nothing."""
+        from weft.scheduling.scopes import exceeds
+
+        with self.blame("to say what a schedule wants beyond it"):
+            wrong = self.kind.exceeds(program, self.machine)
+        return "; ".join(filter(None, (exceeds(program, self.machine), wrong))) or None
+
     def codegen(self) -> Codegen:
         """A code generator of its own."""
         with self.blame("to make its code generator"):
@@ -161,7 +169,8 @@ class ResolvedTarget:
         from weft.scheduling.intrinsic import queued
 
         queues = queued(self.intrinsics.values())
-        own = [LoopPass("await_queues", lambda program: await_queues(program, queues), "remove_barriers")] if queues else []
+        holds = "instructions of queues have ended where somebody needs what they do"
+        own = [LoopPass("await_queues", lambda program: await_queues(program, queues), "partition_loops", holds)] if queues else []
         return [*own, *self._passes("loop_passes", "loop", [*(s.name for s in STAGES), *(p.name for p in own)])]
 
     def _passes(self, hook: str, what: str, taken: Sequence[str]) -> list[Any]:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-PACKAGES = ("weft", "weft_c_family", "weft_runtime", "weft_testing")
+PACKAGES = ("weft", "weft_c_family", "weft_gpu", "weft_runtime", "weft_testing")
 """The packages that the modules are in."""
 EVERYTHING: tuple[str, ...] = ("*",)
 """Of a module: its `__all__`, or whatever it defines without a leading underscore."""
@@ -58,6 +58,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.expr.ranges": ("Range", "Ranges", "add_ranges", "multiply_ranges", "negate_range", "range_of"),
         "weft.expr.simplify": ("prove", "simplify"),
         "weft.expr.affine": EVERYTHING,
+        "weft.expr.linear": ("ZERO", "Polynomial", "linear", "number"),
         "weft.tensor.language": EVERYTHING,
         "weft.tensor.evaluate": ("evaluate",),
         # loops and schedules
@@ -68,10 +69,15 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.loop.verify": ("verify",),
         "weft.loop.pipeline": ("LoopPass", "lower_program"),
         "weft.loop.boxes": EVERYTHING,
-        "weft.loop.grids": ("AWAIT_COPIES", "COPY_BOX", "WHOLE_WARP", "private"),
+        "weft.loop.grids": EVERYTHING,
         "weft.loop.passes.await_queues": ("await_queues",),
-        "weft.loop.passes.copy_async": ("copy_async",),
-        "weft.loop.passes.copy_boxes": ("BoxNest", "box_nest"),
+        "weft.loop.passes.copies": ("EMPTY", "Names", "copy_stmt", "if_stmt", "is_empty"),
+        "weft.loop.passes.distances": ("MOST_VALUES", "distances", "reach"),
+        "weft.loop.passes.hoist_invariants": ("summands",),
+        "weft.loop.passes.lower_blocks": ("lower_blocks",),
+        "weft.loop.passes.partition_loops": ("not_negative",),
+        "weft.loop.passes.simplify": ("holds", "simplify"),
+        "weft.loop.passes.start_empty_reductions": ("start_empty_reductions",),
         "weft.loop.queues": ("Await", "Begin", "Queue", "begin"),
         "weft.kernel": ("Kernel", "KernelSchedule"),
         "weft.scheduling": EVERYTHING,
@@ -117,9 +123,21 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.codegen.base": EVERYTHING,
         "weft.codegen.build_segment": ("build_segment",),
         "weft_c_family": EVERYTHING,
-        "weft.codegen.launches": EVERYTHING,
         "weft.codegen.segment": EVERYTHING,
         "weft.codegen.steps": EVERYTHING,
+        # targets that run grids of groups of threads
+        "weft_gpu.codegen": ("GpuCodegen",),
+        "weft_gpu.image": ("Kernel", "Launch", "Tensor", "pack", "unpack"),
+        "weft_gpu.languages": ("rules_in",),
+        "weft_gpu.launch": ("grid_of",),
+        "weft_gpu.launches": EVERYTHING,
+        "weft_gpu.limits": ("exceeds_grid",),
+        "weft_gpu.machines": ("grid_machine", "grid_rates"),
+        "weft_gpu.passes": ("grid_passes",),
+        "weft_gpu.passes.bulk_copies": ("BoxNest", "box_nest"),
+        "weft_gpu.passes.copy_async": ("copy_async",),
+        "weft_gpu.schedules.winograd": ("choose_winograd",),
+        # the runtime
         "weft_runtime": EVERYTHING,
         "weft_runtime.abi": EVERYTHING,
         "weft_runtime.arrays": EVERYTHING,

@@ -22,6 +22,7 @@ from weft.options import parse_options, print_options
 if TYPE_CHECKING:
     from weft.codegen.base import Codegen, KernelCode
     from weft.codegen.segment import SegmentSpec
+    from weft.loop.nodes import Program
     from weft.machine import Machine
     from weft_runtime.executable import NativeCode
 
@@ -67,6 +68,15 @@ class TargetKind(ABC):
     @abstractmethod
     def device(self, target: Target) -> str:
         """The name of the device kind that runs the code; `CPU` is the host's own processor."""
+
+    def exceeds(self, program: Program, machine: Machine) -> str | None:
+        """What a scheduled Program wants beyond the target's limits, as the end of a sentence such as "wants 2048 threads
+        in a group, there are 1024 at most"; None if there is nothing.
+
+        Scopes, alignments and levels of `machine` are checked for every target, before this. A rule whose program
+        exceeds a limit leaves it to the next rule.
+        """
+        return None
 
     def link(self, target: Target, segment: SegmentSpec, kernels: Mapping[str, KernelCode]) -> Mapping[str, Any]:
         """The code sections (name → runtime NativeCode) of a native segment: "main", with the entry "run".

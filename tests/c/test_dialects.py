@@ -19,6 +19,7 @@ from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft_c_family import Dialect, Emitted, Emitter
+from weft_gpu.passes import grid_passes
 
 DIALECTS = {d.name: d for d in (CUDA, OPENCL, METAL)}
 STAGED = """program scale(x: float32[n, 128], s: float32[128]) -> (y: float32[n, 128]) dims(n) {
@@ -49,7 +50,7 @@ RAGGED = """program ragged(x: float32[n], k: int32[n]) -> (y: float32[n], h: int
 
 def emit(dialect: Dialect, text: str) -> tuple[Program, Emitted]:
     emitter = Emitter(dialect)
-    program = lower_program(parse_program(text), emitter.functions)
+    program = lower_program(parse_program(text), emitter.functions, extra=grid_passes())
     assert emitter.check(program) == []
     return program, emitter.emit(program)
 

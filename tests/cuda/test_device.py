@@ -311,7 +311,7 @@ def boxes() -> tuple[bytes, dict[str, int]]:
 def test_tensors_are_arguments(api: FakeApi) -> None:
     """Of single launches, of prepared ones, and in a graph, wherever the buffer lies."""
     from tests.gpu.test_boxes import BOXES
-    from tests.loop.passes.test_grids import inputs_of
+    from tests.gpu.test_grids import inputs_of
 
     from weft.loop.interpret import interpret
     from weft.loop.parser import parse_program

@@ -17,6 +17,7 @@ from weft_cuda.intrinsics import MMAS, SIDE, Mma, intrinsics
 from weft_cuda.nvrtc import cubin
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
+from weft_gpu.passes import grid_passes
 from weft_testing.conform import run
 from weft_testing.conform.kernels import runner
 from weft_testing.conform.kit import Kit
@@ -110,7 +111,7 @@ def test_texts_on_fragments_compile(name: str) -> None:
     for form in ("compute", "reset", "update"):
         if EVERY[name].code(form) is not None:
             program = WarpCase.make(EVERY[name], form, True, np.random.default_rng(0), EVERY.values(), 32).program
-            (launch,) = Kernel.from_bytes(codegen.compile(lower_program(program, codegen.functions)).object, name).launches
+            (launch,) = Kernel.from_bytes(codegen.compile(lower_program(program, codegen.functions, extra=grid_passes())).object, name).launches
             assert launch.group == (32 * EVERY[name].warps, 2, 1)
 
 

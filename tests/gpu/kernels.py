@@ -28,8 +28,10 @@ from weft.passes.capabilities import Capabilities
 from weft.passes.own_outputs import own_outputs
 from weft.passes.pipeline import run_passes
 from weft.scheduling import Rule, Schedule, replay, select_rule
-from weft.scheduling.scopes import exceeds_grid, overflow
+from weft.scheduling.scopes import overflow
+from weft_gpu.limits import exceeds_grid
 from weft_gpu.machines import grid_machine
+from weft_gpu.passes import grid_passes
 from weft_gpu.schedules import RULES
 from weft_testing.conform.kit import Case
 
@@ -164,7 +166,7 @@ def _epsilon(dtype: Any) -> float:
 
 def lowered(program: Program) -> Program:
     """As the threads of a group run it, with barriers."""
-    return lower_program(program, frozenset(FUNCTIONS))
+    return lower_program(program, frozenset(FUNCTIONS), extra=grid_passes())
 
 
 def lowered_meaning(program: Program, inputs: Sequence[Any], dims: Mapping[str, int] | None = None, seed: int | None = None) -> list[Any]:

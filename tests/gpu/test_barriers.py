@@ -12,7 +12,7 @@ from tests.c.dialects import CUDA as PLAIN_CUDA
 from tests.c.dialects import METAL as PLAIN_METAL
 from tests.c.dialects import OPENCL as PLAIN_OPENCL
 from tests.gpu.shim import shims
-from tests.loop.passes.test_grids import EXAMPLES, inputs_of, run
+from tests.gpu.test_grids import EXAMPLES, inputs_of, run
 
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
@@ -21,6 +21,7 @@ from weft_c_family import Dialect
 from weft_cuda.dialect import CUDA
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
+from weft_gpu.passes import grid_passes
 from weft_testing.plugin import resolve_target
 
 SIZE = 3
@@ -52,7 +53,7 @@ def texts(request: Any) -> Iterator[tuple[str, dict[tuple[str, int], Kernel], An
     codegen, line = codegen_of(language), BARRIERS[request.param]
     kernels: dict[tuple[str, int], Kernel] = {}
     for name, (text, count) in EXAMPLES.items():
-        code = codegen.compile(lower_program(parse_program(text), codegen.functions))
+        code = codegen.compile(lower_program(parse_program(text), codegen.functions, extra=grid_passes()))
         whole = kernels[name, -1] = Kernel.from_bytes(code.object, code.name)
         assert whole.launches[0].code.decode().count(line) == count
         kernels |= {(name, k): without(whole, line, k) for k in range(count)}
@@ -84,7 +85,7 @@ def test_a_barrier_that_is_gone_is_missed(texts: Any, name: str, k: int) -> None
 def test_plain_tables_say_it_too(dialect: Dialect, name: str) -> None:
     """A table without a plugin: one launch, its barriers, and each shared buffer declared once, at the top."""
     codegen = GpuCodegen(dialect)
-    program = lower_program(parse_program(EXAMPLES[name][0]), codegen.functions)
+    program = lower_program(parse_program(EXAMPLES[name][0]), codegen.functions, extra=grid_passes())
     if name == "shuffled" and "shuffle_xor" not in dialect.intrinsics:
         assert codegen.check(program) == ["intrinsic shuffle_xor"]
         return

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from tests.gpu.shim import shims
 from tests.gpu.shim.shims import ShimError
 from tests.gpu.test_copies import lowered
-from tests.loop.passes.test_grids import Writer, agree, group, inputs_of, joined, joined_if_warps_can, run
+from tests.gpu.test_grids import Writer, agree, group, inputs_of, joined, joined_if_warps_can, run
 
 from weft.errors import LoopError, ScheduleWarning
 from weft.loop.boxes import Box
 from weft.loop.nodes import Evaluate, For, walk_stmts
 from weft.loop.parser import parse_program
-from weft.loop.passes.copy_async import copy_async
-from weft.loop.passes.copy_boxes import BoxNest, box_nest, is_box
 from weft_c_family import Emitter
 from weft_cuda.dialect import CUDA
 from weft_cuda.nvrtc import build, cubin
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel, Tensor
+from weft_gpu.passes.bulk_copies import BoxNest, box_nest, is_box
+from weft_gpu.passes.copy_async import copy_async
 
 BOXES = """program boxes(x: float32[50, 160], w: float32[160]) -> (y: float32[64, 160]) {
   for b in 4 blockIdx.x {

@@ -9,7 +9,6 @@ import pytest
 from tests.c.dialects import CUDA
 
 from weft.codegen.base import Codegen, SourceCodegen
-from weft.codegen.launches import cut
 from weft.errors import CodegenError, LoopError
 from weft.expr.evaluate import evaluate
 from weft.loop.interpret import interpret
@@ -20,6 +19,8 @@ from weft.loop.pipeline import lower_program
 from weft.loop.verify import verify
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
+from weft_gpu.launches import cut
+from weft_gpu.passes import grid_passes
 
 TWO = """program two(x: float32[n, 8], s: float32[8]) -> (y: float32[n, 8], m: float32[1]) dims(n) {
   allocate t: float32[n, 8]
@@ -37,7 +38,7 @@ TWO = """program two(x: float32[n, 8], s: float32[8]) -> (y: float32[n, 8], m: f
 
 
 def lowered(text: str) -> Program:
-    return lower_program(parse_program(text), GpuCodegen(CUDA).functions)
+    return lower_program(parse_program(text), GpuCodegen(CUDA).functions, extra=grid_passes())
 
 
 def run_parts(program: Program, arrays: list[Any], dims: dict[str, int]) -> list[Any]:

@@ -16,13 +16,13 @@ from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, For, Program, int_const, walk_stmts
-from weft.loop.passes.copy_async import copy_async
-from weft.loop.pipeline import LoopPass, lower_program
+from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
 from weft.ops import Add, Conv, Exp, MatMul, Multiply, ReduceMax, Relu, Sigmoid
 from weft.ops.contraction import ConvTranspose
 from weft.scheduling import Decline, Schedule, replay
 from weft_gpu.machines import grid_machine
+from weft_gpu.passes import grid_passes
 from weft_gpu.schedules.contraction import ContractionRule
 from weft_gpu.schedules.tiles import Problem, candidates, choose_tile, room
 
@@ -205,7 +205,7 @@ def test_operands_come_a_step_ahead(graph: Graph, dims: dict[str, int], tile: st
     """Through registers, or by copies that nobody waits for: one barrier a step, and what was meant."""
     machine = replace(MACHINES["wide"], features=frozenset(features))
     s = check(graph, machine, dims, tile=tile)
-    extra = [LoopPass("copy_async", copy_async, "remove_barriers")] if "cp.async" in features else []
+    extra = grid_passes(features)
     program, low = lower_group(graph, "kernel"), lower_program(s.program, frozenset(FUNCTIONS), extra=extra)
     inputs = random_inputs(program, dims)
     got = list(interpret(low, [x.reshape(-1) for x in inputs], dims, shuffle_seed=3).values())

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gpu.shim import shims
-from tests.loop.passes.test_grids import Writer, agree, group, inputs_of, joined_if_warps_can, run
+from tests.gpu.test_grids import Writer, agree, group, inputs_of, joined_if_warps_can, run
 
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
-from weft.loop.passes.copy_async import copy_async
-from weft.loop.pipeline import LoopPass, lower_program
+from weft.loop.pipeline import lower_program
 from weft_cuda.dialect import CUDA
 from weft_cuda.nvrtc import cubin
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
+from weft_gpu.passes import grid_passes
+from weft_gpu.passes.copy_async import copy_async
 
-PASS = LoopPass("copy_async", copy_async, "remove_barriers")
 TURNS = """program turns(x: float32[n, 160], w: float32[160]) -> (y: float32[n, 160]) dims(n) {
   for b in n blockIdx.x {
     allocate s: float32[2, 32] in shared
@@ -34,7 +34,7 @@ TURNS = """program turns(x: float32[n, 160], w: float32[160]) -> (y: float32[n, 
 
 
 def lowered(text: str, extra: bool = True) -> Program:
-    return lower_program(parse_program(text), GpuCodegen(CUDA).functions, extra=[PASS] if extra else [])
+    return lower_program(parse_program(text), GpuCodegen(CUDA).functions, extra=grid_passes(["cp.async"] if extra else []))
 
 
 def test_what_is_copied_waits_for_the_barrier() -> None:

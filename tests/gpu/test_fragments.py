@@ -15,14 +15,14 @@ from weft.expr.nodes import Var, cast_to
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, For, walk_stmts
 from weft.loop.parser import parse_program
-from weft.loop.passes.copy_async import copy_async
-from weft.loop.pipeline import LoopPass, lower_program
+from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
 from weft.scheduling import Schedule, replay
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand, meanings
 from weft.tensor.language import compute, placeholder, reduce_axis
 from weft.tensor.language import sum as total
 from weft_gpu.machines import grid_machine
+from weft_gpu.passes import grid_passes
 from weft_gpu.schedules.contraction import ContractionRule
 from weft_gpu.schedules.fragments import kits
 from weft_testing.intrinsics import Run, check_intrinsic
@@ -84,7 +84,7 @@ def test_products_in_fragments_mean_what_they_meant(name: str, graph: Any, dims:
     assert str(replay(program, s.trace, intrinsics=s.intrinsics)) == str(s.program)
     inputs = random_inputs(program, dims)
     want = interpret(program, inputs, dims)
-    run = lower_program(s.program, frozenset({"exp"})) if lowered else s.program
+    run = lower_program(s.program, frozenset({"exp"}), extra=grid_passes()) if lowered else s.program
     got = interpret(run, [x.reshape(-1) for x in inputs] if lowered else inputs, dims, intrinsics=meanings(KITS[name]), shuffle_seed=5)
     agree(list(got.values()), list(want.values()), 64.0, str(run))
 
@@ -102,7 +102,7 @@ def test_operands_come_a_step_ahead(name: str, features: tuple[str, ...]) -> Non
     assert str(replay(program, s.trace, intrinsics=s.intrinsics)) == str(s.program)
     inputs = random_inputs(program)
     want = interpret(program, inputs)
-    low = lower_program(s.program, frozenset(), extra=[LoopPass("copy_async", copy_async, "remove_barriers")] if features else ())
+    low = lower_program(s.program, frozenset(), extra=grid_passes(["cp.async"] if features else []))
     assert ("@copy_async" in str(low)) == bool(features)
     for p, shapes in ((s.program, inputs), (low, [x.reshape(-1) for x in inputs])):
         got = interpret(p, shapes, intrinsics=meanings(KITS[name]), shuffle_seed=5)
@@ -140,7 +140,7 @@ def test_products_that_no_instruction_fits_are_tiled() -> None:
 def test_instructions_of_warps_are_reached_by_all_their_threads() -> None:
     """Fragments are each thread's part in the text; the condition on lanes is one that only the interpreter asks."""
     _, s = scheduled(product((8, 8), (8, 16), "float16"), KITS["fragments"])
-    low = lower_program(s.program, frozenset())
+    low = lower_program(s.program, frozenset(), extra=grid_passes())
     text = str(low)
     assert "@whole_warp(" in text and "@mma_4_4_4_float16_add(" in text
     assert all(not x.buffer.scope.startswith("fragment") or "threadIdx" in text for x in walk_stmts(low.body) if isinstance(x, Allocate))
@@ -153,7 +153,7 @@ def test_what_is_no_phase_of_warps() -> None:
       for u in 4 threadIdx.x { y[u] = x[u] }
     }"""
     with pytest.raises(LoopError, match=r"loop 't' is not one of warps(.|\n)*hint: bind warps to threadIdx.y"):
-        lower_program(parse_program(text), frozenset())
+        lower_program(parse_program(text), frozenset(), extra=grid_passes())
 
 
 # -- instructions by themselves ---------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def by_warps(intrinsics: list[Intrinsic], broken: str = "") -> Run:
 
         nothing.addresses = True  # type: ignore[attr-defined]
         functions[broken] = nothing
-    return lambda p: lambda arrays: interpret(lower_program(p, frozenset()), arrays, intrinsics=functions, shuffle_seed=3)["result"]
+    return lambda p: lambda arrays: interpret(lower_program(p, frozenset(), extra=grid_passes()), arrays, intrinsics=functions, shuffle_seed=3)["result"]
 
 
 INSTRUCTIONS = [(kit, i.name) for kit, found in KITS.items() for i in found]

@@ -16,6 +16,7 @@ from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.ops.activation import Relu
 from weft_gpu.codegen import GpuCodegen
+from weft_gpu.passes import grid_passes
 from weft_metal.dialect import dialect
 from weft_metal.families import FAMILIES
 from weft_testing.models import mlp
@@ -56,7 +57,7 @@ def test_what_metal_lacks_is_declined_with_a_reason() -> None:
 
 def test_text(golden: Callable[[str, str], None]) -> None:
     codegen = GpuCodegen(dialect())
-    program = lower_program(parse_program(STAGED), codegen.functions)
+    program = lower_program(parse_program(STAGED), codegen.functions, extra=grid_passes())
     assert codegen.check(program) == []
     golden("scale", codegen.source(program))
 

@@ -460,7 +460,7 @@ def test_an_operator_that_exists_in_blocks_only(ops: str, there: bool, monkeypat
 
 
 def test_a_target_whose_instructions_have_queues_awaits_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plugin adds nothing for it: the stage is there, behind remove_barriers and before those of plugins."""
+    """A plugin adds nothing for it: the stage is there, behind partition_loops and before those of plugins."""
     a = tl.placeholder((4,), name="A")
     meaning = tl.compute((4,), lambda i: a[i], name="B")
     load = Intrinsic("load", meaning, (Operand("A"), Operand("B")), Call("load"), queue=Queue("dma"))
@@ -480,7 +480,7 @@ def test_a_target_whose_instructions_have_queues_awaits_them(monkeypatch: pytest
     host().register(sys.modules[plugin.__name__], "board")
     target = resolve_target("board")
     names = stages(target)
-    at = names.index("remove_barriers")
+    at = names.index("partition_loops")
     assert names[at + 1 : at + 4] == ["await_queues", "own", "flatten_buffers"]
     program = parse_program("program p(x: float32[4]) -> (y: float32[4]) { @load(x[0], y[0]) }")
     lowered = lower_program(program, frozenset(), extra=target.loop_passes())

@@ -12,6 +12,7 @@ from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.scheduling import Schedule, Trace, replay
+from weft_gpu.passes import grid_passes
 
 OPERATIONS = {
     "sum": ("0.0f32", "{0} + {1}"),
@@ -76,7 +77,7 @@ def test_random_trees_keep_the_meaning(operation: str, terms: int, threads: int,
     s.bind(mine, "threadIdx.x")
     same(program, s.program, {"n": n})
     assert str(replay(program, Trace.from_json(s.trace.to_json()))) == str(s.program)
-    lowered = lower_program(s.program, frozenset())
+    lowered = lower_program(s.program, frozenset(), extra=grid_passes())
     assert str(lowered).count("@shuffle_xor") >= min(threads, warp).bit_length() - 1
     same(program, lowered, {"n": n})
 

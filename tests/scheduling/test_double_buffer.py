@@ -19,6 +19,7 @@ from weft.loop.pipeline import lower_program
 from weft.scheduling import Call, Intrinsic, Operand, Schedule, Trace, meanings, replay
 from weft.scheduling.primitives.double_buffer import double_buffer
 from weft.tensor import language as tl
+from weft_gpu.passes import grid_passes
 
 
 def product(terms: str | int, rows: str | int = "n", columns: int = 4) -> Program:
@@ -84,7 +85,7 @@ def test_random_products_keep_the_meaning(terms: Any, rows: int, depth: int, ord
         s.double_buffer(copy, step, scope)
     same(program, s.program, {"n": n, "m": m})
     assert str(replay(program, Trace.from_json(s.trace.to_json()))) == str(s.program)
-    lowered = lower_program(s.program, frozenset())
+    lowered = lower_program(s.program, frozenset(), extra=grid_passes())
     rng, dims = np.random.default_rng(n), {d.name: {"n": n, "m": m}[d.name] for d in program.dims}
     x, y = (rng.integers(-4, 5, [{"n": n, "m": m}[str(d)] if str(d) in "nm" else int(str(d)) for d in b.shape]) for b in program.inputs)
     for seed in range(2):
@@ -101,10 +102,11 @@ def test_a_step_has_one_barrier(through: str | None) -> None:
         for x, axis in zip(loops[:2], ("threadIdx.y", "threadIdx.x")):
             s.bind(x, axis)  # type: ignore[arg-type]
     s.bind(group, "blockIdx.x")
-    assert str(lower_program(s.program, frozenset())).count("@barrier()") == 2  # in each step: what is staged is there, and nobody needs it any more
+    # In each step: what is staged is there, and nobody needs it any more.
+    assert str(lower_program(s.program, frozenset(), extra=grid_passes())).count("@barrier()") == 2
     for copy in copies:
         s.double_buffer(copy, step, through)
-    text = str(lower_program(s.program, frozenset()))
+    text = str(lower_program(s.program, frozenset(), extra=grid_passes()))
     before, _, loop = text.partition("for k_0 in 4 {")
     assert before.count("@barrier()") == 1 and loop.count("@barrier()") == 1, text
 
@@ -170,7 +172,7 @@ def test_an_instruction_reads_the_half_that_another_has_filled(order: str, terms
     x, y = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((16, 24), (24, 4)))
     got = interpret(s.program, [x, y], dims, intrinsics=meanings(s.intrinsics.values()))["z"]
     np.testing.assert_array_equal(got, x @ y)
-    lowered = lower_program(s.program, frozenset())
+    lowered = lower_program(s.program, frozenset(), extra=grid_passes())
     got = interpret(lowered, [x.reshape(-1), y.reshape(-1)], dims, intrinsics=meanings(s.intrinsics.values()))["z"]
     np.testing.assert_array_equal(got.reshape(16, 4), x @ y)
     assert str(replay(naive, Trace.from_json(s.trace.to_json()), s.intrinsics)) == text

@@ -19,6 +19,7 @@ from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.scheduling import Call, Intrinsic, Operand, Schedule, Trace, meanings, replay
 from weft.tensor import language as tl
+from weft_gpu.passes import grid_passes
 from weft_testing.intrinsics import check_intrinsic
 
 N, K, R = tl.var("n"), tl.var("k"), tl.var("r")
@@ -50,7 +51,7 @@ def agree(naive: Program, s: Schedule, arrays: list[Any], dims: dict[str, int]) 
     (want,) = interpret(naive, arrays, dims).values()
     (got,) = interpret(s.program, arrays, dims, intrinsics=functions).values()
     np.testing.assert_array_equal(got, want)
-    lowered = lower_program(s.program, frozenset())
+    lowered = lower_program(s.program, frozenset(), extra=grid_passes())
     (flat,) = interpret(lowered, [x.reshape(-1) for x in arrays], dims, intrinsics=functions).values()
     np.testing.assert_array_equal(flat.reshape(want.shape), want)
     assert str(replay(naive, Trace.from_json(s.trace.to_json()), s.intrinsics)) == str(s.program)

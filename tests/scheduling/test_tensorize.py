@@ -17,6 +17,7 @@ from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.scheduling import Call, Intrinsic, Operand, Schedule, Trace, meanings, replay
 from weft.tensor import language as tl
+from weft_gpu.passes import grid_passes
 
 
 def gemm(m: int = 8, n: int = 8, k: int = 8, dtype: str = "float32", **operands: Any) -> Intrinsic:
@@ -55,7 +56,7 @@ def check(s: Schedule, naive: Program, dims: dict[str, int] | None = None) -> No
     wanted = interpret(naive, arrays, dims)
     for name, array in wanted.items():
         np.testing.assert_array_equal(interpret(s.program, arrays, dims, intrinsics=functions, shuffle_seed=1)[name], array)
-    lowered = lower_program(s.program, frozenset())
+    lowered = lower_program(s.program, frozenset(), extra=grid_passes())
     flat = interpret(lowered, [np.asarray(a).reshape(-1) for a in arrays], dims, intrinsics=functions)
     for name, array in wanted.items():
         np.testing.assert_array_equal(flat[name], array.reshape(-1))

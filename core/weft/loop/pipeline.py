@@ -12,12 +12,9 @@ from weft.loop.passes.expand_math import expand_math
 from weft.loop.passes.flatten_buffers import flatten_buffers
 from weft.loop.passes.guard_loads import guard_loads
 from weft.loop.passes.hoist_invariants import hoist_invariants
-from weft.loop.passes.join_threads import join_threads
 from weft.loop.passes.lower_blocks import lower_blocks
 from weft.loop.passes.partition_loops import partition_loops
-from weft.loop.passes.private_buffers import private_buffers
 from weft.loop.passes.relax_masks import relax_masks
-from weft.loop.passes.remove_barriers import remove_barriers
 from weft.loop.passes.simplify import simplify
 from weft.loop.passes.start_empty_reductions import start_empty_reductions
 from weft.loop.passes.unroll_loops import unroll_loops
@@ -45,9 +42,6 @@ STAGES: tuple[Stage, ...] = (
     _stage(block_sums, "a sum of floats is a chain of bounded length, or one of blocks"),
     _stage(unswitch_loops, "a loop that says so is free of conditions that do not vary in it, in one of two copies"),
     _stage(partition_loops, "the hot part of a loop carries no condition that splits its range"),
-    _stage(private_buffers, "what threads have parts of has the thread first in its indices"),
-    _stage(join_threads, "one nest of thread loops around each group, a barrier behind every phase"),
-    _stage(remove_barriers, "a barrier stands only where threads meet at an element"),
     _stage(flatten_buffers, "every buffer has one dimension"),
     _stage(guard_loads, "a Load that a Select guards has a predicate"),
     _stage(vectorize_loops, "no vectorized loop"),
@@ -60,11 +54,19 @@ STAGES: tuple[Stage, ...] = (
 
 @dataclass(frozen=True)
 class LoopPass:
-    """A pass of a plugin: Program → Program of the same meaning, run after the stage (or other pass) that it names; after "" it comes first."""
+    """A pass of a plugin: Program → Program of the same meaning.
+
+    Args:
+        name: of the stage that it is.
+        function: the pass.
+        after: the stage, or other pass, behind which it runs; "" for the first place.
+        holds: what holds after it, for people.
+    """
 
     name: str
     function: Callable[[Program], Program]
     after: str
+    holds: str = ""
 
 
 def lower_program(
@@ -90,11 +92,14 @@ def lower_program(
 def ordered(extra: Sequence[LoopPass]) -> tuple[Stage, ...]:
     """The stages with the passes of plugins in their places, which may follow each other.
 
+    Of several passes that follow the same stage, each comes behind those given before it and what follows these.
+
     Raises:
         LoopError: a pass follows a stage that does not exist, or a name that several have.
     """
     order = list(STAGES)
-    tails: dict[str, int] = {}
+    followers: dict[str, int] = {}  # stage → passes that stand behind it because of it
+    before: dict[str, str] = {}  # pass → what it follows
     pending = list(extra)
     while pending:
         left = []
@@ -106,9 +111,14 @@ def ordered(extra: Sequence[LoopPass]) -> tuple[Stage, ...]:
             if names.count(p.after) > 1:
                 what = f"the loop pass '{p.name}' runs after '{p.after}', which {names.count(p.after)} passes are called"
                 raise LoopError(what, hint="give each of them a name of its own: LoopPass(name, function, after)")
-            at = names.index(p.after) + tails.get(p.after, 0)
-            tails[p.after] = tails.get(p.after, 0) + 1
-            order.insert(at, Stage(p.name, "", lambda program, functions, run=p.function: run(program)))  # type: ignore[misc]
+            at = names.index(p.after) + followers.get(p.after, 0)
+            order.insert(at, Stage(p.name, p.holds, lambda program, functions, run=p.function: run(program)))  # type: ignore[misc]
+            if p.name not in names:
+                before[p.name] = p.after
+            behind: str | None = p.after
+            while behind is not None:
+                followers[behind] = followers.get(behind, 0) + 1
+                behind = before.get(behind)
         if len(left) == len(pending):
             names = [s.name for s in order]
             close = nearest(left[0].after, names)

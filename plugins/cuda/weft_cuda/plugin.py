@@ -57,14 +57,12 @@ def intrinsics(target: Target) -> Sequence[Intrinsic]:
 
 @hookimpl
 def loop_passes(target: Target) -> Sequence[LoopPass]:
-    from weft_cuda.target import CudaTarget
-
-    if target.kind != "cuda" or "cp.async" not in CudaTarget().machine(target).features:
+    if target.kind != "cuda":
         return []
-    from weft.loop.passes.copy_async import copy_async
-    from weft.loop.pipeline import LoopPass
+    from weft_cuda.target import CudaTarget
+    from weft_gpu.passes import grid_passes
 
-    return [LoopPass("copy_async", copy_async, "remove_barriers")]
+    return grid_passes(CudaTarget().machine(target).features)
 
 
 @hookimpl

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from weft.codegen.base import KernelCode
+    from weft.loop.nodes import Program
     from weft.machine import Machine
     from weft_gpu.codegen import GpuCodegen
     from weft_runtime.executable import NativeCode
@@ -115,6 +116,11 @@ class CudaTarget(TargetKind):
             features=features,
             transfer=LINK,
         )
+
+    def exceeds(self, program: Program, machine: Machine) -> str | None:
+        from weft_gpu.limits import exceeds_grid
+
+        return exceeds_grid(program, machine)
 
     def codegen(self, target: Target) -> GpuCodegen:
         from weft_cuda.dialect import CUDA

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from weft.codegen.base import KernelCode
-from weft.codegen.launches import Launches, Part, cut
 from weft.errors import CodegenError, LoopError
 from weft.expr.nodes import Expr, Var, substitute
 from weft.forks import per_process
@@ -16,6 +15,7 @@ from weft.loop.nodes import Program
 from weft.machine import Machine
 from weft_c_family import Dialect, Emitted, Emitter
 from weft_gpu.image import Kernel, Launch, Tensor
+from weft_gpu.launches import Launches, Part, cut
 
 
 @per_process

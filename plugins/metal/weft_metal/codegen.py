@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.codegen.launches import Part
 from weft.machine import Machine
 from weft_c_family import Dialect, Emitter
 from weft_gpu.codegen import GpuCodegen
+from weft_gpu.launches import Part
 from weft_metal.families import DIMS
 
 

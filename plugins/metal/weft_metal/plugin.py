@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
+    from weft.loop.pipeline import LoopPass
     from weft.passes.capabilities import Capabilities
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
@@ -52,6 +53,15 @@ def intrinsics(target: Target) -> Sequence[Intrinsic]:
     from weft_metal.intrinsics import intrinsics as every
 
     return list(every())
+
+
+@hookimpl
+def loop_passes(target: Target) -> Sequence[LoopPass]:
+    if target.kind != "metal":
+        return []
+    from weft_gpu.passes import grid_passes
+
+    return grid_passes()
 
 
 @hookimpl

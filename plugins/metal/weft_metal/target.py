@@ -11,6 +11,7 @@ from weft.target import Target, TargetKind
 
 if TYPE_CHECKING:
     from weft.codegen.base import KernelCode
+    from weft.loop.nodes import Program
     from weft.machine import Machine
     from weft_metal.codegen import MetalCodegen
     from weft_runtime.executable import NativeCode
@@ -82,6 +83,11 @@ class MetalTarget(TargetKind):
             clock_hz=f.megahertz * 1e6,
             transfer=f.transfer,
         )
+
+    def exceeds(self, program: Program, machine: Machine) -> str | None:
+        from weft_gpu.limits import exceeds_grid
+
+        return exceeds_grid(program, machine)
 
     def codegen(self, target: Target) -> MetalCodegen:
         from weft_metal.codegen import MetalCodegen

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.codegen.launches import Part
 from weft.machine import Machine
 from weft_c_family import Dialect, Emitted, Emitter
 from weft_gpu.codegen import GpuCodegen
+from weft_gpu.launches import Part
 from weft_opencl.barriers import begin_with_barriers
 from weft_opencl.dialect import by_table
 

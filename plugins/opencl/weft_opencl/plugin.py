@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
+    from weft.loop.pipeline import LoopPass
     from weft.passes.capabilities import Capabilities
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
@@ -42,6 +43,15 @@ def schedules(target: Target) -> Sequence[Rule]:
     from weft_opencl.target import OpenclTarget
 
     return rules_in(OpenclTarget().dialect(target))
+
+
+@hookimpl
+def loop_passes(target: Target) -> Sequence[LoopPass]:
+    if target.kind != "opencl":
+        return []
+    from weft_gpu.passes import grid_passes
+
+    return grid_passes()
 
 
 @hookimpl

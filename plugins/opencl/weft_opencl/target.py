@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from weft.errors import TargetError
+from weft.loop.nodes import Program
 from weft.machine import Machine
 from weft.target import Target, TargetKind
 
@@ -72,6 +73,11 @@ class OpenclTarget(TargetKind):
             features=features(device),
             transfer=SHARED_MEMORY if device.host_unified_memory else OWN_MEMORY,
         )
+
+    def exceeds(self, program: Program, machine: Machine) -> str | None:
+        from weft_gpu.limits import exceeds_grid
+
+        return exceeds_grid(program, machine)
 
     def dialect(self, target: Target) -> Dialect:
         """OpenCL C as the device has it."""

@@ -19,6 +19,7 @@ from tests.gpu.shim.shims import Library, ShimError, guarded, library, tensors
 from weft.codegen.base import Codegen, KernelCode
 from weft.errors import ExecutionError
 from weft.hooks import hookimpl
+from weft.loop.nodes import Program
 from weft.machine import Machine
 from weft.scheduling.rule import Rule
 from weft.target import Target, TargetKind
@@ -95,6 +96,9 @@ def shimmed(text: str, language: str, codegen: Codegen | None = None, rules: Seq
 
         def machine(self, target: Target) -> Machine:
             return inner.machine  # type: ignore[no-any-return]
+
+        def exceeds(self, program: Program, machine: Machine) -> str | None:
+            return inner.kind.exceeds(program, machine)
 
         def codegen(self, target: Target) -> Codegen:
             return made

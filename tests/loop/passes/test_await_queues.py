@@ -132,7 +132,7 @@ def test_two_steps_ahead(by: str) -> None:
       }
     }""")
     queues = queued([load(by)])
-    done = lower_program(program, frozenset(), extra=[LoopPass("await_queues", lambda p: await_queues(p, queues), "remove_barriers")])
+    done = lower_program(program, frozenset(), extra=[LoopPass("await_queues", lambda p: await_queues(p, queues), "partition_loops")])
     x = np.arange(32, dtype=np.float32).reshape(8, 4)
     np.testing.assert_array_equal(run(done, by, x.reshape(-1)).reshape(8, 4), x + 1)
     if by == "count":  # in front of the begin, so two go on while a step is computed
@@ -274,7 +274,7 @@ def test_a_schedule_of_a_product_that_is_a_step_ahead(by: str, arrays: int) -> N
     x, y = (rng.integers(-9, 9, shape).astype(np.float32) for shape in ((32, 40), (40, 16)))
     functions = meanings(intrinsics.values())
     np.testing.assert_array_equal(interpret(s.program, [x, y], intrinsics=functions)["c"], x @ y)
-    extra = [LoopPass("await_queues", lambda p: await_queues(p, queued(intrinsics.values())), "remove_barriers")]
+    extra = [LoopPass("await_queues", lambda p: await_queues(p, queued(intrinsics.values())), "partition_loops")]
     lowered = lower_program(s.program, frozenset(), extra=extra)
     for seed in range(2):
         got = interpret(lowered, [x.reshape(-1), y.reshape(-1)], intrinsics=functions, shuffle_seed=seed)["c"]

@@ -9,8 +9,8 @@ from programs import EXAMPLES, programs
 
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
-from weft.loop.passes.narrow_indices import narrow_indices
 from weft.loop.pipeline import lower_program
+from weft_gpu.passes.narrow_indices import narrow_indices
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -62,7 +62,7 @@ def await_queues(program: Program, queues: Mapping[str, Queue]) -> Program:
                                                                          @gemm(c[0], t[1, 0])
 
     A wait stands in front of the outermost statement that begins nothing itself and needs it, so not in the loops of a computation, and waits for no more than
-    is needed: as many instructions may go on as have certainly begun since. It looks at loops as `remove_barriers` does: an instruction is of this turn, of
+    is needed: as many instructions may go on as have certainly begun since. It looks at loops turn by turn: an instruction is of this turn, of
     the one before, of an earlier one, and boxes of elements (`Evaluate.within`) are compared by their distance. Nothing goes on when its memory is given
     back, when an iteration of a loop ends whose iterations run at once, since each has its own queues, and when the kernel ends.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from weft.expr.nodes import Expr
 from weft.loop.boxes import ALIGNED, BOX
 from weft.loop.nodes import TRUE, For, If, Stmt, substitute_stmt
-from weft.loop.passes.copy_boxes import box_nest
 from weft.machine import Machine
 from weft.scheduling.schedule import Schedule
+from weft_gpu.passes.bulk_copies import box_nest
 
 FEATURE = "tma"
 """The machine's word for it."""
@@ -21,7 +21,7 @@ DECLINED = "box_declined"
 def bring_box(s: Schedule, copy: str, step: str, machine: Machine, ahead: bool) -> bool:
     """What a block copies into shared memory in each iteration of `step` one thread has the machine copy, as one box; `ahead`: one iteration before.
 
-    False, with nothing done, if the machine copies none, if a record has threads copy, or if the block's loops are none (`weft.loop.passes.copy_boxes`), which
+    False, with nothing done, if the machine copies none, if a record has threads copy, or if the block's loops are none (`weft_gpu.passes.bulk_copies`), which
     a note on the block says. Loops keep their meaning, one element after another; who lowers them for such a machine makes them one copy.
     """
     if FEATURE not in machine.features:

@@ -14,7 +14,7 @@ from weft.expr.evaluate import evaluate
 from weft.expr.linear import Polynomial, linear
 from weft.expr.nodes import Expr, Var, add, free_vars, has, sub, substitute
 from weft.expr.ranges import Range, range_of
-from weft.loop.grids import THREAD_AXES, has_threads, map_groups, private
+from weft.loop.grids import THREAD_AXES, private
 from weft.loop.nodes import (
     PREFETCH,
     AtomicUpdate,
@@ -39,6 +39,7 @@ from weft.loop.nodes import (
 )  # fmt: skip
 from weft.loop.passes.distances import MOST_VALUES, distances, reach
 from weft.loop.passes.simplify import holds
+from weft_gpu.grids import has_threads, map_groups
 
 MOST_OF_ONE = 1 << 18
 """So many elements of one thread are written out, of several threads MOST_VALUES."""

@@ -8,7 +8,7 @@ import pytest
 
 from weft.loop.parser import parse_program
 from weft.machine import Grid, Machine, Scope
-from weft.scheduling.scopes import exceeds_grid
+from weft_gpu.limits import exceeds_grid
 
 GPU = Machine("gpu", 128, 255, scopes={"shared": Scope("shared", 1024, 16, "block")}, grid=Grid(64, (64, 8, 4), (1 << 31, 100, 100)))
 FITS = """for b in n blockIdx.x {

@@ -14,7 +14,7 @@ from weft.expr.linear import Polynomial, linear
 from weft.expr.nodes import BitXor, Expr, add, floordiv, floormod, free_vars, has, mul, substitute, transform
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify
-from weft.loop.grids import THREAD_AXES, Phase, has_threads, map_groups, phase_of, private
+from weft.loop.grids import THREAD_AXES, private
 from weft.loop.nodes import (
     Allocate,
     AtomicUpdate,
@@ -36,6 +36,7 @@ from weft.loop.nodes import (
 )  # fmt: skip
 from weft.loop.passes.simplify import holds
 from weft.loop.printer import excerpt
+from weft_gpu.grids import Phase, has_threads, map_groups, phase_of
 
 
 def private_buffers(program: Program) -> Program:

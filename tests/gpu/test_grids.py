@@ -13,11 +13,12 @@ from weft.errors import LoopError
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Evaluate, Program, Seq, Stmt, stmt_children, with_stmt_children
 from weft.loop.parser import parse_program
-from weft.loop.passes.join_threads import join_threads
-from weft.loop.passes.private_buffers import private_buffers
-from weft.loop.passes.remove_barriers import remove_barriers
 from weft.loop.pipeline import lower_program
 from weft.loop.verify import verify
+from weft_gpu.passes import grid_passes
+from weft_gpu.passes.join_threads import join_threads
+from weft_gpu.passes.private_buffers import private_buffers
+from weft_gpu.passes.remove_barriers import remove_barriers
 
 PRODUCT = """program mm(a: float32[32, 24], b: float32[24, 32]) -> (c: float32[32, 32]) {
   for by in 2 blockIdx.y {
@@ -148,7 +149,7 @@ def without_barrier(program: Program, k: int) -> Program:
 def test_every_stage_means_the_same(name: str) -> None:
     program = parse_program(EXAMPLES[name][0])
     stages: list[Program] = []
-    lower_program(program, frozenset(), lambda _, p: stages.append(p))
+    lower_program(program, frozenset(), lambda _, p: stages.append(p), extra=grid_passes())
     for after in stages:
         agree(program, after)
 
@@ -256,7 +257,7 @@ def test_instructions_may_say_where_they_stay() -> None:
         assert str(parse_program(str(program))) == str(program)
         after = joined(program)[-1]
         assert str(after).partition("for k in 8")[2].count("@barrier()") == count, str(after)
-        assert ("within" in str(after)) == bool(within) and "within" not in str(lower_program(program, frozenset()))
+        assert ("within" in str(after)) == bool(within) and "within" not in str(lower_program(program, frozenset(), extra=grid_passes()))
 
 
 def test_programs_without_threads_are_left_alone() -> None:
@@ -386,4 +387,4 @@ def test_random_groups_mean_the_same_in_any_order(text: str) -> None:
     for after in found:
         agree(program, after, seeds=4)
     if found:
-        agree(program, lower_program(program, frozenset()), seeds=2)
+        agree(program, lower_program(program, frozenset(), extra=grid_passes()), seeds=2)

@@ -13,7 +13,7 @@ from weft.errors import LoopError
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import BitXor, Const, Expr, Var, all_of, eq, floordiv, floormod, free_vars, has, lt, mul, not_, walk
 from weft.expr.nodes import transform as transform_expr
-from weft.loop.grids import FRAGMENT, SHUFFLE, THREAD_AXES, WHOLE_WARP, Phase, has_threads, map_groups, phase_of, phases, private, widest
+from weft.loop.grids import FRAGMENT, SHUFFLE, THREAD_AXES, WHOLE_WARP, private
 from weft.loop.nodes import (
     Allocate,
     AtomicUpdate,
@@ -40,8 +40,9 @@ from weft.loop.nodes import (
     walk_stmts,
 )  # fmt: skip
 from weft.loop.passes.copies import EMPTY, Names, copy_stmt, if_stmt, is_empty
-from weft.loop.passes.private_buffers import bit_between
 from weft.loop.printer import excerpt
+from weft_gpu.grids import Phase, has_threads, map_groups, phase_of, phases, widest
+from weft_gpu.passes.private_buffers import bit_between
 
 
 def barrier() -> Evaluate:
