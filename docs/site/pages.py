@@ -84,12 +84,13 @@ def on_config(config: Any) -> Any:
     modules: dict[str, list[str]] = {}
     for module in sorted(public.PUBLIC):
         modules.setdefault(".".join(module.split(".")[:2]) if module.startswith("weft.") else module.split(".")[0], []).append(f"api/{module}.md")
-    for entry in config.nav or []:
-        if "Packages" in entry:
-            entry["Packages"] = packages
-        if "API reference" in entry:
-            groups = [{group: pages} if len(pages) > 1 else {group: pages[0]} for group, pages in modules.items()]
-            entry["API reference"] = ["api/index.md", *groups]
+    groups = [{group: pages} if len(pages) > 1 else {group: pages[0]} for group, pages in modules.items()]
+    for entry in config.nav:
+        if "API" in entry:
+            entry["API"] = ["api/index.md", *groups]
+        for part in entry.get("Reference", []):
+            if isinstance(part, dict):
+                part["Packages"] = packages
     return config
 
 
