@@ -58,3 +58,12 @@ def test_its_blocks_import_public_names_only(tmp_path: Path) -> None:
     for number, m in enumerate(blocks):
         (tmp_path / f"block{number}.py").write_text(m[3])
     assert imports_beyond(tmp_path) == []
+
+
+def test_every_fact_of_an_operator_has_a_row() -> None:
+    from weft.graph.operator import Operator
+
+    others = {"kind", "infer", "reference", "samples", "tolerance", "infer_checked", "algorithms", "applies", "attributes"}
+    facts = {n for n in {**vars(Operator), **Operator.__annotations__} if not n.startswith("_")} - others
+    section = GUIDE.read_text().split("### Facts\n")[1].split("\n### ")[0]
+    assert set(re.findall(r"^\| `(\w+)[^`]*` \|", section, re.M)) == facts
