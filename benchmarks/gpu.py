@@ -211,7 +211,7 @@ def product(size: int, dtype: str, engines: Sequence[str], place: Place, seconds
 
     import weft
     from weft.graph.nodes import GraphBuilder, tensor_type
-    from weft.ops import MatMul
+    from weft_ops import MatMul
 
     random = torch.Generator()
     random.manual_seed(size)

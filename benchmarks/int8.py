@@ -74,7 +74,7 @@ def product(words: str, target: str, threads: int) -> tuple[float, dict[str, Cal
     """Operations and calls of a product."""
     import weft
     from weft.graph.nodes import GraphBuilder, tensor_type
-    from weft.ops import MatMul, MatMulInteger
+    from weft_ops import MatMul, MatMulInteger
 
     m, k, n = map(int, words.split("x"))
     random = np.random.default_rng(0)
@@ -100,7 +100,7 @@ def convolution(words: str, target: str, threads: int) -> tuple[float, dict[str,
     """Operations and calls of a convolution of stride 1 that keeps the picture's size."""
     import weft
     from weft.graph.nodes import GraphBuilder, tensor_type
-    from weft.ops import Add, Conv, QLinearConv, Relu
+    from weft_ops import Add, Conv, QLinearConv, Relu
 
     channels, height, width, outputs, taps = map(int, words.split("x"))
     random, pads = np.random.default_rng(0), (taps // 2,) * 4

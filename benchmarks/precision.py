@@ -53,7 +53,7 @@ def compared(model: Any, inputs: Mapping[str, Any], want: Any, options: argparse
 
 def product(words: str, options: argparse.Namespace) -> dict[str, Any]:
     from weft.graph.nodes import GraphBuilder, tensor_type
-    from weft.ops import MatMul
+    from weft_ops import MatMul
 
     m, k, n = map(int, words.split("x"))
     random = np.random.default_rng(0)

@@ -20,8 +20,8 @@ from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.operator import Sample
 from weft.loop.nodes import Program
-from weft.ops import ALL_OPERATORS
-from weft.ops.contraction import Conv, MatMul
+from weft_ops import ALL_OPERATORS
+from weft_ops.contraction import Conv, MatMul
 from weft_runtime.executable import Executable
 from weft_testing.models import picture, resnet18
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft import ops
+import weft_ops as ops
 from weft.adaptive import AdaptiveExecutable, AdaptiveWarning
 from weft.errors import ExecutionError, InputError
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type

@@ -14,7 +14,7 @@ import pytest
 import weft
 from weft.errors import ExecutionError, FrontendError, InputError, TensorError, WeftError
 from weft.graph.nodes import GraphBuilder, tensor_type
-from weft.ops import Relu
+from weft_ops import Relu
 from weft_runtime.executable import Executable
 from weft_testing.models import mlp
 

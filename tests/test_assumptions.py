@@ -13,10 +13,10 @@ from weft import dtypes as dt
 from weft.errors import ExecutionError, GraphError
 from weft.expr.nodes import Expr, Var
 from weft.graph.assumptions import assumptions, limits
+from weft.graph.identity import Require
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.verify import verify
-from weft.ops import Add, Argmax, Conv, Fill, GridSample, MatMul, Pad, Reshape, Resize, Slice, Tile, TopK
-from weft.ops.checking import Require
+from weft_ops import Add, Argmax, Conv, Fill, GridSample, MatMul, Pad, Reshape, Resize, Slice, Tile, TopK
 from weft_runtime.arrays import aligned_empty
 
 

@@ -13,7 +13,7 @@ from weft.errors import GraphError
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.rewrite import copy_graph
 from weft.hooks import StageReport
-from weft.ops import Add
+from weft_ops import Add
 
 
 def one_add() -> Graph:

@@ -14,8 +14,8 @@ import pytest
 from tests.runtime.archives import forged
 
 import weft
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.errors import ArchiveError, ExecutionError, GraphError, InputError, UnsupportedError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, OpenType, OptionalType, SequenceType, TensorType, Value, tensor_type

@@ -13,8 +13,8 @@ from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.hooks import hookimpl
 from weft.loop.nodes import Program
 from weft.loop.pipeline import LoopPass, lower_program, ordered
-from weft.ops import Add, Relu
 from weft.plugins import host
+from weft_ops import Add, Relu
 
 
 def small() -> Graph:

@@ -17,9 +17,9 @@ from weft import dtypes as dt
 from weft.errors import UnsupportedError
 from weft.expr.nodes import Expr, Var, add, floordiv, maximum, mul, size_of
 from weft.graph.nodes import GraphBuilder, tensor_type
-from weft.ops import Concat, Fill, MatMul, ReduceSum
 from weft.passes import fold_constants as folding
 from weft.passes.fold_constants import fold_constants
+from weft_ops import Concat, Fill, MatMul, ReduceSum
 
 STEPS = 30
 SLOW = ("pads", "compressed", "pools")

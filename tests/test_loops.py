@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import weft
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.errors import ArchiveError, InputError, WeftError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value, tensor_type

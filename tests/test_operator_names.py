@@ -9,8 +9,8 @@ import pytest
 from weft.errors import GraphError, ParseError
 from weft.graph.parser import parse_graph
 from weft.hooks import hookimpl
-from weft.ops import Relu
 from weft.plugins import host
+from weft_ops import Relu
 
 TEXT = """graph g(%x: float32[4]) symbols() {{
   %y: float32[4] = {name}()(%x)

@@ -16,11 +16,11 @@ from weft.graph.operator import Operator, Sample
 from weft.kernel_cache import KernelCache
 from weft.loop.nodes import Allocate, Block, For, Let, Program, walk_stmts
 from weft.loop.parser import parse_program
-from weft.ops import ALL_OPERATORS
 from weft.passes.capabilities import CLAIMED
 from weft.pipeline import ResolvedTarget, resolve_target
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
+from weft_ops import ALL_OPERATORS
 from weft_testing.models import lstm, mlp, mobilenet_v2, resnet18, transformer
 
 TARGETS = ("llvm -mcpu=x86-64-v3 -threads=2", "cuda -arch=sm_80")
@@ -94,7 +94,7 @@ def kernels(graph: Graph, target: str) -> tuple[list[tuple[str, str]], list[Prog
 
 def classes(base: type[Operator] = Operator) -> Iterator[type[Operator]]:
     for one in base.__subclasses__():
-        if one.__module__.startswith("weft."):
+        if one.__module__.startswith(("weft.", "weft_ops.")):
             yield one
         yield from classes(one)
 

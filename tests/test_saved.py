@@ -32,7 +32,7 @@ executable = weft.Executable.load(sys.argv[1])
 print(json.dumps({"y": hashlib.sha256(y.tobytes()).hexdigest(), "modules": sorted(sys.modules)}))
 """
 COMPILER = (
-    "llvmlite", "onnx", "weft_llvm", "weft_onnx", "pluggy", "weft.pipeline", "weft.compilation", "weft.plugins", "weft.graph", "weft.ops", "weft.passes",
+    "llvmlite", "onnx", "weft_llvm", "weft_onnx", "pluggy", "weft.pipeline", "weft.compilation", "weft.plugins", "weft.graph", "weft_ops", "weft.passes",
     "weft.lower",    "weft.scheduling", "weft.codegen", "weft.loop", "weft.tensor", "weft.expr", "weft.target", "weft.cli",
 )  # fmt: skip
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import weft
 from weft.graph.layout import Layout, Permute, Split, blocked
 from weft.graph.nodes import GraphBuilder, TensorType, Value, tensor_type
-from weft.ops import Add, MatMul
 from weft.weights import Weights, packed
+from weft_ops import Add, MatMul
 
 
 def constant(data: np.ndarray, layout: Layout | None = None) -> Value:

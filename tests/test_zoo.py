@@ -15,12 +15,12 @@ from weft import dtypes as dt
 from weft.expr.nodes import Var, mul
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops.activation import Gelu, Relu
-from weft.ops.arithmetic import Add
-from weft.ops.contraction import Conv, MatMul
-from weft.ops.movement import Reshape, Transpose
-from weft.ops.normalization import LayerNorm, Softmax
-from weft.ops.reduction import ReduceMean
+from weft_ops.activation import Gelu, Relu
+from weft_ops.arithmetic import Add
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.movement import Reshape, Transpose
+from weft_ops.normalization import LayerNorm, Softmax
+from weft_ops.reduction import ReduceMean
 from weft_runtime.executable import Executable
 
 pytestmark = pytest.mark.filterwarnings("error::weft.errors.ScheduleWarning")  # kernels that a rule failed at would be slow

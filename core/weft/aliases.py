@@ -17,11 +17,14 @@ RENAMED: Mapping[str, str] = MappingProxyType(
         "weft.codegen.launches": "weft_gpu.launches",
         "weft.loop.passes.copy_async": "weft_gpu.passes.copy_async",
         "weft.loop.passes.copy_boxes": "weft_gpu.passes.bulk_copies",
+        "weft.ops": "weft_ops",
         "weft.runtime": "weft_runtime",
         "weft.testing": "weft_testing",
     }
 )
 """Old name → new name."""
+ELSEWHERE: Mapping[str, str] = MappingProxyType({"weft.ops.control": "weft.graph.control"})
+"""Modules of these packages that went another way."""
 
 
 def renamed(old: str) -> Callable[[str], Any]:
@@ -75,7 +78,7 @@ class _Renamed(MetaPathFinder, Loader):
         module.__spec__ = self._specs.pop(name)
 
     def _now(self, name: str) -> str:
-        return self.new + name.removeprefix(self.old)
+        return ELSEWHERE.get(name) or self.new + name.removeprefix(self.old)
 
 
 def _warn(old: str, new: str) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def operators() -> Sequence[type[Operator]]:
-    from weft.ops import ALL_OPERATORS, HOST_OPERATORS
+    from weft.graph.control import If, Loop
+    from weft.graph.host import HostIdentity
+    from weft.graph.identity import Identity, Require
 
-    return [*ALL_OPERATORS, *HOST_OPERATORS]
+    return [Identity, Require, HostIdentity, If, Loop]

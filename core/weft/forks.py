@@ -38,7 +38,7 @@ TRY_SECONDS = 0.005
 """So long a fork waits for a lock at a time. It holds the lock of imports meanwhile, which the thread that it waits for may need. Not to wait at all would
 miss a lock that its thread takes again at once."""
 
-_needed = {"weft", "weft_runtime", "weft_testing", "weft_c_family", "llvmlite", "ml_dtypes", "numpy", "onnx"}
+_needed = {"weft", "weft_runtime", "ml_dtypes", "numpy"}
 _locks: list[Any] = []
 _held: list[Callable[[], object]] = []  # how the fork that takes place gives back what it holds
 _waited_for: WeakSet[Any] = WeakSet()  # in vain, locks of modules: no later fork waits for them
@@ -67,7 +67,7 @@ def per_process(make: Callable[[], T]) -> Callable[[], T]:
 
 
 def need(package: str) -> None:
-    """From now on a fork waits for imports of this package as for those of Weft."""
+    """From now on a fork waits for imports of this package as for those of Weft: a plugin says so of what it is built on."""
     _needed.add(package)
 
 
@@ -145,7 +145,8 @@ def _release() -> None:
 
 
 def _is_needed(module: str) -> bool:
-    return any(module == package or module.startswith(package + ".") for package in _needed)
+    # Weft's own distributions have packages weft_NAME, whether they are plugins or what plugins are built on.
+    return module.startswith("weft_") or any(module == package or module.startswith(package + ".") for package in _needed)
 
 
 def _imports() -> dict[str, Any]:

@@ -15,7 +15,10 @@ from weft.errors import CodegenError, GraphError, PluginError, ScheduleWarning, 
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Const, Expr, free_vars, substitute
 from weft.graph.assumptions import assumptions, limits
+from weft.graph.control import If, Loop, bodies
 from weft.graph.group import kernel_text
+from weft.graph.host import HostIdentity, HostOperator
+from weft.graph.identity import Identity
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.region import Region
 from weft.graph.rewrite import copy_graph
@@ -23,15 +26,12 @@ from weft.loop.work import count_work
 from weft.lower.lower import lower_group
 from weft.lower.offers import alone, offer_by_rules
 from weft.machine import GLOBAL_ALIGN
-from weft.ops import HostIdentity, Identity, If, Loop
-from weft.ops.control import bodies
-from weft.ops.host import HostOperator
 from weft.passes.capabilities import Capabilities
 from weft.passes.correspond import correspond
 from weft.passes.decompose import decompose
 from weft.passes.drop_checks import drop_checks
 from weft.passes.fold_constants import Budget
-from weft.passes.pipeline import SHARED, GraphPass, run_passes, run_target_passes
+from weft.passes.pipeline import GraphPass, run_shared_passes, run_target_passes, shared_passes, split_shared
 from weft.passes.place import STEP, TYPICAL, Offers, Placement, Refuse, Take, bytes_of, is_numeric, is_step, offers_before, place
 from weft.plugins import host
 from weft_runtime.executable import Executable, NativeCode
@@ -134,7 +134,8 @@ class MixedCompilation:
 
     def region(self, target: ResolvedTarget) -> Compilation:
         """The compilation of a region."""
-        extra = [p for p in self.extra if self.placement is None or (p.after and p.after not in SHARED)]  # None: it has been through no pass yet
+        # Without a placement it has been through no pass yet.
+        extra = self.extra if self.placement is None else split_shared(self.extra, target.graph_passes())[1]
         dumped = max((one.dumped for one in (*self.regions, *(one for one, *_ in self._optimized.values()))), default=0)  # files are numbered through
         return Compilation(target, extra, self.on_stage, self.cache, budget=self.budget, dumped=dumped)
 
@@ -175,11 +176,13 @@ class MixedCompilation:
     # -- placement
     def place(self, graph: Graph) -> Graph:
         """The graph as regions, in order."""
-        shared = [p for p in self.extra if not p.after or p.after in SHARED]
+        shared = shared_passes([t.graph_passes() for t in self.targets])
         claims = frozenset[str]().union(*(t.capabilities.claims for t in self.targets))
         doubles = all(t.capabilities.doubles for t in self.targets)
         self.budget = self.budget or Budget.of(graph)
-        graph = run_passes(graph, Capabilities(claims=claims, doubles=doubles), shared, check=False, only=SHARED, budget=self.budget)
+        capabilities = Capabilities(claims=claims, doubles=doubles)
+        extra, _ = split_shared(self.extra, shared)
+        graph = run_shared_passes(graph, capabilities, shared, extra, self.budget)
         kinds = [t.target.kind for t in self.targets]
         native = [t.native for t in self.targets]
         graph = _own_results(drop_checks(graph) if self.strict or not native[-1] else graph)
@@ -219,7 +222,8 @@ class MixedCompilation:
 
     def offers(self, graph: Graph, target: ResolvedTarget) -> Offers:
         """What a target takes of a graph: as its plugin says, or as its schedule rules do, of what its passes make of the graph."""
-        seen = run_target_passes(graph, target.capabilities, [*target.graph_passes(), *(p for p in self.extra if p.after and p.after not in SHARED)])
+        passes = target.graph_passes()
+        seen = run_target_passes(graph, target.capabilities, [*passes, *split_shared(self.extra, passes)[1]])
         said = self._said(seen, target)
         return said if seen is graph else offers_before(graph, seen, said)
 

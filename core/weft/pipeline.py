@@ -158,9 +158,9 @@ class ResolvedTarget:
         Raises:
             PluginError: two plugins claim one name, or one claims the name of a pass of the core.
         """
-        from weft.passes.pipeline import stage_names
+        from weft.passes.pipeline import CORE
 
-        return self._passes("graph_passes", "graph", stage_names())
+        return self._passes("graph_passes", "graph", [p.name for p in CORE])
 
     def loop_passes(self) -> list[LoopPass]:
         """Of all plugins, as `graph_passes`, behind the core's for instructions of queues, if the target has such."""

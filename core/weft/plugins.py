@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -207,9 +207,10 @@ class PluginHost:
     def blamed(self, contribution: Contribution, function: Callable[..., Any], doing: str) -> Callable[..., Any]:
         """`function`, which a plugin contributed, under `blame`."""
 
-        def guarded(*arguments: Any) -> Any:
+        @wraps(function)
+        def guarded(*arguments: Any, **named: Any) -> Any:
             with self.blame(contribution.plugin.name, doing):
-                return function(*arguments)
+                return function(*arguments, **named)
 
         return guarded
 

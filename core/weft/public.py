@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-PACKAGES = ("weft", "weft_c_family", "weft_gpu", "weft_runtime", "weft_testing")
+PACKAGES = ("weft", "weft_c_family", "weft_gpu", "weft_ops", "weft_runtime", "weft_testing")
 """The packages that the modules are in."""
 EVERYTHING: tuple[str, ...] = ("*",)
 """Of a module: its `__all__`, or whatever it defines without a leading underscore."""
@@ -25,7 +25,7 @@ _FACE = (
     "scan", "schedule", "select", "sum", "var",
 )  # fmt: skip
 _OPERATORS = (
-    "activation", "arithmetic", "attention", "bitwise", "checking", "comparison", "contraction", "control", "host", "image", "indexing", "linear_algebra",
+    "activation", "arithmetic", "attention", "bitwise", "comparison", "contraction", "host", "image", "indexing", "linear_algebra",
     "loss", "movement", "normalization", "quantization", "random", "recurrent", "reduction", "scanning", "signal", "sorting", "transcendental", "trees",
     "window",
 )  # fmt: skip
@@ -43,7 +43,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "weft": _FACE,
         "weft.errors": EVERYTHING,
-        "weft.forks": ("cached_property", "hold", "of_this_process", "per_process", "temporary_folder"),
+        "weft.forks": ("cached_property", "hold", "need", "of_this_process", "per_process", "temporary_folder"),
         "weft.dtypes": EVERYTHING,
         "weft.machine": EVERYTHING,
         "weft.rates": EVERYTHING,
@@ -100,17 +100,20 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.graph.rewrite": (
             "Replacement", "Rewriter", "attribute_symbols", "bound_symbols", "copy_graph", "drop_dead", "mentioned_symbols", "rewrite", "substitute_symbols",
         ),
+        "weft.graph.control": ("SEQUENCE", "If", "Loop", "bodies", "run_bodies"),
+        "weft.graph.host": EVERYTHING,
+        "weft.graph.identity": EVERYTHING,
         "weft.graph.evaluate": ("evaluate",),
         "weft.graph.printer": ("print_graph",),
         "weft.graph.parser": ("parse_graph",),
         "weft.graph.verify": ("verify",),
-        "weft.ops": EVERYTHING,
-        **{f"weft.ops.{family}": EVERYTHING for family in _OPERATORS},
-        "weft.ops.composing": ("Composer",),
-        "weft.ops.elementwise": ("Binary", "FloatUnary", "Function", "Identity", "Scalar", "Unary"),
-        "weft.ops.precision": ("in_compute_dtype",),
-        "weft.ops.winograd": ("POINTS", "TAPS", "WinogradConv"),
-        "weft.ops.shapes": EVERYTHING,
+        "weft_ops": EVERYTHING,
+        **{f"weft_ops.{family}": EVERYTHING for family in _OPERATORS},
+        "weft_ops.composing": ("Composer",),
+        "weft_ops.elementwise": ("Binary", "FloatUnary", "Function", "Scalar", "Unary"),
+        "weft_ops.precision": ("in_compute_dtype",),
+        "weft_ops.winograd": ("POINTS", "TAPS", "WinogradConv"),
+        "weft_ops.shapes": EVERYTHING,
         "weft.passes.capabilities": EVERYTHING,
         "weft.passes.choose_layouts": ("choose_layouts",),
         "weft.passes.fold_constants": ("work_of",),
@@ -228,7 +231,7 @@ def signature(module: str, name: str) -> list[str]:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return [_function(node)]
         if isinstance(node, ast.ClassDef) and node.name == name:
-            return _class(node)
+            return _class(module, node)
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
             alias = ast.unparse(node.annotation) == "TypeAlias" and node.value is not None
             return [f"{name}: {ast.unparse(node.annotation)}" + (f" = {ast.unparse(node.value)}" if alias and node.value is not None else "")]
@@ -243,10 +246,10 @@ def _function(node: ast.FunctionDef) -> str:
     return f"def {node.name}({ast.unparse(node.args)}){returns}" + (f"  # {', '.join(marks)}" if marks else "")
 
 
-def _class(node: ast.ClassDef) -> list[str]:
+def _class(module: str, node: ast.ClassDef) -> list[str]:
     bases = ", ".join(ast.unparse(b) for b in node.bases)
     lines = [f"class {node.name}" + (f"({bases})" if bases else "")]
-    inherited = set().union(*(_members().get(b, set()) for b in _ancestors(node)))
+    inherited = _inherited(module, node)
     for part in node.body:
         if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and not part.target.id.startswith("_"):
             default = f" = {ast.unparse(part.value)}" if part.value is not None and "ClassVar" not in ast.unparse(part.annotation) else ""
@@ -257,31 +260,26 @@ def _class(node: ast.ClassDef) -> list[str]:
     return lines
 
 
-def _ancestors(node: ast.ClassDef) -> set[str]:
+def _inherited(module: str, node: ast.ClassDef) -> set[str]:
+    """The methods that classes of public modules hand down to a class."""
     found: set[str] = set()
-    todo = [ast.unparse(b) for b in node.bases]
+    seen: set[tuple[str, str]] = set()
+    todo = [(module, ast.unparse(b)) for b in node.bases]
     while todo:
-        name = todo.pop()
-        if name not in found:
-            found.add(name)
-            todo += _bases().get(name, [])
+        where, name = todo.pop()
+        home = where if name in _classes(where) else _passed_on(where).get(name)
+        if home not in PUBLIC or (home, name) in seen or name not in _classes(home):
+            continue
+        seen.add((home, name))
+        base = _classes(home)[name]
+        found.update(p.name for p in base.body if isinstance(p, ast.FunctionDef))
+        todo += [(home, ast.unparse(b)) for b in base.bases]
     return found
 
 
 @cache
-def _classes() -> list[ast.ClassDef]:
-    return [node for module in PUBLIC for node in _top(module) if isinstance(node, ast.ClassDef)]
-
-
-@cache
-def _members() -> dict[str, set[str]]:
-    """Per class of any public module the methods that it defines."""
-    return {c.name: {p.name for p in c.body if isinstance(p, ast.FunctionDef)} for c in _classes()}
-
-
-@cache
-def _bases() -> dict[str, list[str]]:
-    return {c.name: [ast.unparse(b) for b in c.bases] for c in _classes()}
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    return {node.name: node for node in _top(module) if isinstance(node, ast.ClassDef)}
 
 
 # -- sources ----------------------------------------------------------------------------------------------------------
@@ -338,7 +336,9 @@ def _defined(module: str) -> frozenset[str]:
             names.update(_targets(node))
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names.add(node.target.id)
-        elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+        elif isinstance(node, ast.ImportFrom):
+            names.update(a.name for a in node.names if a.asname == a.name)  # said to be passed on
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             names |= _defined(str(node.module))
     return frozenset(n for n in names if not n.startswith("_"))
 

@@ -88,7 +88,7 @@ def branch(values: Sequence[Any], then: Run, orelse: Run, first: int) -> list[An
 
 
 class Course(Protocol):
-    """How a loop goes, as `weft.ops.Loop` says; of a step of a plan, or of an operator."""
+    """How a loop goes, as `weft_ops.Loop` says; of a step of a plan, or of an operator."""
 
     @property
     def carried(self) -> int: ...

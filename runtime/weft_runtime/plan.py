@@ -184,7 +184,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Repeat:
-    """A plan again and again, by number; inputs, outputs and the other fields are those of `weft.ops.Loop`."""
+    """A plan again and again, by number; inputs, outputs and the other fields are those of `weft_ops.Loop`."""
 
     kind: ClassVar[str] = "loop"
     body: int

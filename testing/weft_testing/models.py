@@ -9,14 +9,14 @@ import numpy as np
 from weft import dtypes as dt
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft.ops.activation import Gelu, Relu
-from weft.ops.arithmetic import Add, Clip, Multiply
-from weft.ops.contraction import Conv, MatMul
-from weft.ops.movement import Reshape, Transpose
-from weft.ops.normalization import BatchNorm, LayerNorm, Softmax
-from weft.ops.recurrent import LSTM
-from weft.ops.reduction import ReduceMean
-from weft.ops.window import MaxPool
+from weft_ops.activation import Gelu, Relu
+from weft_ops.arithmetic import Add, Clip, Multiply
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.movement import Reshape, Transpose
+from weft_ops.normalization import BatchNorm, LayerNorm, Softmax
+from weft_ops.recurrent import LSTM
+from weft_ops.reduction import ReduceMean
+from weft_ops.window import MaxPool
 
 
 def resnet18(seed: int = 0, *, size: int = 224, classes: int = 1000, width: int = 64, batch: int | str = 1) -> Graph:

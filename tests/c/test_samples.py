@@ -14,8 +14,8 @@ from tests.ops.test_samples import assert_close, outputs_of
 
 import weft
 from weft import dtypes as dt
-from weft.ops import ALL_OPERATORS
 from weft_c import toolchain
+from weft_ops import ALL_OPERATORS
 
 WARNINGS = ("-pedantic", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror")
 TRAPS = ("-fsanitize=undefined", "-fsanitize=float-cast-overflow", "-fsanitize-undefined-trap-on-error")

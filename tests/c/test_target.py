@@ -23,13 +23,13 @@ from weft.codegen.segment import SegmentSpec
 from weft.errors import CodegenError, TargetError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add
-from weft.ops.contraction import MatMul
 from weft.pipeline import resolve_target
 from weft_c import image, toolchain
 from weft_c.segment import emit_segment
 from weft_c.toolchain import Compiler, compiler, default_command
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add
+from weft_ops.contraction import MatMul
 from weft_runtime.abi import STRUCTURES
 from weft_runtime.executable import Executable
 from weft_testing.imports import imports_beyond

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.passes.library import stage_names
 
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import STAGES
-from weft.passes.pipeline import stage_names
 
 Weft = Callable[..., Any]
 

@@ -20,7 +20,6 @@ from weft.expr.nodes import const
 from weft.graph.nodes import Graph
 from weft.loop.nodes import Program, Stmt, int_const, seq
 from weft.machine import Machine
-from weft.ops import Identity
 from weft.passes.capabilities import Capabilities
 from weft.passes.place import Refuse, Take
 from weft.scheduling import Intrinsic, Operand, OperandView
@@ -29,6 +28,7 @@ from weft.scheduling.schedule import Schedule
 from weft.scheduling.tree import blocks_in
 from weft.target import Target, TargetKind
 from weft.tensor import language as tl
+from weft_ops import Identity
 from weft_runtime.arrays import Array
 from weft_runtime.device import Memory, Slice
 

@@ -12,7 +12,7 @@ import weft
 from weft.expr.nodes import Var
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops.attention import ScaledDotProductAttention
+from weft_ops.attention import ScaledDotProductAttention
 
 
 def attention(dtype: str, heads: int, queries: Any, keys: Any, size: int) -> Graph:

@@ -18,9 +18,9 @@ import weft
 from weft.errors import ExecutionError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops import Add, Multiply, Relu, Transpose
 from weft_cuda.device import STAGED, CudaDevice
 from weft_cuda.driver import Driver, missing
+from weft_ops import Add, Multiply, Relu, Transpose
 from weft_runtime.device import Device, Slice, open_device
 
 TARGET = "cuda -arch=sm_90"

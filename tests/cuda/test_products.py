@@ -18,13 +18,13 @@ from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
-from weft.ops import Add, Conv, Einsum, MatMul, Relu, Transpose
 from weft.scheduling import Schedule
 from weft_cuda.dialect import CUDA
 from weft_cuda.intrinsics import MMAS
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
 from weft_gpu.schedules.contraction import ContractionRule
+from weft_ops import Add, Conv, Einsum, MatMul, Relu, Transpose
 from weft_testing.plugin import resolve_target
 
 FLOATS: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "int8": np.int8}

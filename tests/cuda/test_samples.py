@@ -9,9 +9,9 @@ import pytest
 from weft import dtypes as dt
 from weft.errors import UnsupportedError
 from weft.mixed import MixedCompilation
-from weft.ops import ALL_OPERATORS
 from weft.pipeline import resolve_targets
 from weft_gpu.image import unpack
+from weft_ops import ALL_OPERATORS
 from weft_testing.conform.kit import Case
 
 CASES = {f"{op.__name__}-{s.name or k}": Case(op, s, "", s.name or str(k)) for op in ALL_OPERATORS for k, s in enumerate(op.samples())}

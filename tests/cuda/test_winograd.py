@@ -8,8 +8,8 @@ from tests.cuda.fake import FakeApi
 
 import weft
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops import Add, Conv, Relu
-from weft.ops.winograd import WinogradConv, transform_weights
+from weft_ops import Add, Conv, Relu
+from weft_ops.winograd import WinogradConv, transform_weights
 
 
 def layer(batch: int, channels: int, size: int) -> Graph:

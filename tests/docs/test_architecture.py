@@ -41,8 +41,9 @@ def test_every_hook_has_a_row_with_its_arguments() -> None:
 
 
 def test_every_pass_is_mentioned() -> None:
+    from tests.passes.library import stage_names
+
     from weft.loop.pipeline import STAGES
-    from weft.passes.pipeline import stage_names
 
     assert lacking([f"`{n}`" for n in stage_names()], page()) == []
     loop = [s.name for s in STAGES]

@@ -34,9 +34,9 @@ def seeds(folder: Path) -> None:
     from weft import dtypes as dt
     from weft.expr.nodes import Var
     from weft.graph.nodes import GraphBuilder, tensor_type
-    from weft.ops import Add, Cast, Gather, MatMul, Relu, Reshape
-    from weft.ops.composing import Composer
     from weft.plugins import host
+    from weft_ops import Add, Cast, Gather, MatMul, Relu, Reshape
+    from weft_ops.composing import Composer
 
     def save(name: str, builder: GraphBuilder, target: str = "llvm -threads=1") -> None:
         weft.compile(builder.build(), target, cache=False).save(folder / f"{name}.weft")

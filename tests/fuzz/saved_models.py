@@ -14,8 +14,8 @@ from tests.fuzz.mutations import change_bytes, change_json
 from tests.runtime.archives import members_of, zipped
 
 import weft
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, TensorType, tensor_type
 from weft_runtime.archive import MANIFEST, WEIGHTS, hash_pieces

@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from tests.passes.library import run_passes
 
 from weft import dtypes as dt
 from weft.dtypes import DType
@@ -23,16 +24,15 @@ from weft.loop.pipeline import lower_program
 from weft.loop.verify import verify
 from weft.lower.lower import lower_group
 from weft.machine import Machine
-from weft.ops import ALL_OPERATORS
 from weft.passes.capabilities import Capabilities
 from weft.passes.own_outputs import own_outputs
-from weft.passes.pipeline import run_passes
 from weft.scheduling import Rule, Schedule, replay, select_rule
 from weft.scheduling.scopes import overflow
 from weft_gpu.limits import exceeds_grid
 from weft_gpu.machines import grid_machine
 from weft_gpu.passes import grid_passes
 from weft_gpu.schedules import RULES
+from weft_ops import ALL_OPERATORS
 from weft_testing.conform.kit import Case
 
 MACHINES: dict[str, Machine] = {

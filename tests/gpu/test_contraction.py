@@ -18,13 +18,13 @@ from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, For, Program, int_const, walk_stmts
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
-from weft.ops import Add, Conv, Exp, MatMul, Multiply, ReduceMax, Relu, Sigmoid
-from weft.ops.contraction import ConvTranspose
 from weft.scheduling import Decline, Schedule, replay
 from weft_gpu.machines import grid_machine
 from weft_gpu.passes import grid_passes
 from weft_gpu.schedules.contraction import ContractionRule
 from weft_gpu.schedules.tiles import Problem, candidates, choose_tile, room
+from weft_ops import Add, Conv, Exp, MatMul, Multiply, ReduceMax, Relu, Sigmoid
+from weft_ops.contraction import ConvTranspose
 
 H100 = grid_machine("gpu", cores=132, shared=48 << 10, flops_per_cycle={"float32": 256, "float16": 512})
 """A large one: what the model of costs says of it is what matters most."""

@@ -113,7 +113,7 @@ def test_operands_come_a_step_ahead(name: str, features: tuple[str, ...]) -> Non
 
 def test_integer_products() -> None:
     from weft.graph.nodes import GraphBuilder, tensor_type
-    from weft.ops import MatMul
+    from weft_ops import MatMul
 
     g = GraphBuilder("bytes")
     g.output(g.add(MatMul(dt.int32), g.input("a", tensor_type("int8", (12, 20))), g.input("b", tensor_type("int8", (20, 24)))), "y")

@@ -12,16 +12,16 @@ from tests.gpu.kernels import MACHINES, agree, axes_of, lowered_meaning, meaning
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.operator import Operator
 from weft.loop.nodes import Allocate, Program, walk_stmts
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add, Multiply
-from weft.ops.contraction import Conv
-from weft.ops.movement import Transpose
-from weft.ops.normalization import InstanceNorm, LayerNorm, LogSoftmax, Softmax
-from weft.ops.recurrent import Recurrence
-from weft.ops.reduction import ReduceMax, ReduceMean, ReduceSum
-from weft.ops.scanning import CumSum
-from weft.ops.window import AveragePool, MaxPool
 from weft.scheduling import Schedule
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add, Multiply
+from weft_ops.contraction import Conv
+from weft_ops.movement import Transpose
+from weft_ops.normalization import InstanceNorm, LayerNorm, LogSoftmax, Softmax
+from weft_ops.recurrent import Recurrence
+from weft_ops.reduction import ReduceMax, ReduceMean, ReduceSum
+from weft_ops.scanning import CumSum
+from weft_ops.window import AveragePool, MaxPool
 
 UNITS = 40
 """Of the last place: sums are added up in another order."""

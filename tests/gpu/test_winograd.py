@@ -16,14 +16,14 @@ from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.loop.nodes import Program
 from weft.lower.lower import lower_group
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add
-from weft.ops.contraction import Conv
-from weft.ops.winograd import WinogradConv, transform_weights
 from weft.scheduling import Decline
 from weft_cuda.dialect import CUDA
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.schedules.winograd import WinogradRule, choose_winograd
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add
+from weft_ops.contraction import Conv
+from weft_ops.winograd import WinogradConv, transform_weights
 from weft_testing.conform.kit import Kit
 from weft_testing.plugin import resolve_target
 

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from weft.expr.nodes import Var
 from weft.graph.evaluate import evaluate
+from weft.graph.identity import Identity
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
 from weft.graph.operator import Operator
 from weft.graph.parser import parse_graph
 from weft.graph.printer import constant_data, print_graph
 from weft.graph.verify import verify
-from weft.ops.activation import Relu, Sigmoid, Tanh
-from weft.ops.arithmetic import Add, Divide, Maximum, Multiply, Negative, Power, Subtract, Where
-from weft.ops.comparison import Less
-from weft.ops.contraction import Conv, MatMul
-from weft.ops.elementwise import Identity
-from weft.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
-from weft.ops.reduction import ReduceMax, ReduceMean, ReduceSum
-from weft.ops.window import AveragePool, MaxPool
+from weft_ops.activation import Relu, Sigmoid, Tanh
+from weft_ops.arithmetic import Add, Divide, Maximum, Multiply, Negative, Power, Subtract, Where
+from weft_ops.comparison import Less
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
+from weft_ops.reduction import ReduceMax, ReduceMean, ReduceSum
+from weft_ops.window import AveragePool, MaxPool
 
 Array = np.ndarray[Any, Any]
 
@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 def subclasses(base: type[Operator] = Operator) -> set[type[Operator]]:
     """Every operator class of the library, and of these tests, imported so far; others may have names of these."""
     found = {base} | {c for b in base.__subclasses__() for c in subclasses(b)}
-    return {c for c in found if c.__module__.startswith(("weft.", "tests.graph."))}
+    return {c for c in found if c.__module__.startswith(("weft.", "weft_ops.", "tests.graph."))}
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:

@@ -12,9 +12,9 @@ from weft.graph.evaluate import evaluate
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, GraphBuilder, OptionalType, SequenceType, tensor_type
 from weft.graph.relayout import Relayout
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add, Multiply
-from weft.ops.movement import BroadcastTo, Reshape
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add, Multiply
+from weft_ops.movement import BroadcastTo, Reshape
 
 
 def shaped() -> Graph:

@@ -13,9 +13,9 @@ from weft.graph.relayout import Relayout
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Program, int_const
 from weft.lower.lower import lower_group
-from weft.ops.arithmetic import Add
-from weft.ops.contraction import Conv
 from weft.passes.layout_offers import conv_layout, conv_weight_layout
+from weft_ops.arithmetic import Add
+from weft_ops.contraction import Conv
 
 
 def run(program: Program, *arrays: np.ndarray) -> np.ndarray:

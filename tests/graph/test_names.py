@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from weft.errors import GraphError
 from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, tensor_type
-from weft.ops.activation import Relu
+from weft_ops.activation import Relu
 
 STEMS = ("a", "a_1", "a_2", "a_01", "a_1_1", "b", "_", "")
 

@@ -18,9 +18,9 @@ from weft.graph.nodes import Graph, GraphBuilder, OptionalType, SequenceType, te
 from weft.graph.parser import parse_graph
 from weft.graph.printer import constant_data, print_attribute, print_graph
 from weft.graph.relayout import Relayout
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add
-from weft.ops.movement import Iota, Reshape
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add
+from weft_ops.movement import Iota, Reshape
 
 
 @settings(max_examples=30, deadline=None)

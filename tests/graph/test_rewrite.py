@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tests.passes.library import run_passes
+
 from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
-from weft.ops.activation import Relu, Tanh
-from weft.ops.arithmetic import Negative
 from weft.passes.eliminate_dead_code import eliminate_dead_code
-from weft.passes.pipeline import run_passes
+from weft_ops.activation import Relu, Tanh
+from weft_ops.arithmetic import Negative
 
 
 def chain() -> Graph:

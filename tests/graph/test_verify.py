@@ -13,9 +13,9 @@ from weft.graph.nodes import Graph, GraphBuilder, Node, SymbolSource, Value, ten
 from weft.graph.relayout import Relayout
 from weft.graph.rewrite import sort_nodes
 from weft.graph.verify import same_dim, verify
-from weft.ops.activation import Relu, Tanh
-from weft.ops.arithmetic import Add
-from weft.ops.movement import Reshape
+from weft_ops.activation import Relu, Tanh
+from weft_ops.arithmetic import Add
+from weft_ops.movement import Reshape
 
 
 def chain() -> tuple[GraphBuilder, Value, Value, Value]:

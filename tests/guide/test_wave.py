@@ -13,14 +13,14 @@ from tests.guide.conftest import FOLDERS
 
 import weft
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft.ops.activation import Relu, Sigmoid
-from weft.ops.arithmetic import Add
-from weft.ops.contraction import Conv, MatMul
-from weft.ops.movement import Concat
-from weft.ops.normalization import Softmax
-from weft.ops.reduction import ReduceMean
-from weft.ops.sorting import TopK
-from weft.ops.window import AveragePool, MaxPool
+from weft_ops.activation import Relu, Sigmoid
+from weft_ops.arithmetic import Add
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.movement import Concat
+from weft_ops.normalization import Softmax
+from weft_ops.reduction import ReduceMean
+from weft_ops.sorting import TopK
+from weft_ops.window import AveragePool, MaxPool
 from weft_runtime.device import open_device
 from weft_runtime.executable import Executable
 from weft_testing.imports import imports_beyond

@@ -17,13 +17,13 @@ from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, Program, walk_stmts
 from weft.lower.lower import lower_group
-from weft.ops.arithmetic import Add
-from weft.ops.attention import ScaledDotProductAttention
-from weft.ops.movement import Transpose
 from weft.pipeline import resolve_target
 from weft.scheduling.rule import Decline
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.attention import LEAST_ROWS, UNKNOWN_KEYS, AttentionRule, choose_height, schedule_attention
+from weft_ops.arithmetic import Add
+from weft_ops.attention import ScaledDotProductAttention
+from weft_ops.movement import Transpose
 
 HEADS_LAST = Transpose((0, 2, 1, 3))
 

@@ -8,8 +8,8 @@ import pytest
 from weft.compilation import Compilation
 from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.loop.nodes import For, int_const, walk_stmts
-from weft.ops.contraction import Conv
 from weft.pipeline import resolve_target
+from weft_ops.contraction import Conv
 
 
 @pytest.mark.parametrize(("rows", "threads"), [(38, 1), (16, 2), (47, 1)])

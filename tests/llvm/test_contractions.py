@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.passes.library import run_passes
 
 from weft import dtypes as dt
 from weft.compilation import Compilation
@@ -16,13 +17,12 @@ from weft.expr.nodes import Var
 from weft.graph.group import Group
 from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.lower.lower import lower_group
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add
-from weft.ops.contraction import Conv, MatMul
-from weft.ops.movement import Transpose
-from weft.passes.pipeline import run_passes
 from weft.pipeline import resolve_target
 from weft.scheduling.schedule import Schedule
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.movement import Transpose
 
 quick = settings(max_examples=8, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
 edge = st.one_of(st.integers(1, 9), st.sampled_from([15, 16, 17, 24, 31, 32, 33, 48, 65, 86, 100]))

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import weft
-from weft import ops
+import weft_ops as ops
 from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, Value, tensor_type
 

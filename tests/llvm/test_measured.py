@@ -14,11 +14,11 @@ from weft.compilation import Compilation
 from weft.dtypes import float32
 from weft.errors import TargetError
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops import Conv
-from weft.ops.arithmetic import Add
 from weft.pipeline import resolve_target
 from weft_llvm import measured
 from weft_llvm.schedules.tiles import choose_tile
+from weft_ops import Conv
+from weft_ops.arithmetic import Add
 
 CPU = "llvm -mcpu=x86-64-v3 -mtriple=x86_64-linux-gnu -threads=1"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.passes.library import run_passes
 
 from weft import dtypes as dt
 from weft.expr.nodes import Call, Const, Ramp, Var, walk
@@ -20,16 +21,6 @@ from weft.loop.nodes import Block, Program, Store, int_const, stmt_exprs, walk_s
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
 from weft.machine import Machine
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add, Multiply
-from weft.ops.image import GridSample, Resize
-from weft.ops.indexing import ScatterND
-from weft.ops.movement import Transpose
-from weft.ops.normalization import Softmax
-from weft.ops.reduction import ReduceMean, ReduceSum
-from weft.ops.transcendental import Exp
-from weft.ops.window import AveragePool
-from weft.passes.pipeline import run_passes
 from weft.scheduling.access import LoopView, blocks_of, is_reduction, target
 from weft.scheduling.rule import Decline, Rule
 from weft.scheduling.schedule import Schedule
@@ -38,6 +29,15 @@ from weft_llvm.schedules.elementwise import ElementwiseRule
 from weft_llvm.schedules.fallback import FallbackRule
 from weft_llvm.schedules.reduction import CHAIN, ReductionRule
 from weft_llvm.schedules.rowwise import RowwiseRule
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add, Multiply
+from weft_ops.image import GridSample, Resize
+from weft_ops.indexing import ScatterND
+from weft_ops.movement import Transpose
+from weft_ops.normalization import Softmax
+from weft_ops.reduction import ReduceMean, ReduceSum
+from weft_ops.transcendental import Exp
+from weft_ops.window import AveragePool
 
 MACHINE = Machine("cpu", 256, 16, fma=True)
 

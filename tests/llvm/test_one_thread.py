@@ -14,10 +14,10 @@ from weft.codegen.base import in_one_thread
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.loop.nodes import For, walk_stmts
-from weft.ops.activation import Relu
-from weft.ops.contraction import MatMul
 from weft.pipeline import resolve_target
 from weft_llvm.emitter import Emitter
+from weft_ops.activation import Relu
+from weft_ops.contraction import MatMul
 from weft_runtime.abi import OFFSETS
 from weft_runtime.executable import Executable
 

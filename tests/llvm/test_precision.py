@@ -22,12 +22,12 @@ from weft.dtypes import DType
 from weft.errors import TargetError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add
-from weft.ops.contraction import Conv, MatMul
-from weft.ops.recurrent import LSTM
 from weft.pipeline import model_key, resolve_target
 from weft_llvm.target import CONVERSIONS, LlvmOptions
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.recurrent import LSTM
 from weft_runtime.cpu_features import host_features
 from weft_runtime.executable import Executable
 

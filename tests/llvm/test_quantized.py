@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.passes.library import run_passes
 from tests.qemu.cross import compile_cross
 
 import weft
@@ -22,16 +23,15 @@ from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
-from weft.ops import Add, Cast, Conv, ConvInteger, Dequantize, DynamicQuantize, MatMul, MatMulInteger, QLinearConv, Relu, Round
 from weft.passes.capabilities import Capabilities, DotProduct
 from weft.passes.decompose import decompose
 from weft.passes.fold_constants import fold_constants
-from weft.passes.narrow_products import narrow_products
-from weft.passes.pipeline import run_passes
-from weft.passes.simplify_algebra import simplify_algebra
 from weft.pipeline import ResolvedTarget, resolve_target
 from weft.scheduling import Schedule, meanings, replay
 from weft.scheduling.rule import select_rule
+from weft_ops import Add, Cast, Conv, ConvInteger, Dequantize, DynamicQuantize, MatMul, MatMulInteger, QLinearConv, Relu, Round
+from weft_ops.passes.narrow_products import narrow_products
+from weft_ops.passes.simplify_algebra import simplify_algebra
 
 Array = np.ndarray[Any, Any]
 U8S8, S8S8, U8U8 = (DotProduct(a, b, dt.int32, 4) for a, b in ((dt.uint8, dt.int8), (dt.int8, dt.int8), (dt.uint8, dt.uint8)))

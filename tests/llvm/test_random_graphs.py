@@ -8,20 +8,20 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.passes.library import run_passes
 
 from weft.compilation import Compilation
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft.ops.activation import HardSwish, Relu, Sigmoid
-from weft.ops.arithmetic import Add, Multiply
-from weft.ops.contraction import Conv
-from weft.ops.image import Resize
-from weft.ops.movement import Concat, Pad, Slice, Transpose
-from weft.ops.normalization import LayerNorm, Softmax
-from weft.ops.reduction import ReduceMean
-from weft.ops.window import AveragePool, MaxPool
-from weft.passes.pipeline import run_passes
 from weft.pipeline import resolve_target
+from weft_ops.activation import HardSwish, Relu, Sigmoid
+from weft_ops.arithmetic import Add, Multiply
+from weft_ops.contraction import Conv
+from weft_ops.image import Resize
+from weft_ops.movement import Concat, Pad, Slice, Transpose
+from weft_ops.normalization import LayerNorm, Softmax
+from weft_ops.reduction import ReduceMean
+from weft_ops.window import AveragePool, MaxPool
 
 CHANNELS = (8, 16, 24, 12)
 MOST_VALUES = 200_000

@@ -9,9 +9,9 @@ from weft import dtypes as dt
 from weft.compilation import Compilation
 from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, tensor_type
-from weft.ops.examples import floats
-from weft.ops.recurrent import GATES, GRU, LSTM, RNN, RecurrentNetwork
 from weft.pipeline import resolve_target
+from weft_ops.examples import floats
+from weft_ops.recurrent import GATES, GRU, LSTM, RNN, RecurrentNetwork
 
 STEPS, INPUT = 4, 6
 NETWORKS = {

@@ -15,13 +15,13 @@ from weft.errors import LoweringError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
 from weft.lower.lower import lower_group
-from weft.ops.activation import Gelu, Tanh
-from weft.ops.arithmetic import Absolute, Add, Cast
-from weft.ops.indexing import Tile
-from weft.ops.movement import Gather, Transpose
-from weft.ops.reduction import ReduceSum
-from weft.ops.window import MaxUnpool
 from weft.pipeline import resolve_target
+from weft_ops.activation import Gelu, Tanh
+from weft_ops.arithmetic import Absolute, Add, Cast
+from weft_ops.indexing import Tile
+from weft_ops.movement import Gather, Transpose
+from weft_ops.reduction import ReduceSum
+from weft_ops.window import MaxUnpool
 
 NO_FAILURES = [
     "Attention-flat", "Attention-masked", "Attention-float16", "Attention-plain", "Attention-grouped", "SoftmaxCrossEntropy-none",

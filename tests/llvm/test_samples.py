@@ -11,7 +11,7 @@ import weft
 from weft import dtypes as dt
 from weft.graph.nodes import Graph, GraphBuilder
 from weft.graph.operator import Operator, Sample
-from weft.ops import ALL_OPERATORS
+from weft_ops import ALL_OPERATORS
 
 SAMPLES = {f"{op.__name__}-{sample.name or k}": (op, sample) for op in ALL_OPERATORS for k, sample in enumerate(op.samples())}
 

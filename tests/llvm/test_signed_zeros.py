@@ -10,9 +10,9 @@ import pytest
 import weft
 from weft.graph.nodes import GraphBuilder, Value, tensor_type
 from weft.graph.operator import Elementwise, Operator
-from weft.ops import ALL_OPERATORS
-from weft.ops.examples import special
-from weft.ops.quantization import DynamicQuantize
+from weft_ops import ALL_OPERATORS
+from weft_ops.examples import special
+from weft_ops.quantization import DynamicQuantize
 
 # Of two zeros IEEE 754's maximum and minimum may give either, and numpy's do: what takes the greater or the lesser of two numbers has no sign to keep.
 EITHER = {"Maximum", "Minimum", "Clip", "Relu", "PRelu", "LeakyRelu", "ThresholdedRelu", "HardSigmoid", "HardSwish"}
@@ -80,7 +80,7 @@ def test_a_range_of_zeros_has_a_scale() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_sign_of_minus_zero_is_zero(dtype: str) -> None:
-    from weft.ops.arithmetic import Sign
+    from weft_ops.arithmetic import Sign
 
     b = GraphBuilder("g")
     x = special(dtype)

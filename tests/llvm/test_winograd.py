@@ -19,14 +19,14 @@ from weft.loop.interpret import interpret
 from weft.loop.nodes import int_const
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add, Clip
-from weft.ops.contraction import Conv
-from weft.ops.winograd import WinogradConv, transform_weights
 from weft.passes.choose_layouts import choose_layouts
 from weft.pipeline import resolve_target
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.winograd import Pieces, Shape, WinogradRule, choose_pieces, choose_winograd
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add, Clip
+from weft_ops.contraction import Conv
+from weft_ops.winograd import WinogradConv, transform_weights
 
 Array = np.ndarray[Any, Any]
 LANES = resolve_target("llvm").machine.lanes(dt.float32)

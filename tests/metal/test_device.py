@@ -13,11 +13,11 @@ import weft
 from weft.errors import ExecutionError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops.activation import Relu
-from weft.ops.movement import Concat
 from weft_gpu.image import Kernel, Launch, pack
 from weft_metal import driver
 from weft_metal.device import MetalDevice
+from weft_ops.activation import Relu
+from weft_ops.movement import Concat
 from weft_runtime.device import Slice, open_device
 from weft_testing.models import mlp
 

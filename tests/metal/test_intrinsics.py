@@ -11,11 +11,11 @@ from tests.gpu.shim.targets import shimmed
 
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops.contraction import MatMul
 from weft.scheduling.intrinsic import Call
 from weft_metal.dialect import dialect
 from weft_metal.families import FAMILIES
 from weft_metal.intrinsics import TEMPLATES, intrinsics
+from weft_ops.contraction import MatMul
 from weft_testing.conform.kernels import runner
 from weft_testing.conform.kit import Kit
 from weft_testing.intrinsics import check_intrinsic

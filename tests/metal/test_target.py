@@ -14,11 +14,11 @@ from weft.errors import TargetError, UnsupportedError
 from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
-from weft.ops.activation import Relu
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.passes import grid_passes
 from weft_metal.dialect import dialect
 from weft_metal.families import FAMILIES
+from weft_ops.activation import Relu
 from weft_testing.models import mlp
 from weft_testing.plugin import resolve_target
 

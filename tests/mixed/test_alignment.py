@@ -21,12 +21,12 @@ from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.lower.lower import lower_group
 from weft.machine import Machine, Scope
-from weft.ops import Add, MatMul, Relu
 from weft.plugins import host
 from weft.scheduling import Call, Intrinsic, Offer, Operand, Rule, Schedule, meanings, replay
 from weft.scheduling.scopes import exceeds
 from weft.target import Target, TargetKind
 from weft.tensor import language as tl
+from weft_ops import Add, MatMul, Relu
 from weft_runtime import device as devices
 from weft_runtime.arrays import Array, array_address
 from weft_runtime.device import Device, DeviceKind, HostDevice, Memory, Slice

@@ -9,7 +9,7 @@ from tests.mixed import board as plugin
 import weft
 from weft.errors import ExecutionError
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops.composing import Composer
+from weft_ops.composing import Composer
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 pytestmark = pytest.mark.usefixtures("board")

@@ -29,12 +29,6 @@ from weft.loop.pipeline import LoopPass, lower_program
 from weft.loop.queues import Queue
 from weft.lower.offers import offer_by_rules
 from weft.mixed import MixedCompilation
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add, Multiply, Negative
-from weft.ops.contraction import MatMul
-from weft.ops.elementwise import FloatUnary
-from weft.ops.normalization import Softmax
-from weft.ops.precision import in_compute_dtype
 from weft.passes.capabilities import Capabilities, LayoutOffer
 from weft.passes.pipeline import GraphPass
 from weft.passes.place import Offers, Refuse, Take
@@ -46,6 +40,12 @@ from weft.scheduling.schedule import Schedule
 from weft.scheduling.tree import blocks_in
 from weft.target import Target
 from weft.tensor import language as tl
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add, Multiply, Negative
+from weft_ops.contraction import MatMul
+from weft_ops.elementwise import FloatUnary
+from weft_ops.normalization import Softmax
+from weft_ops.precision import in_compute_dtype
 from weft_runtime.plan import Copy, DeviceCall, Native
 
 pytestmark = pytest.mark.usefixtures("board")
@@ -111,7 +111,7 @@ def test_a_symbolic_batch() -> None:
 
 
 def test_an_input_that_only_tells_a_size_is_not_copied() -> None:
-    from weft.ops.movement import BroadcastTo
+    from weft_ops.movement import BroadcastTo
 
     g = GraphBuilder("sized")
     x, picture = g.input("x", tensor_type("float32", (1, 3))), g.input("picture", tensor_type("float32", (Var("n"), 1000)))
@@ -210,7 +210,7 @@ def test_a_value_called_like_an_output() -> None:
 
 
 def test_sizes_that_data_say_stay_with_the_host() -> None:
-    from weft.ops.movement import Reshape
+    from weft_ops.movement import Reshape
 
     g = GraphBuilder("sized")
     x = g.input("x", tensor_type("float32", (12,)))

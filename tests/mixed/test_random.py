@@ -19,9 +19,9 @@ from weft.errors import ExecutionError, WeftError
 from weft.expr.evaluate import evaluate as size
 from weft.expr.nodes import Var
 from weft.graph.evaluate import evaluate
+from weft.graph.identity import Identity
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
 from weft.hooks import hookimpl
-from weft.ops.elementwise import Identity
 from weft.plugins import host
 from weft.scheduling.rule import Rule
 from weft.target import Target, TargetKind

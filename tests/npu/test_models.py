@@ -16,14 +16,14 @@ import weft
 from weft.errors import ExecutionError, TargetError, UnsupportedError, WeftError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft.ops.activation import Relu, Sigmoid
-from weft.ops.arithmetic import Add, Multiply
-from weft.ops.contraction import Conv, MatMul
-from weft.ops.movement import Transpose
-from weft.ops.normalization import Softmax
-from weft.ops.reduction import ReduceMean
-from weft.ops.sorting import TopK
-from weft.ops.window import AveragePool, Col2Im, MaxPool
+from weft_ops.activation import Relu, Sigmoid
+from weft_ops.arithmetic import Add, Multiply
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.movement import Transpose
+from weft_ops.normalization import Softmax
+from weft_ops.reduction import ReduceMean
+from weft_ops.sorting import TopK
+from weft_ops.window import AveragePool, Col2Im, MaxPool
 from weft_runtime.device import open_device
 from weft_runtime.executable import Executable
 from weft_testing.models import mlp, picture, resnet18

@@ -13,10 +13,10 @@ from weft.compilation import Kernel
 from weft.errors import UnsupportedError
 from weft.graph.nodes import Graph
 from weft.mixed import MixedCompilation
-from weft.ops import ALL_OPERATORS
 from weft.pipeline import resolve_targets
 from weft.scheduling import replay
 from weft.scheduling.tree import blocks_in
+from weft_ops import ALL_OPERATORS
 from weft_testing.conform.kit import Case
 from weft_testing.models import resnet18
 

@@ -21,7 +21,7 @@ from weft.loop.interpret import interpret
 from weft.loop.nodes import int_const
 from weft.loop.parser import parse_program
 from weft.lower.lower import lower_group
-from weft.ops import MatMul, Relu
+from weft_ops import MatMul, Relu
 from weft_runtime.device import open_device
 from weft_runtime.executable import Executable
 from weft_testing.imports import imports_beyond

@@ -12,10 +12,10 @@ import pytest
 import weft
 from weft.errors import ExecutionError, TargetError, UnsupportedError
 from weft.graph.nodes import GraphBuilder, tensor_type
-from weft.ops import Add
 from weft_opencl import devices
 from weft_opencl.devices import Found, choose, found
 from weft_opencl.target import OpenclOptions, OpenclTarget
+from weft_ops import Add
 from weft_runtime.device import close_devices, open_device
 from weft_testing.plugin import resolve_target
 

@@ -10,9 +10,9 @@ import pytest
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.mixed import MixedCompilation
-from weft.ops import Add, Conv, Relu
-from weft.ops.winograd import WinogradConv
 from weft.pipeline import resolve_targets
+from weft_ops import Add, Conv, Relu
+from weft_ops.winograd import WinogradConv
 
 
 def layer(batch: int | str, size: tuple[int, int], channels: tuple[int, int], pads: tuple[int, ...]) -> Graph:

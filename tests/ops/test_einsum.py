@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from weft.expr.nodes import Var
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops import Einsum, MatMul
 from weft.passes.decompose import decompose
+from weft_ops import Einsum, MatMul
 
 SIZES = {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}
 

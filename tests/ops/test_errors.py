@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.errors import GraphError, TensorError
 from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, SequenceType, TensorType, tensor_type

@@ -10,17 +10,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.ops.test_samples import assert_close, outputs_of
 
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.expr.evaluate import evaluate as evaluate_expr
 from weft.expr.nodes import Expr, Var
 from weft.graph.nodes import TensorType
 from weft.graph.operator import Operator, Sample
-from weft.ops.examples import floats, integers
-from weft.ops.movement import slice_range
-from weft.ops.shapes import broadcast, factors, product, quotient
 from weft.tensor.evaluate import evaluate
 from weft.tensor.language import placeholder
+from weft_ops.examples import floats, integers
+from weft_ops.movement import slice_range
+from weft_ops.shapes import broadcast, factors, product, quotient
 
 few = settings(max_examples=25, deadline=None)
 N = Var("n", dt.int64)

@@ -14,11 +14,11 @@ from weft.graph.operator import Elementwise, Operator, Sample
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Program, buffer
 from weft.loop.verify import verify
-from weft.ops import ALL_OPERATORS
-from weft.ops.precision import widen
-from weft.ops.shapes import broadcast_indices
 from weft.tensor.evaluate import evaluate
 from weft.tensor.language import Tensor, compute, placeholder
+from weft_ops import ALL_OPERATORS
+from weft_ops.precision import widen
+from weft_ops.shapes import broadcast_indices
 
 CASES = [pytest.param(op, sample, id=f"{op.__name__}-{sample.name or k}") for op in ALL_OPERATORS for k, sample in enumerate(op.samples())]
 

@@ -10,10 +10,10 @@ from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Var
 from weft.graph.evaluate import evaluate as evaluate_graph
 from weft.graph.nodes import GraphBuilder, TensorType
-from weft.ops import DFT
-from weft.ops.examples import floats
-from weft.ops.signal import MOST_POINTS, factors, turn
 from weft.passes.decompose import decompose
+from weft_ops import DFT
+from weft_ops.examples import floats
+from weft_ops.signal import MOST_POINTS, factors, turn
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 10, 12, 100, 4096])

@@ -15,10 +15,10 @@ from weft.expr.evaluate import evaluate as evaluate_expr
 from weft.expr.nodes import Expr, Var
 from weft.graph.nodes import GraphBuilder, TensorType
 from weft.graph.operator import Elementwise, Sample
-from weft.ops import ALL_OPERATORS, CumSum, ReduceMax, ReduceMean, ReduceProd, ReduceSum
-from weft.ops.reduction import Reduction
 from weft.tensor.evaluate import evaluate
 from weft.tensor.language import Dim, Tensor, placeholder
+from weft_ops import ALL_OPERATORS, CumSum, ReduceMax, ReduceMean, ReduceProd, ReduceSum
+from weft_ops.reduction import Reduction
 
 
 def symbolic(shape: tuple[int, ...]) -> tuple[Dim, ...]:
@@ -83,7 +83,7 @@ def test_reduction_over_axes_known_at_run_time(op: type[Reduction], keepdims: bo
 
 
 def _expr(d: Dim) -> Expr:
-    from weft.ops.shapes import dim_expr
+    from weft_ops.shapes import dim_expr
 
     return dim_expr(d)
 

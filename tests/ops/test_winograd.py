@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from weft.errors import GraphError
 from weft.graph.nodes import tensor_type
-from weft.ops.contraction import Conv
-from weft.ops.winograd import POINTS, WinogradConv, matrices, transform_weights
 from weft.tensor.evaluate import evaluate
 from weft.tensor.language import placeholder
+from weft_ops.contraction import Conv
+from weft_ops.winograd import POINTS, WinogradConv, matrices, transform_weights
 
 SMALL = st.integers(-9, 9)
 

@@ -9,12 +9,12 @@ from tests.graph.graphs import keeps_meaning, numbers
 
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops.activation import Relu
-from weft.ops.contraction import Conv
-from weft.ops.winograd import WinogradConv
 from weft.passes.capabilities import Capabilities
-from weft.passes.choose_algorithms import choose_algorithms
 from weft.passes.choose_layouts import choose_layouts
+from weft_ops.activation import Relu
+from weft_ops.contraction import Conv
+from weft_ops.passes.choose_algorithms import choose_algorithms
+from weft_ops.winograd import WinogradConv
 
 ALWAYS_FOUR = Capabilities(channel_block=4, panel=8, winograd=lambda node: (4, False))
 

@@ -8,23 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.graph.graphs import convolutional, keeps_meaning, numbers
+from tests.passes.library import run_passes
 
 from weft.errors import GraphError
 from weft.expr.nodes import Var
 from weft.graph.layout import Layout, Permute, Split, blocked
 from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
 from weft.graph.relayout import Relayout
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add, Multiply
-from weft.ops.contraction import Conv, MatMul
-from weft.ops.image import Resize
-from weft.ops.movement import Concat, Pad, Reshape, Slice
-from weft.ops.reduction import ReduceMean
-from weft.ops.window import MaxPool
 from weft.passes.capabilities import Capabilities, LayoutOffer, LayoutRule
 from weft.passes.choose_layouts import choose_layouts, impossible_layout, strip_layouts
 from weft.passes.layout_offers import conv_weight_layout, panel_layout
-from weft.passes.pipeline import GraphPass, run_passes
+from weft.passes.pipeline import GraphPass
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add, Multiply
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.image import Resize
+from weft_ops.movement import Concat, Pad, Reshape, Slice
+from weft_ops.reduction import ReduceMean
+from weft_ops.window import MaxPool
 
 N = Var("n")
 NC4 = blocked(4, 1, 4)

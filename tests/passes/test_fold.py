@@ -11,18 +11,18 @@ from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
 from weft.graph.operator import Operator, algorithm
 from weft.graph.rewrite import rewrite
-from weft.ops.activation import Relu, Tanh
-from weft.ops.arithmetic import Add, Divide, Multiply, Subtract
-from weft.ops.contraction import Conv, MatMul
-from weft.ops.movement import BroadcastTo, Fill, Reshape, Transpose
-from weft.ops.normalization import BatchNorm, LayerNorm, Softmax
 from weft.passes.capabilities import Capabilities
 from weft.passes.decompose import decompose
 from weft.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from weft.passes.eliminate_dead_code import eliminate_dead_code
-from weft.passes.fold_batch_norm import fold_batch_norm
 from weft.passes.fold_constants import fold_constants
-from weft.passes.fold_scale import fold_scale
+from weft_ops.activation import Relu, Tanh
+from weft_ops.arithmetic import Add, Divide, Multiply, Subtract
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.movement import BroadcastTo, Fill, Reshape, Transpose
+from weft_ops.normalization import BatchNorm, LayerNorm, Softmax
+from weft_ops.passes.fold_batch_norm import fold_batch_norm
+from weft_ops.passes.fold_scale import fold_scale
 
 N = Var("n")
 

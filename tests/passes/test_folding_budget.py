@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.passes.library import SHARED, run_passes
 
 import weft
 from weft import dtypes as dt
@@ -19,7 +20,10 @@ from weft.errors import FrontendError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.graph.operator import Operator
-from weft.ops import (
+from weft.passes import fold_constants as folding
+from weft.passes.fold_constants import Budget, fold_constants, work_of
+from weft_onnx import importer
+from weft_ops import (
     Add,
     AveragePool,
     BatchNorm,
@@ -39,10 +43,6 @@ from weft.ops import (
     Tanh,
     Transpose,
 )  # fmt: skip
-from weft.passes import fold_constants as folding
-from weft.passes.fold_constants import Budget, fold_constants, work_of
-from weft.passes.pipeline import SHARED, run_passes
-from weft_onnx import importer
 
 ROOT = Path(__file__).parents[2]
 MOST = 160

@@ -10,19 +10,19 @@ from tests.graph.graphs import keeps_meaning, numbers
 import weft
 from weft.expr.nodes import Var
 from weft.graph.group import Group, kernel_text
+from weft.graph.identity import Identity
 from weft.graph.layout import blocked
 from weft.graph.nodes import Graph, GraphBuilder, SequenceType, Value, tensor_type
 from weft.graph.relayout import Relayout
-from weft.ops.activation import Relu, Sigmoid, Tanh
-from weft.ops.arithmetic import Add, Divide, Maximum, Multiply, Subtract
-from weft.ops.contraction import Conv, MatMul
-from weft.ops.elementwise import Identity
-from weft.ops.movement import BroadcastTo, Concat, Reshape, Transpose
-from weft.ops.normalization import Softmax
-from weft.ops.reduction import Argmax, ReduceMax, ReduceSum
-from weft.ops.signal import Window
-from weft.ops.transcendental import Exp, Sin
 from weft.passes.fuse import MOST_FUNCTIONS, at_most, fuse
+from weft_ops.activation import Relu, Sigmoid, Tanh
+from weft_ops.arithmetic import Add, Divide, Maximum, Multiply, Subtract
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.movement import BroadcastTo, Concat, Reshape, Transpose
+from weft_ops.normalization import Softmax
+from weft_ops.reduction import Argmax, ReduceMax, ReduceSum
+from weft_ops.signal import Window
+from weft_ops.transcendental import Exp, Sin
 
 N = Var("n")
 

@@ -10,16 +10,16 @@ import pytest
 from tests.graph.graphs import keeps_meaning, numbers
 
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft.ops.activation import Tanh
-from weft.ops.arithmetic import Add, Divide, Multiply, Where
-from weft.ops.attention import ScaledDotProductAttention
-from weft.ops.comparison import IsNan
-from weft.ops.contraction import MatMul
-from weft.ops.movement import BroadcastTo, Reshape, Slice, Transpose
-from weft.ops.normalization import Softmax
 from weft.passes.capabilities import Capabilities
 from weft.passes.fuse import fuse
-from weft.passes.fuse_attention import fuse_attention
+from weft_ops.activation import Tanh
+from weft_ops.arithmetic import Add, Divide, Multiply, Where
+from weft_ops.attention import ScaledDotProductAttention
+from weft_ops.comparison import IsNan
+from weft_ops.contraction import MatMul
+from weft_ops.movement import BroadcastTo, Reshape, Slice, Transpose
+from weft_ops.normalization import Softmax
+from weft_ops.passes.fuse_attention import fuse_attention
 
 B, H, S, T, D = 2, 4, 3, 5, 8
 CAUSAL = np.where(np.arange(T) <= np.arange(S)[:, None], 0, np.finfo(np.float32).min).astype(np.float32)

@@ -15,7 +15,9 @@ import weft
 from weft import dtypes as dt
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft.ops import (
+from weft.passes.capabilities import Capabilities
+from weft.passes.fold_constants import fold_constants
+from weft_ops import (
     Add,
     AveragePool,
     Clip,
@@ -38,9 +40,7 @@ from weft.ops import (
     Slice,
     Transpose,
 )
-from weft.passes.capabilities import Capabilities
-from weft.passes.fold_constants import fold_constants
-from weft.passes.fuse_quantization import fuse_quantization
+from weft_ops.passes.fuse_quantization import fuse_quantization
 
 Array = np.ndarray[Any, Any]
 F = np.float32

@@ -10,13 +10,13 @@ from weft.expr.nodes import Var
 from weft.graph.layout import blocked
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.relayout import Relayout
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add
-from weft.ops.contraction import Conv
 from weft.passes.capabilities import Capabilities
 from weft.passes.choose_layouts import choose_layouts
 from weft.passes.layout_offers import GROUPED_BORDERS, conv_layout, conv_weight_layout
-from weft.passes.merge_groups import choose_groups, merge_groups
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add
+from weft_ops.contraction import Conv
+from weft_ops.passes.merge_groups import choose_groups, merge_groups
 
 CAPABILITIES = Capabilities(channel_block=4)
 

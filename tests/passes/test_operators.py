@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.graph.graphs import reparsed
+from tests.passes.library import run_passes
 
 from weft import dtypes as dt
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import GraphBuilder, TensorType
 from weft.graph.operator import Operator
-from weft.ops import ALL_OPERATORS
 from weft.passes.capabilities import Capabilities
-from weft.passes.pipeline import run_passes
 from weft.passes.plan_memory import plan_memory
+from weft_ops import ALL_OPERATORS
 
 
 @pytest.mark.parametrize("operator", ALL_OPERATORS, ids=lambda op: op.__name__)

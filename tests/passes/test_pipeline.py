@@ -8,19 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from tests.graph.graphs import close, convolutional, graphs, numbers, reparsed
+from tests.passes.library import run_passes, stage_names
 
 from weft.errors import GraphError
 from weft.expr.nodes import Var
 from weft.graph.evaluate import evaluate
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops.activation import Relu, Tanh
-from weft.ops.arithmetic import Add, Multiply
-from weft.ops.movement import BroadcastTo, Reshape
-from weft.ops.reduction import ReduceSum
 from weft.passes.capabilities import Capabilities
-from weft.passes.pipeline import GraphPass, run_passes, stage_names
+from weft.passes.pipeline import GraphPass
 from weft.passes.plan_memory import plan_memory
+from weft_ops.activation import Relu, Tanh
+from weft_ops.arithmetic import Add, Multiply
+from weft_ops.movement import BroadcastTo, Reshape
+from weft_ops.reduction import ReduceSum
 
 BLOCKED = Capabilities(channel_block=4, panel=4)
 

@@ -16,10 +16,10 @@ from weft.graph.region import Region
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.graph.verify import verify
 from weft.machine import Transfer
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add, Negative
 from weft.passes.correspond import correspond
 from weft.passes.place import Offers, Refuse, Take, offers_before, place, show_seconds
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add, Negative
 
 
 @st.composite

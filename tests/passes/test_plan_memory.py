@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.graph.graphs import convolutional, graphs, numbers
+from tests.passes.library import run_passes
 
 import weft
 from weft import dtypes as dt
@@ -16,17 +17,16 @@ from weft.codegen.base import THREADS
 from weft.expr.nodes import Expr, Var, add, const, free_vars, mul, wrap
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.machine import GLOBAL_ALIGN
-from weft.ops.activation import Relu, Tanh
-from weft.ops.arithmetic import Add, Cast, Multiply
-from weft.ops.contraction import MatMul
-from weft.ops.indexing import CountNonZero, NonZero
-from weft.ops.movement import Reshape, Transpose
-from weft.ops.reduction import ReduceSum
 from weft.passes.capabilities import Capabilities
 from weft.passes.fuse import fuse
-from weft.passes.pipeline import run_passes
 from weft.passes.plan_memory import MemoryPlan, _pack_in_order, bytes_at, most_live, pack, plan_memory
 from weft.tensor.language import as_dim
+from weft_ops.activation import Relu, Tanh
+from weft_ops.arithmetic import Add, Cast, Multiply
+from weft_ops.contraction import MatMul
+from weft_ops.indexing import CountNonZero, NonZero
+from weft_ops.movement import Reshape, Transpose
+from weft_ops.reduction import ReduceSum
 
 N = Var("n")
 

@@ -16,15 +16,15 @@ from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
-from weft.ops.arithmetic import Add
-from weft.ops.contraction import Conv, ConvTranspose, MatMul
-from weft.ops.recurrent import GATES, Recurrence
-from weft.ops.signal import DFT
 from weft.passes.capabilities import Capabilities
 from weft.passes.choose_layouts import choose_layouts
 from weft.passes.decompose import decompose
-from weft.passes.narrow_weights import narrow_weights
-from weft.passes.reduce_precision import reduce_precision, round_weights
+from weft_ops.arithmetic import Add
+from weft_ops.contraction import Conv, ConvTranspose, MatMul
+from weft_ops.passes.narrow_weights import narrow_weights
+from weft_ops.passes.reduce_precision import reduce_precision, round_weights
+from weft_ops.recurrent import GATES, Recurrence
+from weft_ops.signal import DFT
 
 Array = np.ndarray[Any, Any]
 NARROW = [dt.float16, dt.bfloat16]

@@ -12,17 +12,17 @@ import pytest
 from tests.graph.graphs import keeps_meaning, numbers
 
 from weft.expr.nodes import Var
+from weft.graph.identity import Identity
 from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
-from weft.ops.activation import Relu, Sigmoid, Tanh
-from weft.ops.arithmetic import Add, Cast, Divide, Multiply, Negative, Power, Subtract, Where
-from weft.ops.comparison import LogicalNot
-from weft.ops.contraction import Conv, MatMul
-from weft.ops.elementwise import Identity
-from weft.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
-from weft.ops.reduction import ReduceSum
-from weft.ops.transcendental import Erf
-from weft.ops.window import AveragePool, MaxPool, MaxPoolWithIndices
-from weft.passes.simplify_algebra import scalar_of, simplify_algebra
+from weft_ops.activation import Relu, Sigmoid, Tanh
+from weft_ops.arithmetic import Add, Cast, Divide, Multiply, Negative, Power, Subtract, Where
+from weft_ops.comparison import LogicalNot
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
+from weft_ops.passes.simplify_algebra import scalar_of, simplify_algebra
+from weft_ops.reduction import ReduceSum
+from weft_ops.transcendental import Erf
+from weft_ops.window import AveragePool, MaxPool, MaxPoolWithIndices
 
 N = Var("n")
 Build = Callable[[GraphBuilder, Value], Value]

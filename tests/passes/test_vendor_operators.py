@@ -17,7 +17,13 @@ from weft.graph.group import Group
 from weft.graph.layout import parse_layout
 from weft.graph.nodes import Graph, GraphBuilder, Node, TensorType, Type, Value, tensor_type
 from weft.graph.operator import CHEAP, Array, Commutes, Elementwise, Operator, Sample, algorithm
-from weft.ops import (
+from weft.passes.capabilities import CLAIMED, Capabilities
+from weft.passes.choose_layouts import choose_layouts
+from weft.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
+from weft.passes.fold_constants import fold_constants
+from weft.passes.fuse import fuse
+from weft.tensor.language import Tensor, compute
+from weft_ops import (
     Add,
     Argmax,
     Conv,
@@ -35,14 +41,8 @@ from weft.ops import (
     Softmax,
     Transpose,
 )
-from weft.ops.composing import Composer
-from weft.passes.capabilities import CLAIMED, Capabilities
-from weft.passes.choose_layouts import choose_layouts
-from weft.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
-from weft.passes.fold_constants import fold_constants
-from weft.passes.fuse import fuse
-from weft.passes.fuse_quantization import fuse_quantization
-from weft.tensor.language import Tensor, compute
+from weft_ops.composing import Composer
+from weft_ops.passes.fuse_quantization import fuse_quantization
 
 
 class Foreign(Operator):

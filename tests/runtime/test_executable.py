@@ -314,7 +314,7 @@ def test_a_result_that_no_memory_holds() -> None:
     import weft
     from weft.errors import ExecutionError
     from weft.graph.nodes import GraphBuilder, tensor_type
-    from weft.ops.movement import BroadcastTo
+    from weft_ops.movement import BroadcastTo
 
     g = GraphBuilder("huge")
     g.output(g.add(BroadcastTo((1 << 20, 1 << 40)), g.input("x", tensor_type("float32", (1,)))), "y")

@@ -23,8 +23,8 @@ from weft.errors import PluginError
 from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.hooks import hookimpl
-from weft.ops import Add, CountNonZero, MatMul, NonZero, Relu
 from weft.plugins import PluginHost, host
+from weft_ops import Add, CountNonZero, MatMul, NonZero, Relu
 from weft_runtime import Executable
 from weft_runtime.device import blamed, open_device
 

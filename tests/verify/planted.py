@@ -20,11 +20,11 @@ from weft.hooks import hookimpl
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import LoopPass
-from weft.ops import Add, MatMul, Relu, Softmax, Subtract
 from weft.passes.pipeline import GraphPass
 from weft.pipeline import compile, resolve_targets
 from weft.scheduling.schedule import Schedule
 from weft.target import Target, TargetKind
+from weft_ops import Add, MatMul, Relu, Softmax, Subtract
 from weft_runtime.device import DeviceKind
 from weft_testing.plugin import registered
 from weft_testing.verify.measure import Bound

@@ -56,8 +56,8 @@ def test_a_model_that_is_read_rightly(tmp_path: Path) -> None:
 
 
 def test_a_converter_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.ops import Add
     from weft_onnx import registry
+    from weft_ops import Add
 
     path = onnx_model(tmp_path / "model.onnx")
     engine = onnxruntime(path)

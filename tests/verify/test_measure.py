@@ -11,7 +11,7 @@ import pytest
 from weft import dtypes as dt
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops import Add, Cast, Exp, Floor, MatMul, Subtract
+from weft_ops import Add, Cast, Exp, Floor, MatMul, Subtract
 from weft_testing.verify.measure import Bound, compare, eps, scale_of, spacing, type_text
 from weft_testing.verify.rounding import allowed_errors
 

@@ -13,7 +13,7 @@ from tests.verify.planted import Planted, compiled, given, model, verify
 
 from weft import dtypes as dt
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.ops import Add, Argmax, BatchNorm, Cast, Conv, Floor, Less, Log, MatMul, Multiply, Relu, Subtract
+from weft_ops import Add, Argmax, BatchNorm, Cast, Conv, Floor, Less, Log, MatMul, Multiply, Relu, Subtract
 from weft_testing.plugin import registered
 from weft_testing.verify.measure import Bound
 from weft_testing.verify.report import Blame, Verification

@@ -87,7 +87,7 @@ def test_an_emitter() -> None:
 
 
 def test_the_lowering_of_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.ops import Subtract
+    from weft_ops import Subtract
 
     monkeypatch.setattr(Subtract, "formula", lambda self, a, b: a + b)
     blame = only(Planted().verify(model(), given()))

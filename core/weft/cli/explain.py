@@ -125,8 +125,9 @@ def _ordered(what: str, names: Sequence[str], own: Sequence[Contribution]) -> It
             yield Choice(what, f"{core[0]} … {core[-1]}" if len(core) > 1 else core[0], CORE, f"{len(core)} in the core's order")
             core = []
         if name is not None:
-            after = plugins[name].value.after
-            yield Choice(what, name, _by(plugins[name].plugin), f"after {after}" if after else "first")
+            after, before = plugins[name].value.after, getattr(plugins[name].value, "before", "")
+            why = f"after {after}" if after else f"before {before}" if before else "first"
+            yield Choice(what, name, _by(plugins[name].plugin), why)
 
 
 def _offload(t: ResolvedTarget) -> list[Choice]:

@@ -238,11 +238,11 @@ def print_summary(found: Inspection) -> None:
     from weft.cli.terminal import seconds as shown
     from weft.codegen.base import SourceCodegen
     from weft.loop.pipeline import ordered
-    from weft.passes.pipeline import STAGES as GRAPH_STAGES
+    from weft.passes.pipeline import ordered as ordered_passes
 
     compilation, plan = found.compilation, found.plan
     assert plan is not None
-    invariants = {name: after for name, _, after in GRAPH_STAGES}
+    invariants = {p.name: p.invariant for p in ordered_passes(compilation.target.graph_passes())}
     spent = {name: shown(value) for name, value in compilation.seconds.items()}
     invariants["load"] = "as the frontend gave it"
     rows = [(name, f"{len(g.nodes)} nodes", spent.get(name, ""), invariants.get(name, "")) for name, g in compilation.graphs.items()]

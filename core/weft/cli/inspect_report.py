@@ -123,9 +123,9 @@ def _region(name: str, found: Inspection, model: str, measured: Mapping[str, Any
 
 def _passes(found: Inspection) -> list[dict[str, Any]]:
     """Every graph pass with the text after it; null where the pass changed nothing."""
-    from weft.passes.pipeline import STAGES
+    from weft.passes.pipeline import ordered
 
-    after = {name: what for name, _, what in STAGES}
+    after = {p.name: p.invariant for p in ordered(found.compilation.target.graph_passes())}
     rows: list[dict[str, Any]] = []
     before: str | None = None
     for name, graph in found.compilation.graphs.items():

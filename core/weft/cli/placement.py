@@ -103,8 +103,8 @@ def plan_data(placed: Placed) -> list[dict[str, Any]]:
 
 
 def _does(node: Node, runs: Sequence[int], name: str) -> str:
+    from weft.graph.host import HostOperator
     from weft.graph.region import Region
-    from weft.ops.host import HostOperator
     from weft.passes.place import STEP
 
     assert isinstance(node.op, Region)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from weft.graph.identity import Require
 from weft.graph.nodes import Graph, Node, Value
 from weft.graph.rewrite import Replacement, Rewriter, attribute_symbols, rewrite
-from weft.ops.checking import Require
 
 
 def drop_checks(graph: Graph) -> Graph:

@@ -11,11 +11,11 @@ import numpy as np
 
 from weft.errors import WeftError
 from weft.expr.nodes import Expr
+from weft.graph.control import bodies
+from weft.graph.identity import Require
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.operator import Operator
 from weft.graph.rewrite import Replacement, Rewriter, attribute_symbols, rewrite, substitute_symbols
-from weft.ops.checking import Require
-from weft.ops.control import bodies
 
 LIMIT = 64 << 20
 """Bytes of a result that need no justification by the size of its inputs."""

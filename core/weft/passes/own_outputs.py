@@ -7,8 +7,8 @@ that output alone, so such values are copied by a group of their own. Runs after
 from __future__ import annotations
 
 from weft.graph.group import Group
+from weft.graph.identity import Identity
 from weft.graph.nodes import Graph, Node, Value
-from weft.ops import Identity
 
 
 def own_outputs(graph: Graph) -> Graph:

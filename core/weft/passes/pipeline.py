@@ -2,111 +2,145 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
 
 from weft.errors import GraphError, nearest
 from weft.graph.nodes import Graph
 from weft.graph.rewrite import copy_graph
 from weft.graph.verify import verify
 from weft.passes.capabilities import Capabilities
-from weft.passes.choose_algorithms import choose_algorithms
 from weft.passes.choose_layouts import choose_layouts, impossible_layout
 from weft.passes.decompose import decompose
 from weft.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from weft.passes.eliminate_dead_code import eliminate_dead_code
-from weft.passes.fold_batch_norm import fold_batch_norm
 from weft.passes.fold_constants import Budget, fold_constants
-from weft.passes.fold_scale import fold_scale
 from weft.passes.fuse import fuse
-from weft.passes.fuse_attention import fuse_attention
-from weft.passes.fuse_quantization import fuse_quantization
-from weft.passes.merge_groups import merge_groups
-from weft.passes.narrow_products import narrow_products
-from weft.passes.narrow_weights import narrow_weights
-from weft.passes.reduce_precision import reduce_precision
-from weft.passes.simplify_algebra import simplify_algebra
+
+
+def _always(capabilities: Capabilities) -> bool:
+    return True
 
 
 @dataclass(frozen=True)
 class GraphPass:
-    """A pass of a plugin or a user.
+    """A graph pass: of the core, of a plugin (hook `graph_passes`), or of a user.
 
     Args:
-        name: names it in reports and may be another pass's `after`.
-        function: Graph → Graph; the meaning must stay the same.
-        after: the pass it follows; "" puts it first.
+        name: names it in reports; `after` and `before` of other passes may be it.
+        function: the graph → a graph of the same meaning, the same object or another. Further parameters that it has by
+            these names are given as well: `capabilities`, the target's `Capabilities`; `budget`, what constant folding may
+            still make and do.
+        after: the pass that it follows directly; "", without `before`, puts it first.
+        before: the pass that it precedes directly, in place of `after`. Where several passes name the same one, the given
+            order is kept.
+        shared: it needs no target but what targets claim (`Capabilities.claims`). A model for several targets goes through
+            such passes as a whole, before nodes are placed.
+        when: whether it may change anything for a target of these capabilities.
+        invariant: what holds afterwards, for people.
+
+    Raises:
+        GraphError: both `after` and `before` are given.
     """
 
     name: str
-    function: Callable[[Graph], Graph]
+    function: Callable[..., Graph]
     after: str = ""
+    before: str = ""
+    shared: bool = False
+    when: Callable[[Capabilities], bool] = field(default=_always, compare=False)
+    invariant: str = ""
+
+    def __post_init__(self) -> None:
+        if self.after and self.before:
+            what = f"the graph pass '{self.name}' has both after='{self.after}' and before='{self.before}'"
+            raise GraphError(what, hint="one of them says where it runs")
+
+    def run(self, graph: Graph, capabilities: Capabilities, budget: Budget) -> Graph:
+        """The function's result, with the parameters that it has."""
+        given = {"capabilities": capabilities, "budget": budget}
+        return self.function(graph, **{name: given[name] for name in _further(self.function)})
 
 
-Stage: TypeAlias = "Callable[[Graph, Capabilities, Budget], Graph]"
+def _further(function: Callable[..., Graph]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of C
+        return []
+    return [name for name in ("capabilities", "budget") if name in parameters]
 
 
-# (name, function, invariant). A name that comes again has a number.
-STAGES: tuple[tuple[str, Stage, str], ...] = (
-    (
-        "fold_constants",
-        lambda g, c, b: fold_constants(g, early=True, budget=b),
-        "no node but what `folds_late` has constant inputs only, within the bounds of folding; no size is bound to a constant",
+def _fold_early(graph: Graph, budget: Budget) -> Graph:
+    return fold_constants(graph, early=True, budget=budget)
+
+
+def _fold(graph: Graph, budget: Budget) -> Graph:
+    return fold_constants(graph, budget=budget)
+
+
+FOLDED = "no node has constant inputs only, within the bounds of folding"
+FOLDED_EARLY = f"{FOLDED}, but what `folds_late`; no size is bound to a constant"
+FUSED = "every node is a Group, but control flow and nodes on strings, sequences and optionals"
+
+# A name that comes again has a number.
+CORE: tuple[GraphPass, ...] = (
+    GraphPass("fold_constants", _fold_early, shared=True, invariant=FOLDED_EARLY),
+    GraphPass("decompose", decompose, shared=True, invariant="every composite is claimed by the target"),
+    GraphPass("fold_constants_2", _fold, shared=True, invariant=FOLDED),
+    GraphPass(
+        "eliminate_common_subexpressions",
+        eliminate_common_subexpressions,
+        shared=True,
+        invariant="no two nodes compute the same",
     ),
-    ("fuse_quantization", fuse_quantization, "no product, convolution or mean of quantised numbers with constant scales is computed in floats"),
-    ("fold_batch_norm", lambda g, c, b: fold_batch_norm(g, b), "no constant batch normalisation follows a convolution or product with constant weights"),
-    ("decompose", lambda g, c, b: decompose(g, c), "every composite is claimed by the target"),
-    ("simplify_algebra", lambda g, c, b: simplify_algebra(g), "no rule of algebra applies"),
-    ("fold_constants_2", lambda g, c, b: fold_constants(g, budget=b), "no node has constant inputs only, within the bounds of folding"),
-    ("fuse_attention", lambda g, c, b: fuse_attention(g, c), "no attention whose scores nothing else uses is spelled out, where the target claims it"),
-    ("fold_scale", lambda g, c, b: fold_scale(g, b), "no constant scale follows a convolution or product with constant weights"),
-    ("merge_groups", lambda g, c, b: merge_groups(g, c), "a grouped convolution has whole channel blocks per group where that costs less than rows"),
-    ("narrow_products", lambda g, c, b: narrow_products(g, c), "contractions with constant weights that fit a dot product of the target are in its terms"),
-    ("eliminate_common_subexpressions", lambda g, c, b: eliminate_common_subexpressions(g), "no two nodes compute the same"),
-    ("eliminate_dead_code", lambda g, c, b: eliminate_dead_code(g), "every node contributes to an output"),
-    ("reduce_precision", lambda g, c, b: reduce_precision(g, c), "constant weights of contractions are rounded to the precision that the target was asked for"),
-    ("choose_algorithms", lambda g, c, b: choose_algorithms(g, c), "no convolution is computed by its definition where the target has a faster way"),
-    ("choose_layouts", lambda g, c, b: choose_layouts(g, c), "values carry layouts; inputs and outputs are row-major"),
-    ("narrow_weights", lambda g, c, b: narrow_weights(g, c), "weights that are read in vectors are stored in that precision"),
-    ("fuse", lambda g, c, b: fuse(g, c), "every node is a Group, but control flow and nodes on strings, sequences and optionals"),
+    GraphPass("eliminate_dead_code", eliminate_dead_code, shared=True, invariant="every node contributes to an output"),
+    GraphPass("choose_layouts", choose_layouts, invariant="values carry layouts; inputs and outputs are row-major"),
+    GraphPass("fuse", fuse, invariant=FUSED),
 )
+"""The core's passes in order: those that know operators by their facts only."""
 
 
-# What needs no target but its claims: models for several targets go through these as a whole, and through all of them region by region.
-SHARED = (
-    "fold_constants", "fuse_quantization", "fold_batch_norm", "decompose", "simplify_algebra", "fold_constants_2", "fuse_attention", "fold_scale",
-    "eliminate_common_subexpressions", "eliminate_dead_code",
-)  # fmt: skip
+def shared_passes(of_targets: Sequence[Sequence[GraphPass]]) -> list[GraphPass]:
+    """The shared passes of plugins, for a model that several targets share: those that each of the targets has, by name."""
+    common = set[str].intersection(*({p.name for p in passes if p.shared} for passes in of_targets))
+    return [p for p in of_targets[0] if p.name in common]
 
 
-LAID_OUT = ("choose_layouts", "narrow_weights", "fuse")
+def split_shared(extra: Sequence[GraphPass], others: Sequence[GraphPass]) -> tuple[list[GraphPass], list[GraphPass]]:
+    """Passes of a user, in the given order: those that run among the shared ones of the core and of `others`, and the rest."""
+    names = {p.name for p in (*CORE, *others) if p.shared}
+    shared: list[GraphPass] = []
+    for p in extra:
+        place = p.after or p.before
+        if p.shared or not place or place in names:
+            names.add(p.name)
+            shared.append(p)
+    return shared, [p for p in extra if p not in shared]
+
+
+def run_shared_passes(
+    graph: Graph,
+    capabilities: Capabilities,
+    shared: Sequence[GraphPass],
+    extra: Sequence[GraphPass],
+    budget: Budget,
+) -> Graph:
+    """A graph after the shared passes of the core and of plugins (`shared`), with those of a user among them (`extra`)."""
+    only = {p.name for p in (*CORE, *shared) if p.shared} | {p.name for p in extra}
+    return run_passes(graph, capabilities, [*shared, *extra], check=False, only=only, budget=budget)
 
 
 def run_target_passes(graph: Graph, capabilities: Capabilities, extra: Sequence[GraphPass]) -> Graph:
-    """A graph that has been through the passes of SHARED, after those of the core and of `extra` that make it one target's, as far as nodes are still single
-    and without layouts: what the target is asked to take. The graph itself, if there are none."""
-    order = pass_names(extra)
-    own = [p for p in extra if order.index(p.name) < order.index("choose_layouts")]
-    changes = capabilities.dots or capabilities.precision or capabilities.winograd or capabilities.channel_block
-    if not own and not changes:
+    """What one target is asked to take: a graph that has been through the shared passes, after the others that precede
+    `choose_layouts`, so that nodes are still single and without layouts. The graph itself, if none of them changes it."""
+    order = ordered(extra)
+    cut = next(k for k, p in enumerate(order) if p.name == "choose_layouts")
+    own = {p.name for p in order[:cut] if not p.shared and p.when(capabilities)}
+    if not own:
         return graph
-    return run_passes(copy_graph(graph), capabilities, own, check=False, only=[n for n in stage_names() if n not in (*SHARED, *LAID_OUT)])
-
-
-def stage_names() -> list[str]:
-    """The core's passes in order."""
-    return [name for name, _, _ in STAGES]
-
-
-def pass_names(extra: Sequence[GraphPass]) -> list[str]:
-    """The core's passes and those of `extra`, in the order in which they run.
-
-    Raises:
-        GraphError: a pass names a slot that does not exist, or a name that several passes have.
-    """
-    return [name for name, _ in _ordered(extra)]
+    return run_passes(copy_graph(graph), capabilities, extra, check=False, only=own)
 
 
 def run_passes(
@@ -115,73 +149,102 @@ def run_passes(
     extra: Sequence[GraphPass] = (),
     on_stage: Callable[[str, Graph, float], None] | None = None,
     check: bool = True,
-    only: Sequence[str] | None = None,
+    only: Container[str] | None = None,
     budget: Budget | None = None,
 ) -> Graph:
     """`graph` after all passes: optimised, laid out and fused.
 
     Args:
-        extra: passes of plugins and users, each after the pass it names; in the given order where several name the same.
+        extra: passes of plugins and users; in the given order where several name the same place.
         on_stage: called with every pass's name, result and seconds.
         check: verify the graph after every pass; after those of `extra` it always is.
-        only: names of the core's passes to run; None: all.
-        budget: what constant folding may still make and do, from which its stages take; None: what a compilation of this graph alone may.
+        only: names of the passes to run; None: all.
+        budget: what constant folding may still make and do, from which its stages take; None: what a compilation of this
+            graph alone may.
 
     Raises:
-        GraphError: a pass names a slot that does not exist, or left an ill-formed graph.
+        GraphError: a pass names a place that does not exist, or left an ill-formed graph.
     """
     capabilities = capabilities or Capabilities()
     budget = budget or Budget.of(graph)
-    foreign = {p.name for p in extra}
     laid_out = False
-    for name, function in _ordered(extra):
-        if only is not None and name not in only and name not in foreign:
+    for p in ordered(extra):
+        if only is not None and p.name not in only:
             continue
         started = time.perf_counter()
-        graph = function(graph, capabilities, budget)
+        graph = p.run(graph, capabilities, budget)
         seconds = time.perf_counter() - started
         if not isinstance(graph, Graph):
-            raise GraphError(f"the pass '{name}' returned {graph!r}, not a Graph", hint="a pass returns the graph that it was given, or another")
-        if check or name in foreign:
-            try:
-                verify(graph)
-            except GraphError as error:
-                raise GraphError(f"after the pass '{name}': {error.what}", where=error.where, why=error.why, hint=error.hint) from error
-        if name == "choose_layouts" or (laid_out and name in foreign):
+            what = f"the pass '{p.name}' returned {graph!r}, not a Graph"
+            raise GraphError(what, hint="a pass returns the graph that it was given, or another")
+        foreign = p not in CORE
+        if check or foreign:
+            _verify(graph, p.name)
+        if p.name == "choose_layouts" or (laid_out and foreign):
             laid_out = True
             wrong = impossible_layout(graph, capabilities)
             if wrong is not None:
                 hint = "a pass behind choose_layouts keeps the layouts of what exists in these only"
-                raise GraphError(f"after the pass '{name}': {wrong}", why="a LayoutOffer of its operator says `only`", hint=hint)
-        laid_out = laid_out and name != "fuse"
+                why = "a LayoutOffer of its operator says `only`"
+                raise GraphError(f"after the pass '{p.name}': {wrong}", why=why, hint=hint)
+        laid_out = laid_out and p.name != "fuse"
         if on_stage is not None:
-            on_stage(name, graph, seconds)
+            on_stage(p.name, graph, seconds)
     return graph
 
 
-def _ordered(extra: Sequence[GraphPass]) -> list[tuple[str, Stage]]:
-    order = [(name, function) for name, function, _ in STAGES]
-    tails: dict[str, int] = {}
+def _verify(graph: Graph, after: str) -> None:
+    try:
+        verify(graph)
+    except GraphError as error:
+        raise GraphError(f"after the pass '{after}': {error.what}", where=error.where, why=error.why, hint=error.hint) from error
+
+
+def ordered(extra: Sequence[GraphPass]) -> list[GraphPass]:
+    """The core's passes and those of `extra`, in the order in which they run.
+
+    Raises:
+        GraphError: a pass names a place that does not exist, or a name that several passes have.
+    """
+    order = list(CORE)
+    behind: dict[str, int] = {}  # how many follow a pass directly
     pending = list(extra)
     while pending:
         left = []
         for p in pending:
-            names = [name for name, _ in order]
-            if p.after and p.after not in names:
+            names = [q.name for q in order]
+            if (p.after or p.before) and (p.after or p.before) not in names:
                 left.append(p)
                 continue
-            if names.count(p.after) > 1:
-                what = f"the graph pass '{p.name}' runs after '{p.after}', which {names.count(p.after)} passes are called"
-                raise GraphError(what, hint="give each of them a name of its own: GraphPass(name, function, after)")
-            at = names.index(p.after) + 1 if p.after else 0
-            at += tails.get(p.after, 0)
-            tails[p.after] = tails.get(p.after, 0) + 1
-            order.insert(at, (p.name, lambda g, c, b, function=p.function: function(g)))  # type: ignore[misc]
+            if names.count(p.after or p.before) > 1:
+                raise _several(p, names)
+            if p.before:
+                order.insert(names.index(p.before), p)
+            else:
+                at = names.index(p.after) + 1 if p.after else 0
+                order.insert(at + behind.get(p.after, 0), p)
+                behind[p.after] = behind.get(p.after, 0) + 1
         if len(left) == len(pending):
-            close = nearest(left[0].after, [name for name, _ in order])
-            raise GraphError(
-                f"the graph pass '{left[0].name}' runs after '{left[0].after}', which does not exist",
-                hint=f"did you mean '{close}'?" if close else "the passes are " + ", ".join(stage_names()),
-            )
+            raise _no_such_place(left[0], order)
         pending = left
     return order
+
+
+def _several(p: GraphPass, names: Sequence[str]) -> GraphError:
+    place = p.after or p.before
+    what = f"the graph pass '{p.name}' runs {'after' if p.after else 'before'} '{place}', which {names.count(place)} passes are called"
+    return GraphError(what, hint="give each of them a name of its own: GraphPass(name, function, after)")
+
+
+def _no_such_place(p: GraphPass, order: Sequence[GraphPass]) -> GraphError:
+    names = [q.name for q in order]
+    close = nearest(p.after or p.before, names)
+    return GraphError(
+        f"the graph pass '{p.name}' runs {'after' if p.after else 'before'} '{p.after or p.before}', which does not exist",
+        hint=f"did you mean '{close}'?" if close else "the passes are " + ", ".join(names),
+    )
+
+
+def pass_names(extra: Sequence[GraphPass]) -> list[str]:
+    """The names of `ordered`."""
+    return [p.name for p in ordered(extra)]

@@ -14,9 +14,6 @@ from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.lower.lower import lower_group
 from weft.machine import Machine
-from weft.ops.contraction import Conv, MatMul
-from weft.ops.movement import Pad, Slice
-from weft.ops.winograd import WinogradConv
 from weft.passes.capabilities import Capabilities, LayoutOffer
 from weft.passes.choose_layouts import choose_layouts
 from weft.passes.fuse import fuse
@@ -24,6 +21,9 @@ from weft.passes.place import Offers, Refuse, Take
 from weft.scheduling.rule import Offer, Rule, select_rule
 from weft_npu.isa import TILE
 from weft_npu.schedules import rules
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.movement import Pad, Slice
+from weft_ops.winograd import WinogradConv
 
 WORTH = -1e12
 """Bytes that a convolution on rows of single channels would cost more: the matrix unit takes blocks of channels only."""

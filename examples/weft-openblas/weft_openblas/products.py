@@ -15,7 +15,6 @@ from weft.expr.nodes import Add, Const, Expr, Mul, Var, add, const, mul, substit
 from weft.graph.nodes import Node
 from weft.loop.nodes import Block, Evaluate, For, IntrinsicCall, Load, Program, Stmt, Store
 from weft.machine import Machine
-from weft.ops import MatMul
 from weft.passes.place import Refuse, Take
 from weft.rates import CPU_HZ
 from weft.scheduling.costs import of_blocks
@@ -25,6 +24,7 @@ from weft.scheduling.tree import blocks_in
 from weft.target import Target
 from weft_openblas.device import flops_per_cycle
 from weft_openblas.instructions import PREFIX
+from weft_ops import MatMul
 
 GEMM = {dt.float32: "sgemm", dt.float64: "dgemm"}
 START, CALL = 60e-6, 3e-6

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from weft import forks
 from weft.hooks import hookimpl
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
+
+forks.need("llvmlite")
 
 
 @hookimpl

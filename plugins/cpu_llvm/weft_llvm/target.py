@@ -46,8 +46,8 @@ EMITTER_VERSION = 1
 class LlvmOptions:
     """-mcpu, -mattr, -mtriple as LLVM spells them; what is absent means this machine. -threads: size of the pool. -opt: 0 … 3.
 
-    -precision: fp16 and bf16 round the weights of contractions to it, see weft.passes.reduce_precision; bf16 their activations, too, where the processor
-    has dot products of it, see weft.passes.narrow_products.
+    -precision: fp16 and bf16 round the weights of contractions to it, see weft_ops.passes.reduce_precision; bf16 their activations, too, where the processor
+    has dot products of it, see weft_ops.passes.narrow_products.
     -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that is faster, which costs accuracy (docs/math.md); off never does.
     -machine: how fast the machine is (weft.rates): a JSON file of rates, "table" for what Weft assumes, or "measured"
     for what `weft probe` found here. By default it is measured for this machine, if a probe was run, else the table.

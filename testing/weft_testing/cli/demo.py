@@ -39,7 +39,7 @@ def demo(
     from weft.compilation import Compilation
     from weft.graph.evaluate import evaluate
     from weft.graph.group import Group
-    from weft.passes.pipeline import stage_names
+    from weft.passes.pipeline import pass_names
     from weft.pipeline import resolve_target
     from weft_testing.models import picture, resnet18
 
@@ -65,7 +65,7 @@ def demo(
 
     groups = [n for n in compilation.graphs["fuse"].nodes if isinstance(n.op, Group) and not n.op.view]
     spent = Counter(compilation.seconds)
-    passes = sum(spent[name] for name in stage_names())
+    passes = sum(spent[name] for name in pass_names(compilation.target.graph_passes()))
     rows = [
         ("model", f"ResNet-18, {len(graph.nodes)} operators, {multiply_adds(graph) / 1e9:.2f} billion multiply-adds"),
         ("target", brief(executable.manifest.target)),
@@ -108,7 +108,7 @@ def _itemsize(name: str) -> int:
 
 def multiply_adds(graph: Graph) -> int:
     """Multiplications of the convolutions and products of a graph of constant shapes."""
-    from weft.ops.contraction import Conv, MatMul
+    from weft_ops.contraction import Conv, MatMul
 
     total = 0
     for node in graph.nodes:

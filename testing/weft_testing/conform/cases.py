@@ -12,13 +12,13 @@ import numpy as np
 from weft import dtypes as dt
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft.ops.activation import Gelu, Relu, Sigmoid
-from weft.ops.arithmetic import Add, Multiply, Subtract
-from weft.ops.contraction import Conv, MatMul
-from weft.ops.movement import Concat, Reshape, Transpose
-from weft.ops.normalization import BatchNorm, Softmax
-from weft.ops.reduction import ReduceMean, ReduceSum
-from weft.ops.window import MaxPool
+from weft_ops.activation import Gelu, Relu, Sigmoid
+from weft_ops.arithmetic import Add, Multiply, Subtract
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.movement import Concat, Reshape, Transpose
+from weft_ops.normalization import BatchNorm, Softmax
+from weft_ops.reduction import ReduceMean, ReduceSum
+from weft_ops.window import MaxPool
 from weft_testing import models
 
 Array: TypeAlias = np.ndarray[Any, Any]

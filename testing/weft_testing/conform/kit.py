@@ -27,12 +27,12 @@ from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, TensorType
 from weft.graph.operator import Operator, Sample
 from weft.mixed import MixedCompilation
-from weft.ops import ALL_OPERATORS
-from weft.ops.precision import widen
 from weft.passes.place import Placement
 from weft.pipeline import ResolvedTarget, resolve_target, target_kinds
 from weft.plugins import Plugin
 from weft.target import CPU, Target
+from weft_ops import ALL_OPERATORS
+from weft_ops.precision import widen
 from weft_runtime.device import Device, close_devices, open_device
 from weft_runtime.executable import Executable
 from weft_runtime.plan import DeviceCall

@@ -20,14 +20,14 @@ from weft.expr.nodes import Cast, Expr, Mul, Var, free_vars, lt, transform, walk
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
 from weft.graph.operator import Operator
 from weft.machine import Scope
-from weft.ops.activation import Relu
-from weft.ops.arithmetic import Add
-from weft.ops.contraction import Conv, MatMul, reduction_tolerance
-from weft.ops.movement import Transpose
-from weft.ops.normalization import Softmax
-from weft.ops.quantization import ConvInteger, Dequantize, MatMulInteger, QLinearConv, QLinearMatMul, Quantize
 from weft.scheduling.intrinsic import Intrinsic
 from weft.tensor.language import Compute, Read, Reduce, Tensor, placeholder
+from weft_ops.activation import Relu
+from weft_ops.arithmetic import Add
+from weft_ops.contraction import Conv, MatMul, reduction_tolerance
+from weft_ops.movement import Transpose
+from weft_ops.normalization import Softmax
+from weft_ops.quantization import ConvInteger, Dequantize, MatMulInteger, QLinearConv, QLinearMatMul, Quantize
 from weft_testing.conform.usage import is_product
 from weft_testing.operands import values
 

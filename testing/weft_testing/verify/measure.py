@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from weft import dtypes as dt
-from weft.ops.precision import widen
+from weft_ops.precision import widen
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.compilation import Compilation, Kernel
 from weft.errors import WeftError
+from weft.graph.control import run_bodies
 from weft.graph.evaluate import Inputs, apply, steps
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, Node, Value
@@ -17,7 +18,6 @@ from weft.graph.region import Region
 from weft.graph.rewrite import concrete, copy_graph
 from weft.loop.nodes import Buffer
 from weft.mixed import MixedCompilation, Outline
-from weft.ops.control import run_bodies
 from weft.pipeline import ResolvedTarget, has_steps, mixed
 from weft_testing.alone import Run, buffer_shape, ready_alone
 from weft_testing.verify.measure import Bound, Difference, compare

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,11 @@ class WrongPass:
 
 @dataclass(frozen=True)
 class Passes:
-    """Some passes in order: those of the core that `only` names (None: all), and `extra`."""
+    """Some passes in order: those of the core and of `extra` that `only` names (None: all)."""
 
     capabilities: Capabilities
     extra: Sequence[GraphPass] = ()
-    only: Sequence[str] | None = None
+    only: Container[str] | None = None
 
     def names(self, graph: Graph) -> list[str]:
         """Those that run."""

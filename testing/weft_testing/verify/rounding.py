@@ -15,7 +15,7 @@ from weft import dtypes as dt
 from weft.graph.evaluate import Inputs, apply, steps
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, Node, TensorType, Value
-from weft.ops.precision import widen
+from weft_ops.precision import widen
 from weft_testing.verify.measure import eps, is_numeric, scale_of
 
 Array: TypeAlias = np.ndarray[Any, Any]

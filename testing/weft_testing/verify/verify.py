@@ -13,7 +13,7 @@ from weft.graph.evaluate import apply, evaluate, steps
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.passes.capabilities import Capabilities
-from weft.passes.pipeline import SHARED
+from weft.passes.pipeline import CORE, shared_passes
 from weft.pipeline import ResolvedTarget, compile
 from weft_runtime.executable import Executable
 from weft_testing.verify.departure import Departure, first_departure
@@ -194,7 +194,8 @@ class Verifier:
         found: list[Blame] = []
         if parts.placed:
             claims = frozenset[str]().union(*(t.capabilities.claims for t in side.targets))
-            shared = Passes(Capabilities(claims=claims), (), SHARED)
+            library = shared_passes([t.graph_passes() for t in side.targets])
+            shared = Passes(Capabilities(claims=claims), library, {p.name for p in (*CORE, *library) if p.shared})
             found += self._first_pass(side, "", self.graph, shared, self.inputs, exact)
 
         def visit(part: Part, arrays: list[Any], env: Mapping[str, int]) -> list[Any]:

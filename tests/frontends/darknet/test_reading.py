@@ -89,7 +89,7 @@ def test_sniff_and_accepts() -> None:
 
 
 def test_importing_the_plugin_imports_nothing_heavy() -> None:
-    code = "import sys, weft_darknet.plugin as p; p.frontends(); assert not {'numpy', 'weft.ops', 'weft_darknet.layers'} & set(sys.modules)"
+    code = "import sys, weft_darknet.plugin as p; p.frontends(); assert not {'numpy', 'weft_ops', 'weft_darknet.layers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

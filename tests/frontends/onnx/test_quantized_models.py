@@ -16,7 +16,7 @@ import weft
 from weft.graph.evaluate import evaluate
 from weft.passes.capabilities import Capabilities
 from weft.passes.fold_constants import fold_constants
-from weft.passes.fuse_quantization import fuse_quantization
+from weft_ops.passes.fuse_quantization import fuse_quantization
 
 node = helper.make_node
 F = np.float32

@@ -16,9 +16,9 @@ from weft.loop.interpret import interpret
 from weft.loop.passes.start_empty_reductions import start_empty_reductions
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
-from weft.ops.contraction import MatMul
-from weft.ops.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
 from weft.scheduling.schedule import Schedule
+from weft_ops.contraction import MatMul
+from weft_ops.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
 
 REDUCTIONS: list[Any] = [ReduceSum, ReduceProd, ReduceMax, ReduceMin, ReduceMean]
 

@@ -1,7 +1,7 @@
 """Products and convolutions of 8-bit or 16-bit operands: the tiles of `contraction`, each vector of which is dot products by one instruction.
 
 The operands lie as `weft.passes.layout_offers` packs them for it: the elements of one dot product side by side, those of the right operand for one
-lane after another. `weft.passes.narrow_products` makes such products of quantised ones.
+lane after another. `weft_ops.passes.narrow_products` makes such products of quantised ones.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ from weft.expr.nodes import free_vars
 from weft.graph.nodes import Node
 from weft.loop.nodes import Block, Program, int_const
 from weft.machine import Machine
-from weft.ops.contraction import Conv
-from weft.ops.winograd import POINTS, TAPS, WinogradConv
 from weft.scheduling import access
 from weft.scheduling.costs import of_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
@@ -27,6 +25,8 @@ from weft_llvm.schedules.contraction import PANEL_VECTORS
 from weft_llvm.schedules.prefetch import prefetch_panels
 from weft_llvm.schedules.reduction import schedule_apart
 from weft_llvm.schedules.tiles import Tile, choose_tile, step_cycles
+from weft_ops.contraction import Conv
+from weft_ops.winograd import POINTS, TAPS, WinogradConv
 
 ROOM = 0.75
 """The part of the second cache that a piece's transformed inputs, and the weights and results of a group, may take together."""

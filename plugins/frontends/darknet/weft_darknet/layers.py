@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft import ops
+import weft_ops as ops
 from weft.errors import FrontendError
 from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, Value, tensor_type

@@ -16,8 +16,8 @@ from weft.errors import FrontendError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, Node, OpenType, SymbolSource, TensorType, Type, Value
 from weft.graph.rewrite import bound_symbols, drop_dead, mentioned_symbols
-from weft.ops import Sizes, WithSizes
 from weft_onnx.contents import Content
+from weft_ops import Sizes, WithSizes
 
 if TYPE_CHECKING:
     from weft_onnx.importer import Context, Importer

@@ -1,4 +1,4 @@
-"""Decision trees of ai.onnx.ml as the tables of `weft.ops.TreeEnsemble`."""
+"""Decision trees of ai.onnx.ml as the tables of `weft_ops.TreeEnsemble`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def levels_of(forest: Forest) -> list[tuple[Array, Array]]:
 
 @dataclass(frozen=True)
 class Tables:
-    """The constants of `weft.ops.TreeEnsemble`, in its order, and its attributes."""
+    """The constants of `weft_ops.TreeEnsemble`, in its order, and its attributes."""
 
     depth: int
     missing: Literal["right", "left", "node"]

@@ -22,10 +22,19 @@ from weft.dtypes import DType
 from weft.errors import FrontendError, UnsupportedError, WeftError, from_signal, nearest
 from weft.expr.nodes import Expr, Var, free_vars, maximum, ne, select, size_of, wrap
 from weft.expr.ranges import Range, range_of
+from weft.graph.identity import Require
 from weft.graph.nodes import Graph, GraphBuilder, OpenType, OptionalType, SequenceType, TensorType, Type, Value
 from weft.graph.operator import Elementwise, Operator
 from weft.graph.rewrite import attribute_symbols, drop_dead
-from weft.ops import (
+from weft.passes.fold_constants import work_of
+from weft.tensor.language import Dim, as_dim
+from weft_onnx import contents as ct
+from weft_onnx.bodies import Level, Poison, Poisoned, poisoned, shaped
+from weft_onnx.contents import LIMIT, Content
+from weft_onnx.model_file import Model
+from weft_onnx.registry import find, find_formula, reaches
+from weft_onnx.tensors import dtype_of, to_array
+from weft_ops import (
     BroadcastTo,
     Cast,
     Dims,
@@ -44,17 +53,8 @@ from weft.ops import (
     StringConstant,
     Where,
 )  # fmt: skip
-from weft.ops.checking import Require
-from weft.ops.composing import Composer
-from weft.ops.shapes import dim_expr, dim_select, equals, product, same, static
-from weft.passes.fold_constants import work_of
-from weft.tensor.language import Dim, as_dim
-from weft_onnx import contents as ct
-from weft_onnx.bodies import Level, Poison, Poisoned, poisoned, shaped
-from weft_onnx.contents import LIMIT, Content
-from weft_onnx.model_file import Model
-from weft_onnx.registry import find, find_formula, reaches
-from weft_onnx.tensors import dtype_of, to_array
+from weft_ops.composing import Composer
+from weft_ops.shapes import dim_expr, dim_select, equals, product, same, static
 from weft_runtime.abi import LARGEST
 
 Array = np.ndarray[Any, Any]

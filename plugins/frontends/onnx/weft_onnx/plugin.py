@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft import forks
 from weft.hooks import EngineKind, Frontend, hookimpl
 
 if TYPE_CHECKING:
     from weft.graph.nodes import Graph
+
+forks.need("onnx")
 
 
 def sniff(head: bytes) -> bool:

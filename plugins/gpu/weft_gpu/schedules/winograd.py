@@ -17,7 +17,6 @@ from weft.expr.nodes import Select, Var, free_vars, walk
 from weft.graph.nodes import Node
 from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
-from weft.ops.winograd import POINTS, TAPS
 from weft.scheduling import access
 from weft.scheduling.costs import of_blocks
 from weft.scheduling.intrinsic import Intrinsic
@@ -30,6 +29,7 @@ from weft_gpu.schedules.fragments import Kit, kits, warp_cycles, warp_tiles
 from weft_gpu.schedules.groups import absorb, own
 from weft_gpu.schedules.threads import threads_for
 from weft_gpu.schedules.tiles import LEAST_STEPS, Problem, choose_tile, cycles, memory_bytes
+from weft_ops.winograd import POINTS, TAPS
 
 TRANSFORM_THREADS = 128
 """Threads of a group that transform tiles: each has many registers."""

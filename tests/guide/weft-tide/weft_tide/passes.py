@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.graph.nodes import Graph, Node, Value
 from weft.graph.rewrite import Rewriter, rewrite
-from weft.ops import Maximum, Relu
+from weft_ops import Maximum, Relu
 
 
 def relu_of_maximum(graph: Graph) -> Graph:

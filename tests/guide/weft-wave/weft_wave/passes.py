@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from weft.graph.nodes import Graph, Node, Value
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
-from weft.ops import Conv, Pad
+from weft_ops import Conv, Pad
 
 
 def pad_first(graph: Graph) -> Graph:

@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto
 
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.errors import FrontendError
 from weft.expr.nodes import Expr, Var, size_of
+from weft.graph.control import SEQUENCE
+from weft.graph.host import joined
 from weft.graph.nodes import OpenType, SequenceType, TensorType, Type, Value
 from weft.graph.operator import Operator
-from weft.ops.host import joined
-from weft.ops.shapes import axis_of, same
 from weft_onnx import contents as ct
 from weft_onnx.bodies import Body, import_body, put_here, shaped
 from weft_onnx.importer import Context, Elements
 from weft_onnx.registry import onnx_op
 from weft_onnx.tensors import dtype_of
+from weft_ops.shapes import axis_of, same
 
 # Beyond this many trips the unrolled graph would be larger than is useful.
 TRIPS = 64
@@ -204,7 +205,7 @@ def scan_of_batches(c: Context) -> Any:
 
 @dataclass
 class _Course:
-    """What a scan goes over and what it collects: axes (`ops.SEQUENCE` for sequences), and which go backward."""
+    """What a scan goes over and what it collects: axes (`SEQUENCE` for sequences), and which go backward."""
 
     items: list[Value]
     axes: list[int]
@@ -276,7 +277,7 @@ def sequence_map(c: Context) -> Any:
     ]
     rest = [v for v, each in zip(values, sequences) if not each]
     n, m = len(items), len(body.output)
-    op = ops.Loop(inner.graph, 0, False, None, (ops.SEQUENCE,) * n, (False,) * n, (ops.SEQUENCE,) * m, (False,) * m)
+    op = ops.Loop(inner.graph, 0, False, None, (SEQUENCE,) * n, (False,) * n, (SEQUENCE,) * m, (False,) * m)
     return _added(c, op, None, None, *items, *rest, *inner.captured)
 
 

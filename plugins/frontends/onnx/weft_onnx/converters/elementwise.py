@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.graph.nodes import Value
 from weft.graph.operator import Operator
 from weft_onnx import contents as ct

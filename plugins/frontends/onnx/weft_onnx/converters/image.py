@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
+from weft.graph.identity import Require
 from weft.graph.nodes import Value
-from weft.ops.checking import Require
-from weft.ops.shapes import axis_of, dim_expr, product, static
 from weft.tensor.language import Dim, as_dim
 from weft_onnx.converters.network import add_bias
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
+from weft_ops.shapes import axis_of, dim_expr, product, static
 
 
 @onnx_op("Resize", versions=(11, 10_000))

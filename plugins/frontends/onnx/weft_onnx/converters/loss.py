@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft import ops
-from weft.ops.shapes import dim_expr
+import weft_ops as ops
 from weft.tensor.language import as_dim
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
+from weft_ops.shapes import dim_expr
 
 
 @onnx_op("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")

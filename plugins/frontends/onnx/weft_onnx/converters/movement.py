@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.expr.nodes import Expr, any_of, lt, size_of
+from weft.graph.identity import Require
 from weft.graph.nodes import Value
-from weft.ops.checking import Require
-from weft.ops.movement import slice_range
-from weft.ops.shapes import axis_of, dim_expr, dim_select, equals, product, quotient, simplified, static
 from weft.tensor.language import Dim, as_dim
 from weft_onnx import contents as ct
 from weft_onnx.contents import LIMIT, Content
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_formula, onnx_op
+from weft_ops.movement import slice_range
+from weft_ops.shapes import axis_of, dim_expr, dim_select, equals, product, quotient, simplified, static
 from weft_runtime.abi import LARGEST
 
 # -- shapes as values -------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def _parts(c: Context, size: Dim) -> tuple[Dim, ...]:
     if isinstance(size, int):
         each = -(-size // count)
         return tuple(max(0, min(each, size - k * each)) for k in range(count))
-    from weft.ops.shapes import dim_ceildiv
+    from weft_ops.shapes import dim_ceildiv
 
     each_dim = dim_ceildiv(size, count)
     return (*([each_dim] * (count - 1)), as_dim(size - each_dim * (count - 1)))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft import ops
+import weft_ops as ops
 from weft.graph.nodes import Value
-from weft.ops.shapes import axis_of, dim_expr, product
 from weft.tensor.language import Dim, as_dim
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
+from weft_ops.shapes import axis_of, dim_expr, product
 
 
 def window_pads(c: Context, size: Sequence[Dim], kernel: Sequence[Dim], strides: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:

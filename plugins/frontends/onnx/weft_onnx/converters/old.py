@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft import ops
+import weft_ops as ops
 from weft.graph.nodes import Value
 from weft.graph.operator import Operator
-from weft.ops.shapes import axis_of
 from weft_onnx.converters.contraction import gemm
 from weft_onnx.converters.network import average_pool
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
+from weft_ops.shapes import axis_of
 
 OLD = (1, 6)
 _BINARY: dict[str, type[Operator]] = {

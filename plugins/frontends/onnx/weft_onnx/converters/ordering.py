@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.graph.nodes import Value
-from weft.ops.shapes import axis_of, dim_expr, product
 from weft.tensor.language import as_dim
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
+from weft_ops.shapes import axis_of, dim_expr, product
 from weft_runtime.abi import LARGEST
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.graph.nodes import Value
 from weft_onnx.converters.network import window_pads
 from weft_onnx.importer import Context

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.dtypes import DType
 from weft.graph.nodes import Value
-from weft.ops.shapes import product
 from weft.tensor.language import Dim
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
+from weft_ops.shapes import product
 
 
 def _key(c: Context) -> Value:

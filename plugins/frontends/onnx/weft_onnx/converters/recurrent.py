@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft import ops
+import weft_ops as ops
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft import ops
+import weft_ops as ops
 from weft.graph.nodes import Value
 from weft.graph.operator import Operator
 from weft.tensor.language import Dim

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.graph.nodes import OpenType, OptionalType, SequenceType, Value
-from weft.ops.shapes import axis_of
 from weft_onnx import contents as ct
 from weft_onnx.bodies import shaped
 from weft_onnx.importer import Absent, Context, Elements
 from weft_onnx.registry import onnx_op
+from weft_ops.shapes import axis_of
 
 PARTS = 256
 """Of a tensor, at most, that are values of the graph one by one."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.expr.nodes import eq, wrap
 from weft.graph.nodes import Value
-from weft.ops.shapes import dim_select, product
 from weft.tensor.language import Dim
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
+from weft_ops.shapes import dim_select, product
 
 
 @onnx_op("DFT")

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value
-from weft.ops.composing import Composer
 from weft_onnx.converters.trees import chosen, matrix, transformed
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
+from weft_ops.composing import Composer
 
 DOMAIN = "ai.onnx.ml"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import weft_ops as ops
 from weft import dtypes as dt
-from weft import ops
 from weft.graph.nodes import Value
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op

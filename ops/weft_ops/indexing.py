@@ -1,0 +1,549 @@
+"""Selection and placement by data: multi-dimensional indices, scatters, one-hot, triangles, reversal, non-zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.dtypes import DType
+from weft.errors import GraphError
+from weft.expr import nodes as e
+from weft.expr.nodes import Const, Expr, Var, cast_to, const, select, wrap
+from weft.graph.nodes import TensorType, Type
+from weft.graph.operator import STEP, Array, Commutes, Operator, Sample, algorithm, touched
+from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, If, Let, Seq, Stmt, Store, buffer, seq
+from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
+from weft.tensor.language import sum as sum_over
+from weft_ops.examples import booleans, floats, integers
+from weft_ops.movement import Movement, clamp_indices, safe_index
+from weft_ops.shapes import axis_of, expect_kind, one_dtype, operands, show, static, unify
+
+INDEX = ("int", "uint")
+Reduction = Literal["none", "add", "mul", "min", "max"]
+
+
+# -- loops over whole buffers -----------------------------------------------------------------------------------------
+
+
+def nest(prefix: str, extents: Sequence[Expr], body: Callable[[tuple[Var, ...]], Stmt], parallel: int = 0) -> Stmt:
+    """`body` under one loop per extent, the outermost `parallel` of them parallel."""
+    loop_vars = tuple(Var(f"{prefix}{k}", dt.int64) for k in range(len(extents)))
+    stmt = body(loop_vars)
+    for k in reversed(range(len(extents))):
+        stmt = For(loop_vars[k], extents[k], stmt, "parallel" if k < parallel else "serial")
+    return stmt
+
+
+def copy_of(source: Buffer, target: Buffer, prefix: str = "copy") -> Stmt:
+    """Every element of `source` stored to `target`: a block, which a target schedules as any other."""
+    iters = tuple(BlockIter(Var(f"{prefix}_v{k}", dt.int64), d) for k, d in enumerate(source.shape))
+    at = tuple(i.var for i in iters)
+    return nest(prefix, source.shape, lambda i: Block(prefix, iters, i, Store(target, at, source[at])))
+
+
+def merged(reduction: Reduction, old: Expr, new: Expr) -> Expr:
+    match reduction:
+        case "add":
+            return old + new
+        case "mul":
+            return old * new
+        case "min":
+            return e.minimum(old, new)
+        case "max":
+            return e.maximum(old, new)
+    return new
+
+
+def merge_value(reduction: Reduction, old: Any, new: Any) -> Any:
+    match reduction:
+        case "add":
+            return (old + new).astype(old.dtype)
+        case "mul":
+            return (old * new).astype(old.dtype)
+        case "min":
+            return np.minimum(old, new)
+        case "max":
+            return np.maximum(old, new)
+    return new
+
+
+# -- gather -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GatherND(Movement):
+    """Slices of x by index vectors: indices [b…, k…, m] with `batch_dims` leading axes shared with x; the last axis indexes the m axes after them.
+
+    Result: indices.shape[:-1] + x.shape[batch_dims + m:]. Negative indices count from the end, those out of range are clamped.
+    """
+
+    batch_dims: int = 0
+
+    def parts(self, x: Sequence[Dim], indices: Sequence[Dim]) -> tuple[int, tuple[Dim, ...]]:
+        m = indices[-1] if indices else 0
+        if not isinstance(m, int) or not indices:
+            raise GraphError(f"indices: expected a known last dimension, got {show(indices)}")
+        if not 0 <= self.batch_dims < len(indices) or self.batch_dims + m > len(x):
+            raise GraphError(f"indices {show(indices)} with {self.batch_dims} batch dimension(s) do not fit {show(x)}")
+        return m, (*indices[:-1], *x[self.batch_dims + m :])
+
+    def infer(self, *types: Type | None) -> TensorType:
+        x, indices = operands(types, 2)
+        expect_kind(indices.dtype, INDEX, "indices")
+        _, shape = self.parts(x.shape, indices.shape)
+        for d in range(self.batch_dims):
+            unify(x.shape[d], indices.shape[d], f"batch dimension {d}")
+        return TensorType(x.dtype, shape)
+
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
+
+    def reference(self, *arrays: Array | None) -> Array:
+        x, indices = arrays
+        assert x is not None and indices is not None
+        b = self.batch_dims
+        m, _ = self.parts(x.shape, indices.shape)
+        lead = indices.shape[:-1]
+        grid = np.indices(lead)
+        at = [grid[d] for d in range(b)] + [clamp_indices(indices[..., q], x.shape[b + q]) for q in range(m)]
+        return np.asarray(x[tuple(at)]) if at else np.broadcast_to(x, (*lead, *x.shape)).copy()
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor, indices: Tensor) -> Tensor:
+        m, shape = self.parts(x.shape, indices.shape)
+        lead = indices.rank - 1
+
+        def formula(*i: Expr) -> Expr:
+            at = [safe_index(indices[(*i[:lead], q)], x.shape[self.batch_dims + q]) for q in range(m)]
+            return x[(*i[: self.batch_dims], *at, *i[lead:])]
+
+        return compute(shape, formula, "gather")  # type: ignore[no-any-return]
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls(), (floats((2, 3, 4)), np.array([[0, 1], [1, -1]])), "pairs")
+        yield Sample(cls(), (integers((2, 2)), np.array([[0, 0], [1, 1]], np.int32)), "elements")
+        yield Sample(cls(1), (floats((2, 3, 4)), np.array([[[1], [0]], [[2], [1]]])), "batched")
+
+
+# -- scatter ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ScatterElements(Movement):
+    """A copy of x in which element [i… with indices[i…] at `axis`] is merged with updates[i…], in order.
+
+    `reduction` none replaces; add, mul, min, max merge with what is there. Indices as in Gather.
+    """
+
+    axis: int = 0
+    reduction: Reduction = "none"
+    kind = "opaque"
+
+    def infer(self, *types: Type | None) -> TensorType:
+        x, indices, updates = operands(types, 3)
+        one_dtype([x, updates])
+        expect_kind(indices.dtype, INDEX, "indices")
+        axis_of(self.axis, x.rank)
+        if not x.rank == indices.rank == updates.rank:
+            raise GraphError(f"expected indices and updates of {x.rank} dimension(s), got {show(indices.shape)} and {show(updates.shape)}")
+        for d, (a, b) in enumerate(zip(indices.shape, updates.shape)):
+            unify(a, b, f"updates, dimension {d}")
+        return TensorType(x.dtype, x.shape)
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        """A step of Python for each index."""
+        return 16 * touched(*inputs, *outputs) + STEP * touched(inputs[1])
+
+    def reference(self, *arrays: Array | None) -> Array:
+        x, indices, updates = arrays
+        assert x is not None and indices is not None and updates is not None
+        axis = self.axis % x.ndim
+        out = x.copy()
+        at = clamp_indices(indices, x.shape[axis])
+        for i in np.ndindex(*indices.shape):
+            where = (*i[:axis], at[i], *i[axis + 1 :])
+            out[where] = merge_value(self.reduction, out[where], updates[i])
+        return out
+
+    @algorithm("program")
+    def ordered(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
+        x, indices, updates = inputs
+        (y,) = outputs
+        axis = axis_of(self.axis, len(x.shape))
+        # Updates of one place differ only in the index along the axis: the other axes are independent.
+        order = [d for d in range(len(x.shape)) if d != axis] + [axis]
+
+        def body(loops: tuple[Var, ...]) -> Stmt:
+            i = [loops[order.index(d)] for d in range(len(order))]
+            k = Var("place", dt.int64)
+            where = (*i[:axis], k, *i[axis + 1 :])
+            return Let(k, safe_index(indices[tuple(i)], as_dim(x.shape[axis])), Store(y, where, merged(self.reduction, y[where], updates[tuple(i)])))
+
+        return seq(copy_of(x, y), nest("u", [indices.shape[d] for d in order], body, parallel=1 if len(order) > 1 else 0))
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = floats((3, 4))
+        yield Sample(cls(1), (x, np.array([[0, -1], [3, 1], [2, 0]]), floats((3, 2), seed=1)), "none")
+        reductions: tuple[Reduction, ...] = ("add", "mul", "min", "max")
+        for r in reductions:
+            yield Sample(cls(0, r), (x, np.array([[0, 1, 0, 2], [0, 1, 2, 2]], np.int32), floats((2, 4), seed=1)), r)
+        yield Sample(cls(0), (integers((5,)), np.array([1, 1, 4]), integers((3,), seed=1)), "last_wins")
+
+
+@dataclass(frozen=True)
+class ScatterND(Movement):
+    """A copy of x in which the slices at index vectors indices [k…, m] are merged with updates [k…, x.shape[m:]…], in order; see ScatterElements."""
+
+    reduction: Reduction = "none"
+    kind = "opaque"
+
+    def infer(self, *types: Type | None) -> TensorType:
+        x, indices, updates = operands(types, 3)
+        one_dtype([x, updates])
+        expect_kind(indices.dtype, INDEX, "indices")
+        m = indices.shape[-1] if indices.rank else 0
+        if not isinstance(m, int) or not indices.rank or m > x.rank:
+            raise GraphError(f"indices: expected a last dimension 0 … {x.rank}, got {show(indices.shape)}")
+        want = (*indices.shape[:-1], *x.shape[m:])
+        if len(want) != updates.rank:
+            raise GraphError(f"updates: expected shape {show(want)}, got {show(updates.shape)}")
+        for d, (a, b) in enumerate(zip(want, updates.shape)):
+            unify(a, b, f"updates, dimension {d}")
+        return TensorType(x.dtype, x.shape)
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        """A step of Python for each index."""
+        return 16 * touched(*inputs, *outputs) + STEP * touched(inputs[1])
+
+    def reference(self, *arrays: Array | None) -> Array:
+        x, indices, updates = arrays
+        assert x is not None and indices is not None and updates is not None
+        out = x.copy()
+        for i in np.ndindex(*indices.shape[:-1]):
+            where = tuple(int(clamp_indices(np.asarray(k), n)) for k, n in zip(indices[i], x.shape))
+            out[where] = merge_value(self.reduction, out[where], updates[i])
+        return out
+
+    @algorithm("program")
+    def ordered(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
+        x, indices, updates = inputs
+        (y,) = outputs
+        lead = len(indices.shape) - 1
+        m = as_dim(indices.shape[-1])
+        assert isinstance(m, int)
+        inner = x.shape[m:]
+
+        def body(loops: tuple[Var, ...]) -> Stmt:
+            rest, k = loops[: len(inner)], loops[len(inner) :]
+            at = tuple(safe_index(indices[(*k, q)], as_dim(x.shape[q])) for q in range(m))
+            return Store(y, (*at, *rest), merged(self.reduction, y[(*at, *rest)], updates[(*k, *rest)]))
+
+        # Elements of a slice are independent; slices come in order.
+        return seq(copy_of(x, y), nest("u", (*inner, *indices.shape[:lead]), body, parallel=1 if inner else 0))
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls(), (floats((8,)), np.array([[4], [3], [-1]]), floats((3,), seed=1)), "vector")
+        reductions: tuple[Reduction, ...] = ("none", "add", "mul", "min", "max")
+        for r in reductions:
+            yield Sample(cls(r), (floats((3, 2, 2)), np.array([[0], [2], [0]]), floats((3, 2, 2), seed=1)), f"slices_{r}")
+        yield Sample(cls(), (integers((2, 3)), np.array([[[0, 1]], [[1, 2]]], np.int32), integers((2, 1), seed=1)), "elements")
+
+
+# -- patterns ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OneHot(Movement):
+    """values[1] where the index along the new `axis` of size `depth` equals indices, else values[0]; inputs indices, values [off, on].
+
+    Negative indices count from the end; an index out of range gives no on value.
+    """
+
+    depth: Dim
+    axis: int = -1
+
+    def out_shape(self, indices: Sequence[Dim]) -> tuple[Dim, ...]:
+        axis = axis_of(self.axis, len(indices) + 1)
+        return (*indices[:axis], self.depth, *indices[axis:])
+
+    def infer(self, *types: Type | None) -> TensorType:
+        indices, values = operands(types, 2)
+        if tuple(values.shape) != (2,):
+            raise GraphError(f"values: expected [off, on], got shape {show(values.shape)}")
+        expect_kind(indices.dtype, ("int", "uint", "float"), "indices")
+        return TensorType(values.dtype, self.out_shape(indices.shape))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        indices, values = arrays
+        assert indices is not None and values is not None
+        (depth,) = static([self.depth])
+        wide = indices.astype(np.int64)
+        wide = np.where(wide < 0, wide + depth, wide)
+        axis = axis_of(self.axis, indices.ndim + 1)
+        line = np.arange(depth).reshape([-1 if d == axis else 1 for d in range(indices.ndim + 1)])
+        return np.asarray(np.where(np.expand_dims(wide, axis) == line, values[1], values[0]))
+
+    @algorithm("tensors")
+    def direct(self, indices: Tensor, values: Tensor) -> Tensor:
+        axis = axis_of(self.axis, indices.rank + 1)
+
+        def formula(*i: Expr) -> Expr:
+            k = cast_to(indices[(*i[:axis], *i[axis + 1 :])], dt.int64)
+            k = select(k < 0, k + self.depth, k)
+            return select(e.eq(k, i[axis]), values[1], values[0])
+
+        return compute(self.out_shape(indices.shape), formula, "onehot")  # type: ignore[no-any-return]
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls(4), (np.array([[0, 3], [-1, 7]]), np.array([0, 5], np.float32)), "last")
+        yield Sample(cls(3, 0), (np.array([1, 2], np.int32), np.array([1, 2], np.int64)), "first")
+        yield Sample(cls(3, 1), (np.array([1.0, 2.0], np.float32), np.array([1, 2], np.int32)), "float_indices")
+
+
+@dataclass(frozen=True)
+class Trilu(Movement):
+    """The upper (else lower) triangle of the last two axes, counted from diagonal k; zero elsewhere."""
+
+    upper: bool = True
+    k: Dim = 0
+
+    def infer(self, *types: Type | None) -> TensorType:
+        (x,) = operands(types, 1)
+        if x.rank < 2:
+            raise GraphError(f"expected at least two dimensions, got {show(x.shape)}")
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, *arrays: Array | None) -> Array:
+        (x,) = arrays
+        assert x is not None
+        (k,) = static([self.k])
+        rows, columns = np.indices(x.shape[-2:], sparse=True)
+        keep = columns - rows >= k if self.upper else columns - rows <= k
+        return np.where(keep, x, np.zeros((), x.dtype))
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor) -> Tensor:
+        def formula(*i: Expr) -> Expr:
+            offset, k = i[-1] - i[-2], wrap(self.k, dt.int64)
+            return select(k <= offset if self.upper else offset <= k, x[i], const(0, x.dtype))
+
+        return compute(x.shape, formula, "trilu")  # type: ignore[no-any-return]
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for k in (0, 2, -1):
+            yield Sample(cls(True, k), (integers((2, 3, 4)),), f"upper{k}")
+            yield Sample(cls(False, k), (floats((4, 3)),), f"lower{k}")
+
+
+@dataclass(frozen=True)
+class Eye(Movement):
+    """A matrix with ones on diagonal k, zeros elsewhere."""
+
+    dtype: DType
+    rows: Dim
+    columns: Dim
+    k: Dim = 0
+
+    def infer(self, *types: Type | None) -> TensorType:
+        operands(types, 0)
+        return TensorType(self.dtype, (self.rows, self.columns))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        rows, columns, k = static([self.rows, self.columns, self.k])
+        return np.eye(rows, columns, k).astype(self.dtype.numpy)
+
+    @algorithm("tensors")
+    def direct(self) -> Tensor:
+        return compute((self.rows, self.columns), lambda i, j: cast_to(e.eq(j, i + self.k), self.dtype), "eye")  # type: ignore[no-any-return]
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls(dt.float32, 3, 4, 1), (), "float32")
+        yield Sample(cls(dt.int32, 3, 2, -1), (), "int32")
+
+
+@dataclass(frozen=True)
+class Tile(Movement):
+    """The operand repeated repeats[d] times along axis d."""
+
+    repeats: tuple[Dim, ...]
+
+    def out_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+        if len(self.repeats) != len(shape):
+            raise GraphError(f"repeats: expected {len(shape)} number(s), got {show(self.repeats)}")
+        return tuple(as_dim(d * r) for d, r in zip(shape, self.repeats))
+
+    def infer(self, *types: Type | None) -> TensorType:
+        (x,) = operands(types, 1)
+        return TensorType(x.dtype, self.out_shape(x.shape))
+
+    @property
+    def commutes(self) -> Commutes:
+        return "anything"
+
+    def reference(self, *arrays: Array | None) -> Array:
+        assert arrays[0] is not None
+        return np.tile(arrays[0], static(self.repeats)).reshape(static(self.out_shape(arrays[0].shape)))
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor) -> Tensor:
+        # Of an axis without elements nothing is read, wherever that would be.
+        whole = [as_dim(r) == 1 or as_dim(n) == 0 for r, n in zip(self.repeats, x.shape)]
+
+        def formula(*index: Expr) -> Expr:
+            return x[tuple(i if w else i % n for i, w, n in zip(index, whole, x.shape))]
+
+        return compute(self.out_shape(x.shape), formula, "tile")  # type: ignore[no-any-return]
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls((2, 1, 3)), (floats((2, 3, 2)),), "float32")
+        yield Sample(cls((0,)), (integers((3,)),), "none")
+        yield Sample(cls((2, 3)), (floats((2, 0)),), "of_none")
+
+
+@dataclass(frozen=True)
+class ReverseSequence(Movement):
+    """The first lengths[b] elements along `time_axis` reversed, for every b along `batch_axis`; inputs x, lengths [batch]."""
+
+    time_axis: int = 0
+    batch_axis: int = 1
+
+    def infer(self, *types: Type | None) -> TensorType:
+        x, lengths = operands(types, 2)
+        expect_kind(lengths.dtype, INDEX, "lengths")
+        time, batch = axis_of(self.time_axis, x.rank), axis_of(self.batch_axis, x.rank)
+        if time == batch or lengths.rank != 1:
+            raise GraphError(f"expected different axes and a vector of lengths, got axes {time} and {batch}, lengths {show(lengths.shape)}")
+        unify(x.shape[batch], lengths.shape[0], "lengths")
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, *arrays: Array | None) -> Array:
+        x, lengths = arrays
+        assert x is not None and lengths is not None
+        moved = np.moveaxis(x, (self.time_axis, self.batch_axis), (0, 1))
+        out = moved.copy()
+        for b, n in enumerate(lengths):
+            out[:n, b] = moved[:n, b][::-1]
+        return np.ascontiguousarray(np.moveaxis(out, (0, 1), (self.time_axis, self.batch_axis)))
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor, lengths: Tensor) -> Tensor:
+        time, batch = axis_of(self.time_axis, x.rank), axis_of(self.batch_axis, x.rank)
+
+        def formula(*i: Expr) -> Expr:
+            n = e.minimum(cast_to(lengths[i[batch]], dt.int64), as_dim(x.shape[time]))
+            return x[(*i[:time], select(i[time] < n, n - 1 - i[time], i[time]), *i[time + 1 :])]
+
+        return compute(x.shape, formula, "reverse")  # type: ignore[no-any-return]
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls(), (floats((4, 3, 2)), np.array([4, 1, 3])), "time_first")
+        yield Sample(cls(1, 0), (integers((3, 4)), np.array([2, 0, 4], np.int32)), "batch_first")
+
+
+# -- non-zeros --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CountNonZero(Operator):
+    """How many elements are not zero: int64 [1]. Its element makes the symbol that NonZero takes as its size."""
+
+    kind = "reduction"
+
+    def infer(self, *types: Type | None) -> TensorType:
+        operands(types, 1)
+        return TensorType(dt.int64, (1,))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        return np.array([np.count_nonzero(arrays[0])], np.int64)  # type: ignore[arg-type]
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor) -> Tensor:
+        axes = [reduce_axis(d, f"r{k}") for k, d in enumerate(x.shape)]
+
+        def formula(_: Expr) -> Expr:
+            value = cast_to(cast_to(x[tuple(axes)], dt.bool_), dt.int64)
+            return sum_over(value, axes) if axes else value
+
+        return compute((1,), formula, "count")  # type: ignore[no-any-return]
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls(), (booleans((3, 4)),), "bool")
+        yield Sample(cls(), (np.array([0.0, -0.0, np.nan, 2], np.float32),), "float32")
+        yield Sample(cls(), (np.array(3),), "scalar")
+        yield Sample(cls(), (floats((0, 2)),), "empty")
+
+
+@dataclass(frozen=True)
+class NonZero(Operator):
+    """The indices of the elements that are not zero, in order: int64 [rank, size].
+
+    `size` is their number (see CountNonZero); what is beyond it is cut, what is short of it zero.
+    """
+
+    size: Dim
+    kind = "opaque"
+
+    def infer(self, *types: Type | None) -> TensorType:
+        (x,) = operands(types, 1)
+        return TensorType(dt.int64, (x.rank, self.size))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        (x,) = arrays
+        assert x is not None
+        (size,) = static([self.size])
+        found = np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1) if x.ndim else np.zeros((0, size), np.int64)
+        out = np.zeros((x.ndim, size), np.int64)
+        out[:, : min(size, found.shape[1])] = found[:, :size]
+        return out
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        return (1 << 8) * touched(*inputs, *outputs)
+
+    @algorithm("program")
+    def in_order(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
+        (x,) = inputs
+        (y,) = outputs
+        rank = len(x.shape)
+        if rank == 0:
+            return Seq(())
+        found = buffer("found", (1,), dt.int64, "local")
+        zero = Const(0, dt.int64)
+        count = found[0]
+
+        def body(i: tuple[Var, ...]) -> Stmt:
+            stores: list[Stmt] = [Store(y, (const(d, dt.int64), count), i[d]) for d in range(rank)]
+            take = If(count < y.shape[1], seq(*stores, Store(found, (zero,), count + 1)))
+            return If(cast_to(x[i], dt.bool_), take)
+
+        clear = nest("z", y.shape, lambda i: Store(y, i, zero), parallel=0)
+        return seq(clear, Allocate(found, seq(Store(found, (zero,), zero), nest("n", x.shape, body))))
+
+    def tolerance(self, *types: TensorType) -> float:
+        return 0.0
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = integers((3, 4), "int32", 0, 1)
+        yield Sample(cls(int(np.count_nonzero(x))), (x,), "int32")
+        yield Sample(cls(2), (np.array([True, False, True]),), "bool")
+        yield Sample(cls(3), (np.array([0.0, 0.5], np.float32),), "long")
+        yield Sample(cls(1), (np.array([2.0, 0.5], np.float32),), "short")
+
+
+__all__ = [
+    "CountNonZero", "Eye", "GatherND", "NonZero", "OneHot", "ReverseSequence", "ScatterElements", "ScatterND", "Tile", "Trilu",
+]  # fmt: skip

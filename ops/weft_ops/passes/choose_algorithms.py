@@ -1,0 +1,55 @@
+"""Decides which algorithm computes an operator, where another than its definition may be faster on the target."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.dtypes import float32
+from weft.graph.nodes import Graph, Node, TensorType, Value
+from weft.graph.rewrite import Replacement, Rewriter, rewrite
+from weft.passes.capabilities import Capabilities
+from weft_ops.contraction import Conv
+from weft_ops.winograd import TAPS, WinogradConv, transform_weights
+
+
+def choose_algorithms(graph: Graph, capabilities: Capabilities) -> Graph:
+    """Afterwards a convolution that the target computes faster by Winograd's algorithm is a WinogradConv with its weights transformed.
+
+    Its channels stand together by the target's `channel_block`; without one each stands alone.
+    """
+    choose, block = capabilities.winograd, capabilities.channel_block or 1
+    if choose is None:
+        return graph
+    transformed: dict[tuple[int, int], Value] = {}
+
+    def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+        if not may_be_winograd(node, block):
+            return None
+        chosen = choose(node)
+        if chosen is None:
+            return None
+        m, skip = chosen
+        x, w = inputs
+        assert x is not None and w is not None and w.constant is not None and isinstance(node.op, Conv)
+        key = id(w.constant), m
+        if key not in transformed:
+            transformed[key] = r.constant(transform_weights(w.constant, m), w.name)
+        return r.add(WinogradConv(m, node.op.pads, block, skip), x, transformed[key])  # type: ignore[no-any-return]
+
+    return rewrite(graph, rule, rounds=1, on=(Conv,))
+
+
+def may_be_winograd(node: Node, block: int) -> bool:
+    """Whether a node is a float32 convolution with constant 3×3 taps, stride 1, whole channel blocks and pictures of known size."""
+    op = node.op
+    if not isinstance(op, Conv) or op.groups != 1 or op.dtype is not None:
+        return False
+    x, w = node.inputs
+    if x is None or w is None or w.constant is None or not isinstance(x.type, TensorType) or x.dtype != float32 or w.dtype != float32:
+        return False
+    if w.constant.shape[2:] != (TAPS, TAPS) or any(n % block for n in w.constant.shape[:2]):
+        return False
+    strides, pads, dilations = op.spatial(2)
+    if not np.all(np.array([*strides, *dilations]) == 1) or any(p < 0 for pair in pads for p in pair):
+        return False
+    return all(isinstance(d, int) for d in (*x.shape[2:], *node.output.shape[2:]))

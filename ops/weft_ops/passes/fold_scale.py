@@ -1,0 +1,166 @@
+"""Constant factors around a convolution or a product go into its constant weights; constant terms after it become one bias."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from weft.graph.nodes import Graph, Node, Value
+from weft.graph.operator import Operator
+from weft.graph.rewrite import Replacement, Rewriter, rewrite
+from weft.passes.fold_constants import Budget
+from weft_ops.arithmetic import Add, Divide, Multiply, Subtract
+from weft_ops.contraction import Conv, MatMul
+
+Array = np.ndarray[Any, Any]
+
+
+def fold_scale(graph: Graph, budget: Budget | None = None) -> Graph:
+    """Afterwards no constant factor per channel stands right before or after a convolution or product with constant weights that
+    nothing else uses, and at most one constant term after it, as long as weights may be made (`weft.passes.fold_constants.Budget`). Results change by rounding
+    only."""
+    if not any(isinstance(n.op, (Conv, MatMul)) for n in graph.nodes):
+        return graph
+    budget = budget or Budget.of(graph)
+    rules = (partial(_scale_after, budget=budget), _terms_after, partial(_scale_before, budget=budget))
+    return rewrite(graph, *rules, on=(Multiply, Divide, Add, Subtract, Conv, MatMul))
+
+
+def anchor_of(r: Rewriter, value: Value | None) -> Node | None:
+    """The convolution or product with constant weights that makes `value` for the node at hand only."""
+    node = r.producer(value, Conv, MatMul)
+    if node is None or value is None or not r.single_use(value) or not value.dtype.is_float:
+        return None
+    weights = node.inputs[1]
+    if weights is None or weights.constant is None or node.op.attributes().get("dtype") is not None:
+        return None
+    return None if isinstance(node.op, MatMul) and weights.constant.ndim != 2 else node
+
+
+def channel_axis(node: Node) -> int:
+    """The axis of the output that the weights' outputs lie on."""
+    return 1 if isinstance(node.op, Conv) else node.output.tensor.rank - 1
+
+
+def per_channel(constant: Value | None, node: Node, output: Value) -> Array | None:
+    """A constant that varies along the channel axis of `output` only, as one number per channel (float64)."""
+    if constant is None or constant.constant is None or not constant.dtype.is_float:
+        return None
+    data, rank = constant.constant, output.tensor.rank
+    if data.ndim > rank:
+        return None
+    axis = channel_axis(node)
+    shape = (1,) * (rank - data.ndim) + data.shape
+    channels = output.shape[axis]
+    if not isinstance(channels, int) or any(n != 1 for k, n in enumerate(shape) if k != axis) or shape[axis] not in (1, channels):
+        return None
+    return np.broadcast_to(data.reshape(-1).astype(np.float64), (channels,))
+
+
+def split_operands(inputs: tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
+    """(computed, constant) of a commutative node."""
+    a, b = inputs
+    assert a is not None and b is not None
+    return [(x, c) for x, c in ((a, b), (b, a)) if c.constant is not None and x.constant is None]
+
+
+def scaled(r: Rewriter, op: Operator, inputs: tuple[Value | None, ...], factors: Array, budget: Budget, by_input: bool = False) -> Value | None:
+    """The convolution or product with weights times one factor per output (or input) channel; None if no more weights may be made."""
+    weights = inputs[1]
+    assert weights is not None and weights.constant is not None
+    w = weights.constant
+    if not budget.take(w.nbytes):
+        return None
+    if isinstance(op, MatMul):
+        axis = 0 if by_input else 1
+    else:
+        axis = 1 if by_input and op.attributes()["groups"] == 1 else 0
+    shape = [1] * w.ndim
+    shape[axis] = -1
+    new = r.constant(w.astype(np.float64) * factors.reshape(shape), weights.name, like=weights)
+    return r.add(op, inputs[0], new, *inputs[2:])  # type: ignore[no-any-return]
+
+
+def along_channels(r: Rewriter, numbers: Array, node: Node, like: Value) -> Value:
+    """One number per channel as a constant that broadcasts against the node's output."""
+    after = node.output.tensor.rank - channel_axis(node) - 1
+    return r.constant(numbers.reshape(-1, *(1,) * after), "bias", like=like)
+
+
+def _scale_after(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], budget: Budget) -> Replacement:
+    if not isinstance(node.op, (Multiply, Divide)):
+        return None
+    pairs = split_operands(inputs) if isinstance(node.op, Multiply) else [(inputs[0], inputs[1])]
+    for value, constant in pairs:
+        if value is None or constant is None or value.type != node.output.type:
+            continue
+        added = r.producer(value, Add)
+        target, bias = value, None
+        if added is not None and r.single_use(value):
+            inner = split_operands(added.inputs)
+            if not inner or inner[0][0].type != value.type:
+                continue
+            target, bias = inner[0]
+        anchor = anchor_of(r, target)
+        if anchor is None:
+            continue
+        factors = per_channel(constant, anchor, target)
+        terms = per_channel(bias, anchor, target) if bias is not None else None
+        if factors is None or (bias is not None and terms is None):
+            continue
+        if isinstance(node.op, Divide):
+            if not (factors != 0).all():
+                return None
+            factors = 1.0 / factors
+        result = scaled(r, anchor.op, anchor.inputs, factors, budget)
+        return result if terms is None or result is None else r.add(Add(), result, along_channels(r, terms * factors, anchor, result))
+    return None
+
+
+def _terms_after(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+    if not isinstance(node.op, (Add, Subtract)):
+        return None
+    sign = 1.0 if isinstance(node.op, Add) else -1.0
+    pairs = split_operands(inputs) if sign > 0 else [(inputs[0], inputs[1])]
+    for value, constant in pairs:
+        if value is None or constant is None or constant.constant is None or value.type != node.output.type or not r.single_use(value):
+            continue
+        anchor = anchor_of(r, value)
+        if anchor is not None and sign < 0:
+            terms = per_channel(constant, anchor, value)
+            return None if terms is None else r.add(Add(), value, along_channels(r, -terms, anchor, value))
+        added = r.producer(value, Add)
+        inner = split_operands(added.inputs) if added is not None else []
+        if not inner or inner[0][0].type != value.type:
+            continue
+        target, bias = inner[0]
+        anchor = anchor_of(r, target)
+        if anchor is None:
+            continue
+        first, second = per_channel(bias, anchor, target), per_channel(constant, anchor, target)
+        if first is None or second is None:
+            continue
+        return r.add(Add(), target, along_channels(r, first + sign * second, anchor, target))  # type: ignore[no-any-return]
+    return None
+
+
+def _scale_before(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], budget: Budget) -> Replacement:
+    if not isinstance(node.op, (Conv, MatMul)):
+        return None
+    x, weights = inputs[0], inputs[1]
+    before = r.producer(x, Multiply)
+    if before is None or x is None or not r.single_use(x) or weights is None or weights.constant is None or not x.dtype.is_float or not weights.dtype.is_float:
+        return None
+    if isinstance(node.op, MatMul) and weights.constant.ndim != 2:
+        return None
+    if isinstance(node.op, Conv) and node.op.groups != 1 and not (node.op.groups == weights.constant.shape[0] and weights.constant.shape[1] == 1):
+        return None
+    for value, constant in split_operands(before.inputs):
+        if value.type != x.type:
+            continue
+        factors = per_channel(constant, node, x)
+        if factors is not None:
+            return scaled(r, node.op, (value, *inputs[1:]), factors, budget, by_input=True)
+    return None

@@ -1,0 +1,185 @@
+"""Ensembles of decision trees, as loops without branches: several rows walk down one tree in step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.errors import GraphError
+from weft.expr import nodes as e
+from weft.expr.functions import call
+from weft.expr.nodes import Expr, Var, cast_to, const, select
+from weft.graph.nodes import TensorType, Type
+from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.loop.nodes import Allocate, Buffer, For, Let, LoopKind, Stmt, Store, buffer, seq
+from weft_ops.examples import floats
+from weft_ops.shapes import expect_kind, expect_rank, operands, show
+
+Missing = Literal["right", "left", "node"]
+ROWS, STEP = 64, 8
+"""Rows that are taken through all trees by one task; rows whose walks go side by side, so that one's loads hide another's."""
+UNROLLED = 16
+"""Levels up to which they are written out."""
+
+
+@dataclass(frozen=True)
+class TreeEnsemble(Operator):
+    """y [n, k] of rows x [n, f]: over all trees the sum (least, greatest) of the weights of the leaf that a row comes to.
+
+    From a node a row goes to the right if x[feature] > split, and at most `depth` times. NaN goes to the right, to the left, or as each node says
+    (`missing`). Inputs, constants as a rule:
+
+    feature, split [m]: of every node, trees one after another; `split` has the dtype in which numbers are compared.
+    weights [l, k]: of the leaves.
+    left, leaf, root, levels: absent, trees are complete: each has 2^depth - 1 nodes, the children of i at 2·i + 1, and its 2^depth leaves have rows
+    of `weights` of their own, from left to right. Else `left` [m] is each node's left child, the right one behind it, and its own number for a leaf,
+    whose split nothing exceeds; `leaf` [m] its row of weights; `root` and `levels` [t] each tree's first node and its depth.
+    nan_left [m], bool: present if `missing` is "node".
+    """
+
+    depth: int
+    combine: Literal["sum", "min", "max"] = "sum"
+    missing: Missing = "right"
+    kind = "opaque"
+
+    def infer(self, *types: Type | None) -> TensorType:
+        """Raises GraphError for ranks, dtypes or numbers of nodes that do not fit."""
+        x, feature, split, weights = operands(types[:4], 4)
+        left, leaf, root, levels, nan_left = (*types[4:], *(None,) * 5)[:5]
+        expect_rank(x, 2, "x")
+        expect_rank(weights, 2, "weights")
+        expect_kind(x.dtype, ("int", "uint", "float"), "x")
+        expect_kind(split.dtype, ("float",), "split")
+        expect_kind(feature.dtype, ("int", "uint"), "feature")
+        if feature.shape != split.shape or feature.rank != 1:
+            raise GraphError(f"feature and split: expected vectors of one length, got {show(feature.shape)} and {show(split.shape)}")
+        if len({t is None for t in (left, leaf, root, levels)}) > 1:
+            raise GraphError("left, leaf, root and levels: expected all or none")
+        if (nan_left is not None) != (self.missing == "node"):
+            raise GraphError(f"nan_left: expected it for missing = 'node' only, got missing = '{self.missing}'")
+        each, nodes = (1 << self.depth) - 1, feature.shape[0]
+        if left is None and isinstance(nodes, int) and isinstance(weights.shape[0], int) and nodes * (each + 1) != weights.shape[0] * each:
+            raise GraphError(f"complete trees of depth {self.depth} have {each} nodes and {each + 1} leaves each, got {nodes} and {weights.shape[0]}")
+        return TensorType(weights.dtype, (x.shape[0], weights.shape[1]))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        x, feature, split, weights, left, leaf, root, _, nan_left = (*arrays, *(None,) * 9)[:9]
+        assert x is not None and feature is not None and split is not None and weights is not None
+        numbers, rows = x.astype(split.dtype), np.arange(len(x))[:, None]
+        leaves = 1 << self.depth
+        trees = len(weights) // leaves if root is None else len(root)
+        start = np.arange(trees) * (leaves - 1) if root is None else root.astype(np.int64)
+        at = np.broadcast_to(0 if left is None else start, (len(x), trees)).astype(np.int64)
+        for _ in range(self.depth):
+            node = at + start if left is None else at
+            value = numbers[rows, feature[node].astype(np.int64)]
+            away = self.goes_right(value > split[node], np.isnan(value), None if nan_left is None else nan_left[node])
+            if left is not None:
+                away = away & (left[node] != node)
+            at = 2 * at + 1 + away if left is None else left[node].astype(np.int64) + away
+        row = np.arange(trees) * leaves + at - (leaves - 1) if leaf is None else leaf[at].astype(np.int64)
+        found = weights[row].astype(np.float64)
+        total = {"sum": found.sum, "min": found.min, "max": found.max}[self.combine](axis=1)
+        return np.asarray(total).astype(weights.dtype)
+
+    def goes_right(self, above: Array, nan: Array, nan_left: Array | None) -> Array:
+        if self.missing == "left":
+            return above
+        return above | (nan if nan_left is None else nan & ~nan_left)
+
+    @algorithm("program")
+    def walk(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
+        """Rows in blocks, in parallel; in a block tree by tree, `STEP` rows down a tree together."""
+        x, feature, split, weights, *more = inputs
+        (y,) = outputs
+        nan_left = more[4] if self.missing == "node" else None
+        links, wide = more[:4] if any(m is not None for m in more[:4]) else None, split.dtype
+        n, columns, targets = x.shape[0], x.shape[1], y.shape[1]
+        leaves = 1 << self.depth
+        numbers = buffer("numbers", (ROWS, columns), wide, "local")
+        total = buffer("total", (ROWS, targets), weights.dtype, "local")
+        at = buffer("at", (STEP,), dt.int64, "register")
+        base, place = Var("base", dt.int64), Var("place", dt.int64)
+        start = const({"sum": 0.0, "min": float("inf"), "max": float("-inf")}[self.combine], weights.dtype)
+
+        def number(row: Expr, column: Expr) -> Expr:
+            """As it is compared: NaN is beyond all splits where it goes to the right."""
+            value = cast_to(x[e.minimum(row, n - 1), column], wide)
+            return select(call("isnan", value), const(float("inf"), wide), value) if self.missing == "right" and x.dtype.is_float else value
+
+        def away(node: Expr, row: Expr) -> Expr:
+            value = numbers[row, cast_to(feature[node], dt.int64)]
+            above: Expr = value > split[node]
+            if nan_left is not None:
+                above = select(call("isnan", value), e.not_(nan_left[node]), above)
+            return cast_to(above, dt.int64)
+
+        def child(i: Expr, row: Expr) -> Expr:
+            if links is None:
+                return at[i] * 2 + 1 + away(base + at[i], row)
+            return cast_to(links[0][at[i]], dt.int64) + away(at[i], row)
+
+        def add(t: Expr, i: Expr, row: Expr) -> Stmt:
+            leaf = at[i] + (t * leaves - (leaves - 1)) if links is None else cast_to(links[1][at[i]], dt.int64)
+
+            def merged(k: Expr) -> Expr:
+                old, weight = total[row, k], weights[place, k]
+                return {"sum": old + weight, "min": e.minimum(old, weight), "max": e.maximum(old, weight)}[self.combine]
+
+            return Let(place, leaf, loop("k1", targets, lambda k: Store(total, (row, k), merged(k))))
+
+        def walk(t: Expr, g: Expr) -> Stmt:
+            deep: Expr = const(self.depth, dt.int64) if links is None else cast_to(links[3][t], dt.int64)
+            kind: LoopKind = "unrolled" if links is None and self.depth <= UNROLLED else "serial"
+            down = loop("d", deep, lambda d: loop("i1", STEP, lambda i: Store(at, (i,), child(i, g * STEP + i)), "unrolled"), kind)
+            begin = loop("i0", STEP, lambda i: Store(at, (i,), const(0, dt.int64) if links is None else base), "unrolled")
+            return Allocate(at, seq(begin, down, loop("i2", STEP, lambda i: add(t, i, g * STEP + i), "unrolled")))
+
+        def tree(t: Expr, first: Expr) -> Stmt:
+            root = t * (leaves - 1) if links is None else cast_to(links[2][t], dt.int64)
+            return Let(base, root, loop("g", e.ceildiv(e.minimum(n - first, ROWS), STEP), lambda g: walk(t, g)))
+
+        def block(b: Expr) -> Stmt:
+            first = b * ROWS
+            trees = weights.shape[0] // leaves if links is None else links[2].shape[0]
+            return Allocate(numbers, Allocate(total, seq(
+                loop("r0", ROWS, lambda r: loop("f", columns, lambda f: Store(numbers, (r, f), number(first + r, f)))),
+                loop("r1", ROWS, lambda r: loop("k0", targets, lambda k: Store(total, (r, k), start))),
+                loop("t", trees, lambda t: tree(t, first)),
+                loop("r2", e.minimum(n - first, ROWS), lambda r: loop("k2", targets, lambda k: Store(y, (first + r, k), total[r, k]))),
+            )))  # fmt: skip
+
+        return loop("b", e.ceildiv(n, ROWS), block, "parallel")
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.round(floats((5, 3), lo=-2, hi=2) * 2) / 2
+        odd = x.copy()
+        odd[1, 0], odd[2, 2], odd[4, 1] = np.nan, np.inf, np.nan
+        feature, split = np.array([0, 1, 2, 2, 0, 1], np.uint16), np.array([0, 0.5, -0.5, 1, -1, 0], np.float32)
+        weights = floats((8, 2), lo=-1, hi=1)
+        yield Sample(cls(2), (x, feature, split, weights), "complete")
+        for missing in ("right", "left"):
+            yield Sample(cls(2, "sum", missing), (odd, feature, split, weights), f"nan_{missing}")
+        nan_left = np.array([1, 0, 0, 0, 1, 1], bool)
+        yield Sample(cls(2, "sum", "node"), (odd, feature, split, weights, None, None, None, None, nan_left), "nan_node")
+        # Two trees: one of three nodes, whose right child is a leaf, and a leaf alone.
+        inf = np.inf
+        ragged = (np.array([0, 1, 0, 0, 0, 0], np.uint16), np.array([0, 0.5, inf, inf, inf, inf], np.float32), floats((4, 1)))
+        left, leaf = np.array([1, 3, 2, 3, 4, 5], np.int32), np.array([0, 0, 0, 1, 2, 3], np.int32)
+        links = left, leaf, np.array([0, 5], np.int64), np.array([2, 0], np.int32)
+        for combine in ("sum", "min", "max"):
+            yield Sample(cls(2, combine), (x, *ragged, *links), combine)
+        yield Sample(cls(2), (floats((70, 3), "float64"), feature, split.astype(np.float64), weights), "more_rows")
+
+
+def loop(name: str, extent: Expr | int, body: Callable[[Var], Stmt], kind: LoopKind = "serial") -> Stmt:
+    var = Var(name, dt.int64)
+    return For(var, e.wrap(extent, dt.int64), body(var), kind)
+
+
+__all__ = ["TreeEnsemble"]
