@@ -268,7 +268,7 @@ def _inherited(module: str, node: ast.ClassDef) -> set[str]:
     while todo:
         where, name = todo.pop()
         home = where if name in _classes(where) else _passed_on(where).get(name)
-        if home not in PUBLIC or (home, name) in seen or name not in _classes(home):
+        if home is None or home not in PUBLIC or (home, name) in seen or name not in _classes(home):
             continue
         seen.add((home, name))
         base = _classes(home)[name]
