@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.mixed import board
 
 import weft
-from weft import dtypes, ops
+import weft_ops as ops
+from weft import dtypes
 from weft.errors import ExecutionError, WeftError
 from weft.expr.evaluate import evaluate as size
 from weft.expr.nodes import Var
