@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from weft import settings
 from weft.assemble import Assembly, KernelUse, assemble
+from weft.choices import Choice
 from weft.codegen.base import Codegen, KernelCode, require
 from weft.codegen.profile import profiled
 from weft.dtypes import DType
 from weft.errors import (
+    ChoiceError,
     CodegenError,
     LoopError,
     LoweringError,
@@ -45,8 +47,8 @@ from weft.passes.own_outputs import own_outputs
 from weft.passes.pipeline import GraphPass, pass_names, run_passes
 from weft.passes.plan_memory import MemoryPlan, plan_memory
 from weft.plugins import host
-from weft.scheduling.rule import select_rule
-from weft.scheduling.schedule import Schedule
+from weft.records import Record
+from weft.scheduling.run_rules import Scheduled, run_recorded, run_rules
 from weft.weights import Weights, let_go
 from weft_runtime.executable import Executable, NativeCode
 from weft_runtime.files import obstacle_of_folder
@@ -87,6 +89,10 @@ class Kernel:
     naive: Program
     rule: str = ""
     declines: tuple[tuple[str, str], ...] = ()
+    choices: tuple[Choice, ...] = ()
+    record: Record | None = None
+    refused: str = ""
+    """Why `record` is not followed; empty if it is."""
     trace: Any = None
     scheduled: Program | None = None
     lowered: Program | None = None
@@ -270,7 +276,7 @@ class Compilation:
         key, _ = self._keys.get(text, ("", ()))
         if not key:
             naive = self._lower(node.op.body)
-            key = store.key(naive)
+            key = store.key(naive, self.record_of(naive))
             self._keys[text] = key, tuple(mentioned_symbols(node.op.body))
             if key not in self._by_key:
                 kernel = Kernel(kernel_name(node, key), naive)
@@ -334,36 +340,32 @@ class Compilation:
     def schedule(self, kernel: Kernel) -> None:
         """Schedules a kernel's naive program by the target's best rule; the kernel keeps the rule, what others declined with, and the result."""
         named = Program(kernel.name, kernel.naive.inputs, kernel.naive.outputs, kernel.naive.dims, kernel.naive.body, kernel.naive.aliases)
-        rules = list(self.target.rules)
-        declines: list[tuple[str, str]] = []
-        failed: list[str] = []
-        with self.stage("schedule", kernel.name, lambda: schedule.program), self.target.blame(f"to schedule kernel '{kernel.name}'"):
-            while True:
+        rules, machine, intrinsics, exceeds = self.target.rules, self.target.machine, self.target.intrinsics, self.target.exceeds
+        done: Scheduled | None = None
+        schedule = self.stage("schedule", kernel.name, lambda: None if done is None else done.schedule.program)
+        with schedule, self.target.blame(f"to schedule kernel '{kernel.name}'"):
+            kernel.record = self.record_of(kernel.naive)
+            if kernel.record is not None:
                 try:
-                    rule, declined = select_rule(rules, named, self.target.machine, self.target.intrinsics)
-                except ScheduleError as error:
-                    if failed:
-                        error.why = "; ".join([*failed, *([error.why] if rules and error.why else [])])
-                        error.hint = f"the rules are those of {self.target.plugin}"
-                    raise
-                schedule = Schedule(named, self.target.machine, intrinsics=self.target.intrinsics)
-                declines += [(name, f"{d.code}: {d.reason}") for name, d in declined if (name, f"{d.code}: {d.reason}") not in declines]
-                try:
-                    rule.apply(schedule)
-                    wrong = self.target.exceeds(schedule.program)
-                    if wrong is None:
-                        break
-                    raise ScheduleError(f"it {wrong}")
-                except ScheduleError as error:
-                    # A rule that offered and then met a step that may not act leaves the program to the next; the record says so.
-                    text = f"failed: {error.what}" + (f" ({error.why})" if error.why else "")
-                    declines.append((rule.name, text))
-                    failed.append(f"{rule.name}: {text}")
-                    rules.remove(rule)
-        if failed:
-            warnings.warn(f"kernel '{kernel.name}' was left to rule '{rule.name}', which may be slow: {'; '.join(failed)}", ScheduleWarning, stacklevel=2)
-        kernel.rule, kernel.trace, kernel.scheduled = rule.name, schedule.trace, schedule.program
-        kernel.declines = tuple(declines)
+                    done = run_recorded(rules, named, machine, intrinsics, exceeds, kernel.record.choices)
+                except ChoiceError as error:
+                    kernel.refused = "; ".join(filter(None, (error.what, error.why, error.hint)))
+            try:
+                done = done or run_rules(rules, named, machine, intrinsics, exceeds)
+            except ScheduleError as error:
+                error.hint = error.hint or f"the rules are those of {self.target.plugin}"
+                raise
+        if kernel.refused:
+            warnings.warn(f"kernel '{kernel.name}' does not follow {kernel.record}: {kernel.refused}", ScheduleWarning, stacklevel=2)
+        if done.failed:
+            text = f"kernel '{kernel.name}' was left to rule '{done.rule.name}', which may be slow: {'; '.join(done.failed)}"
+            warnings.warn(text, ScheduleWarning, stacklevel=2)
+        kernel.rule, kernel.trace, kernel.scheduled = done.rule.name, done.schedule.trace, done.schedule.program
+        kernel.declines, kernel.choices = done.declines, done.choices
+
+    def record_of(self, naive: Program) -> Record | None:
+        """The record of a kernel, by its naive program."""
+        return self.target.records.of_program(naive, self.target.machine_key)
 
 
 @dataclass(frozen=True)

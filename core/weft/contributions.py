@@ -40,6 +40,7 @@ RESULTS: dict[str, Result] = {
     "capabilities": Result("one or None", ("weft.passes.capabilities:Capabilities",), named=False),
     "graph_passes": Result("list", ("weft.passes.pipeline:GraphPass",)),
     "schedules": Result("list", ("weft.scheduling.rule:Rule",)),
+    "records": Result("list", ("weft.records:Records", "pathlib:Path"), named=False),
     "intrinsics": Result("list", ("weft.scheduling.intrinsic:Intrinsic",)),
     "loop_passes": Result("list", ("weft.loop.pipeline:LoopPass",)),
     "offload": Result("list or None", ("weft.passes.place:Take", "weft.passes.place:Refuse"), named=False),

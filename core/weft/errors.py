@@ -24,7 +24,7 @@ from weft_runtime.errors import (
 )  # fmt: skip
 
 __all__ = [
-    "ArchiveError", "CacheWarning", "CodegenError", "ExecutionError", "ExprError", "FrontendError", "GraphError",
+    "ArchiveError", "CacheWarning", "ChoiceError", "CodegenError", "ExecutionError", "ExprError", "FrontendError", "GraphError",
     "InputError", "LoopError", "LoweringError", "ParseError", "PluginError", "ScheduleError", "ScheduleWarning",
     "SettingError", "TargetError", "TensorError", "UnsupportedError", "WeftError", "enough_memory", "expect",
     "expect_path", "fill", "from_signal", "literal", "nearest", "no_thread", "raised_in", "shown", "shown_lines",
@@ -67,9 +67,13 @@ class ScheduleError(WeftError):
     """A schedule step that may not act; `where` shows the program with the place marked."""
 
 
+class ChoiceError(ScheduleError):
+    """A value that a record or a tuner gives a choice, and that the choice cannot have."""
+
+
 class ScheduleWarning(UserWarning):
-    """A rule that offered to schedule a kernel met a step that may not act, so another rule took it, or what it counted on could not be done: results are
-    right, the code may be slow."""
+    """A rule that offered to schedule a kernel met a step that may not act, so another rule took it, or what it counted on could not be done, or a record
+    could not be followed: results are right, the code may be slow."""
 
 
 class LoweringError(WeftError):

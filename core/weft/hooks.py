@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from weft.passes.capabilities import Capabilities
     from weft.passes.pipeline import GraphPass
     from weft.passes.place import Offers
+    from weft.records import Records
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
@@ -144,6 +145,16 @@ class Specifications:
         @hookimpl
         def schedules(target):
             return [MatmulRule()] if target.kind == "npu" else []
+        """
+
+    @hookspec
+    def records(self, target: Target) -> Sequence[Records | Path]:
+        """Recorded choices for a target, or files of them (`weft.records`), as a tuner wrote them. A caller's own stand over these; what two plugins record
+        differently is not followed. Called when a model is compiled.
+
+        @hookimpl
+        def records(target):
+            return [Path(__file__).parent / "records.json"] if target.kind == "npu" else []
         """
 
     @hookspec

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk, by what they compute: the printed naive program, the target and the versions of everything.
+"""Compiled kernels on disk, by what they compute: the printed naive program, its record, the target and the versions of everything.
 
 The key is made before scheduling, so a hit saves scheduling, loop passes and code generation.
 """
@@ -15,6 +15,7 @@ from weft.expr.nodes import Var
 from weft.expr.parser import parse_expr
 from weft.loop.nodes import Program
 from weft.plugins import host
+from weft.records import Record
 from weft_runtime.cache import Cache
 
 FORMAT = 3
@@ -30,9 +31,10 @@ class KernelCache:
         self.prefix = repr((FORMAT, fingerprint, [source_fingerprint(p) for p in host().plugins if p.healthy]))
         self.store = Cache("kernels")
 
-    def key(self, program: Program) -> str:
-        """Equal for programs that give the same code but for their name."""
-        return hashlib.sha256((self.prefix + str(program)).encode()).hexdigest()
+    def key(self, program: Program, record: Record | None = None) -> str:
+        """Equal for programs, and records of their choices, that give the same code but for its name."""
+        choices = "" if record is None else record.digest
+        return hashlib.sha256((self.prefix + str(program) + choices).encode()).hexdigest()
 
     def get(self, key: str, name: str) -> KernelCode | None:
         """The code of `key`, if it is there and whole."""

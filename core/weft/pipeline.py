@@ -20,18 +20,33 @@ import re
 import shlex
 import stat
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft import settings
-from weft.errors import ArchiveError, FrontendError, GraphError, InputError, PluginError, TargetError, WeftError, enough_memory, expect, from_signal, nearest
+from weft.errors import (
+    ArchiveError,
+    FrontendError,
+    GraphError,
+    InputError,
+    PluginError,
+    ScheduleWarning,
+    TargetError,
+    WeftError,
+    enough_memory,
+    expect,
+    from_signal,
+    nearest,
+)
 from weft.forks import cached_property
 from weft.hooks import Frontend, StageReport
 from weft.options import make_options, parse_options, print_options
 from weft.plugins import CORE, FOREIGN_FORMATS, KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, claimed, host
+from weft.records import Record, Records, machine_key
 from weft.target import CPU, Target, TargetKind, parse_targets
 from weft_runtime.cache import Cache
 from weft_runtime.executable import Executable
@@ -66,6 +81,7 @@ class ResolvedTarget:
     threads: int | None  # that the target string asked for; None: as many as the process may use, wherever it runs
     plugins: PluginHost
     owner: str  # the plugin of the kind: its failures are fatal
+    given: Records = field(default_factory=Records)  # of the caller; those of installed packages are found beside them
 
     @cached_property
     def machine(self) -> Machine:
@@ -152,6 +168,30 @@ class ResolvedTarget:
     def rules(self) -> tuple[Rule, ...]:
         return tuple(item.value for item in self.plugins.items("schedules", required=self.owner, target=self.target))
 
+    @cached_property
+    def records(self) -> Records:
+        """Recorded choices: the caller's, then those of plugins. What two plugins record differently is nobody's; the caller's own stands over all."""
+        found: dict[tuple[str, str, str], list[tuple[Contribution, Record]]] = {}
+        for item in self.plugins.items("records", required=self.owner, target=self.target):
+            with self.plugins.blame(item.plugin.name, "to read its records"):
+                read = item.value if isinstance(item.value, Records) else Records.load(item.value)
+            for record in read.records:
+                found.setdefault((record.subject, record.key, record.machine), []).append((item, record))
+        kept = []
+        for offers in found.values():
+            if all(r == offers[0][1] for _, r in offers):
+                kept.append(offers[0][1])
+                continue
+            owners = " and ".join(dict.fromkeys(f"{i.plugin.distribution} ({i.plugin.name})" for i, _ in offers))
+            text = f"{offers[0][1]} is not followed: {owners} record different choices; give one of them as `records`, which stands over both"
+            warnings.warn(text, ScheduleWarning, stacklevel=2)
+        return self.given.over(Records(tuple(kept)))
+
+    @cached_property
+    def machine_key(self) -> str:
+        """What records of its machine are known by."""
+        return machine_key(self.target.kind, self.machine)
+
     def graph_passes(self) -> list[GraphPass]:
         """Of all plugins. An exception in one is an error that names its plugin.
 
@@ -230,12 +270,20 @@ def resolve_target(text: str | Target, plugins: PluginHost | None = None) -> Res
     return found[0]
 
 
-def resolve_targets(text: str | Target, plugins: PluginHost | None = None) -> tuple[ResolvedTarget, ...]:
+def resolve_targets(
+    text: str | Target, plugins: PluginHost | None = None, records: Records | str | os.PathLike[str] | None = None
+) -> tuple[ResolvedTarget, ...]:
     """The targets of a string such as "npu, llvm -threads=2", in order of preference.
+
+    Args:
+        records: choices to follow, or a file of them.
 
     Raises:
         TargetError: unknown target or option, or one whose plugin is not installed (names the package).
+        InputError: the file is not there, or is no file of records.
     """
+    expect(records, (Records, str, os.PathLike, type(None)), "records", "the path of a file", InputError, "`weft inspect --stage records` prints such a file")
+    given = records if isinstance(records, Records) else Records() if records is None else Records.load(records)
     plugins = plugins or host()
     if not isinstance(text, (str, Target)):
         raise TargetError(f"a target is a text, got {type(text).__name__}", hint='for example "llvm", which is this machine')
@@ -253,7 +301,7 @@ def resolve_targets(text: str | Target, plugins: PluginHost | None = None) -> tu
         if name and name not in kinds:
             error.why = plugins.trouble("targets")  # the kind may be one of a plugin that is out of use, whatever that plugin is called
         raise
-    return tuple(_resolved(t, offered[t.kind], plugins) for t in targets)
+    return tuple(replace(_resolved(t, offered[t.kind], plugins), given=given) for t in targets)
 
 
 def _resolved(given: Target, offer: Contribution, plugins: PluginHost) -> ResolvedTarget:
@@ -445,6 +493,7 @@ def compile(
     cache: bool = True,
     strict: bool = False,
     on_stage: OnStage | None = None,
+    records: Records | str | os.PathLike[str] | None = None,
 ) -> Executable:
     """Compiles a model for a target, or for several.
 
@@ -458,6 +507,8 @@ def compile(
         cache: use the on-disk caches.
         strict: whatever the first target does not take is an error.
         on_stage: called after every stage.
+        records: choices of kernels and graphs to follow, or a file of them (`weft.records`); they stand over those of installed packages. One that cannot be
+            followed is a ScheduleWarning that says why, and the default stands.
 
     Raises:
         WeftError: of the kind that fits; says what, where, why and what to do.
@@ -468,7 +519,7 @@ def compile(
         expect(flag, bool, name, "True or False")
     if on_stage is not None and not callable(on_stage):
         raise InputError(f"on_stage is called after every stage, got {type(on_stage).__name__}", hint="give a function of a StageReport")
-    resolved = resolve_targets(target)
+    resolved = resolve_targets(target, records=records)
     input_shapes = None if input_shapes is None else _checked_shapes(input_shapes) or None
     own = [_as_pass(p) for p in passes]
     # Who asks for the stages to be written wants them to run.
@@ -584,7 +635,7 @@ def model_key(
     strict: bool = False,
     files: Sequence[Path] | None = None,
 ) -> str | None:
-    """What identifies a compilation: the bytes of the model and of `files`, the target, options and the versions of everything. None: not cached.
+    """What identifies a compilation: the bytes of the model and of `files`, the target, its records, options and the versions of everything. None: not cached.
 
     Args:
         files: those that `model_files` gives for the model, where the caller has them.
@@ -608,7 +659,7 @@ def model_key(
     else:
         return None
     shapes = sorted((k, tuple(v)) for k, v in (input_shapes or {}).items())
-    targets = [(str(t.target), t.fingerprint) for t in target]
+    targets = [(str(t.target), t.fingerprint, t.records.digest) for t in target]
     digest.update(repr((targets, shapes, frontend, strict, fingerprints())).encode())
     return digest.hexdigest()
 

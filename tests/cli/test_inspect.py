@@ -50,6 +50,37 @@ def test_a_schedule_shows_its_rule_and_steps(weft: Weft, recipe: Path) -> None:
     assert "# step: split(" in out
 
 
+def test_choices_and_records(weft: Weft, recipe: Path, tmp_path: Path) -> None:
+    """Choices print as a file of records; one that is changed by hand is followed, and is seen."""
+    out = weft("inspect", recipe, "--stage", "records", "-k", "relu").out
+    data = json.loads(out)
+    (record,) = data["records"]
+    assert record["choices"]["rule"] == "contraction"
+    default = record["choices"]["tile_rows"]
+    record["choices"] = {"tile_rows": default - 1}
+    file = tmp_path / "records.json"
+    file.write_text(json.dumps(data))
+    # Tables fold long lines, so that the words of a row stand on several.
+    rows = [line.split() for line in weft("inspect", recipe, "--records", file).out.splitlines() if " tile_rows " in line]
+    assert any(row[-3:] == [str(default - 1), str(default), "record"] for row in rows)
+    text = weft("inspect", recipe, "-s", "schedule", "-k", "relu", "--records", file).out
+    assert f"# choice: tile_rows = {default - 1} (recorded; default {default})\n" in text
+    for command in (("run", recipe), ("compile", recipe, "-o", tmp_path / "a.weft"), ("bench", recipe, "--against", "none", "--rounds", "1")):
+        assert weft(*command, "--records", file).code == 0
+    stale = weft("inspect", recipe, "--records", _with(file, data, tile_rows=1000))
+    assert "choice 'tile_rows' cannot be 1000" in " ".join(stale.out.split()) + stale.err
+    lost = weft("run", recipe, "--records", tmp_path / "none.json")
+    assert lost.code != 0 and "no file of records" in lost.err
+    archive = weft("run", tmp_path / "a.weft", "--records", file)
+    assert archive.code != 0 and "is compiled already, --records does not apply" in archive.err
+
+
+def _with(file: Path, data: Any, **choices: int) -> Path:
+    data["records"][0]["choices"] = choices
+    file.write_text(json.dumps(data))
+    return file
+
+
 def test_the_memory_plan_prints(weft: Weft, recipe: Path) -> None:
     out = weft("inspect", recipe, "--stage", "plan").out
     assert out.startswith("arena ")

@@ -19,7 +19,7 @@ def test_trace_reads_as_the_calls() -> None:
     s = Schedule(matmul())
     s.choose("tile", [2, 4], default=4)
     s.split("i", [None, 4], names=["a", "b"])
-    assert str(s.trace).splitlines() == ["choose('tile', (2, 4)) → 4", "split('i', (None, 4), names=('a', 'b')) → ('a', 'b')"]
+    assert str(s.trace).splitlines() == ["choose('tile', (2, 4), default=4) → 4", "split('i', (None, 4), names=('a', 'b')) → ('a', 'b')"]
     assert Trace.from_json(s.trace.to_json()) == s.trace
     assert str(replay(matmul(), s.trace)) == str(s)
 

@@ -28,6 +28,7 @@ StrictOption = Annotated[bool, typer.Option("--strict", help="Of several targets
 FrontendOption = Annotated[
     str | None, typer.Option("--frontend", help='What reads the model, where the file does not tell, or its options, e.g. "onnx -dims=batch=4" or "-dims=n=4".')
 ]
+RecordsOption = Annotated[str | None, typer.Option("--records", metavar="FILE", help="Choices to follow, as `weft inspect --stage records` prints them.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")]
 
 

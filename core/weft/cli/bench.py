@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, shapes
+from weft.cli.arguments import FrontendOption, Model, RecordsOption, SeedOption, ShapeOption, shapes
 from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_writable, write
 from weft.errors import InputError, PluginError, nearest
@@ -65,6 +65,7 @@ def bench(
     trace_file: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Where to write one run as a trace for Chrome or Perfetto.")] = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
+    records: RecordsOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Measures Weft beside its peers.
@@ -74,7 +75,7 @@ def bench(
     """
     require_writable((("--json", json_file), ("--html", html_file), ("--trace", trace_file)), files_of(model, frontend))
     if profile or roofline or html_file or trace_file:
-        examine(model, target, threads, time_limit, rounds, json_file, html_file, trace_file, roofline, input_shape, frontend, seed, profile)
+        examine(model, target, threads, time_limit, rounds, json_file, html_file, trace_file, roofline, input_shape, frontend, seed, profile, records)
         return
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import engine_refuses, is_archive, open_engine, open_executable
@@ -98,7 +99,7 @@ def bench(
 
     for text in dict.fromkeys(target or ([""] if archive else ["llvm"])):
         started = time.perf_counter()
-        executable, stages = open_executable(model, with_threads(text, count) if text else None, frontend=frontend)
+        executable, stages = open_executable(model, with_threads(text, count) if text else None, frontend=frontend, records=records)
         spent = time.perf_counter() - started
         if not inputs:
             inputs.update(make_inputs(executable.inputs, {}, sizes, seed)[0])
@@ -143,6 +144,7 @@ def examine(
     frontend: str | None,
     seed: int,
     table: bool = False,
+    records: str | None = None,
 ) -> None:
     """Weft alone, kernel by kernel.
 
@@ -164,7 +166,7 @@ def examine(
     if len(targets or ()) > 1:
         raise InputError(f"--roofline, --profile and --trace take one --target, got {len(targets or ())}")
     count = common_threads(threads, targets or ["llvm"])
-    resolved = resolve_targets(with_threads((targets or ["llvm"])[0], count))
+    resolved = resolve_targets(with_threads((targets or ["llvm"])[0], count), records=records)
     sizes = shapes(input_shape)
     profile: Profile
     if mixed(resolved):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.arguments import FrontendOption, Model, ShapeOption, StrictOption, TargetOption, shapes
+from weft.cli.arguments import FrontendOption, Model, RecordsOption, ShapeOption, StrictOption, TargetOption, shapes
 from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_writable
 
@@ -20,6 +20,7 @@ def compile_model(
     strict: StrictOption = False,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
+    records: RecordsOption = None,
 ) -> None:
     """Compiles a model to an archive.
 
@@ -32,11 +33,12 @@ def compile_model(
     from weft.cli.terminal import seconds as shown
     from weft.errors import InputError
 
-    require_writable([("--output", output)], files_of(model, frontend))
+    require_writable([("--output", output)], [*files_of(model, frontend), *([] if records is None else [Path(records)])])
     if is_archive(model):
         raise InputError(f"{model} is compiled already", hint="give the model that it was compiled from")
     started = time.perf_counter()
-    executable, stages = open_executable(model, target, frontend=frontend, input_shapes=shapes(input_shape) or None, strict=strict)
+    sizes = shapes(input_shape) or None
+    executable, stages = open_executable(model, target, frontend=frontend, input_shapes=sizes, strict=strict, records=records)
     executable.save(output)
     how = "compiled" if "fuse" in stages else "taken from the cache"
     say(f"{executable.manifest.name}: {how} in {shown(time.perf_counter() - started)} for {brief(executable.manifest.target)}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.arguments import FrontendOption, Model, ShapeOption, TargetOption, shapes
+from weft.cli.arguments import FrontendOption, Model, RecordsOption, ShapeOption, TargetOption, shapes
 from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_writable, write
 from weft.errors import InputError, nearest
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from weft.graph.nodes import Graph
     from weft.passes.plan_memory import MemoryPlan
     from weft.pipeline import OnStage, ResolvedTarget
+    from weft.records import Record
     from weft_runtime.plan import Manifest
 
 ARCHIVE_STAGES = ("manifest", "sections", "plan")
 SOURCE = "source"
 """The stage behind all loop passes, of targets whose code is made from text."""
+RECORDS = "records"
+"""The choices of all kernels as a file of records, for `--records`."""
 
 
 def inspect(
@@ -34,11 +37,12 @@ def inspect(
     target: TargetOption = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
+    records: RecordsOption = None,
     html_file: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Where to write everything as one page, with times of runs.")] = None,
 ) -> None:
     """Shows what a compilation does, or an archive.
 
-    Without --stage: the stages, and the kernels with their schedule rules and why other rules declined; where nodes are placed, also where each
+    Without --stage: the stages, and the kernels with their schedule rules, why other rules declined, and their choices; where nodes are placed, also where each
     goes and why not elsewhere; of an archive what it holds. With --html the model is also run, for about a second, and its kernels are timed.
     """
     from weft.cli.opening import is_archive, not_of_archives
@@ -49,14 +53,15 @@ def inspect(
     if is_archive(model):
         if html_file is not None:
             raise InputError(f"{model} is compiled already, without what led there", hint="give the model that it was compiled from")
-        not_of_archives(model, **{"--target": target, "--frontend": frontend, "--input-shape": input_shape, "--kernel": kernel, "--region": region})
+        given = {"--target": target, "--frontend": frontend, "--input-shape": input_shape, "--kernel": kernel}
+        not_of_archives(model, **given, **{"--region": region, "--records": records})
         _inspect_archive(model, stage)
         return
     from weft.cli.terminal import Progress
     from weft.pipeline import has_steps, load, mixed, resolve_targets, specialize
 
     # The target first: a misspelt one should not wait for a large model.
-    resolved = resolve_targets(target or "llvm")
+    resolved = resolve_targets(target or "llvm", records=records)
     with Progress("inspecting") as progress:
         progress.show(f"loading {model}")
         graph = load(model, frontend=frontend)
@@ -99,6 +104,7 @@ class Inspection:
     plan: MemoryPlan | None = None
     kernel_of: dict[int, str] = field(default_factory=dict)  # by the group's number in `grouped`
     text: str = ""
+    records: list[Record] = field(default_factory=list)
 
     @property
     def uses(self) -> Counter[str]:
@@ -116,6 +122,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     from weft.compilation import Compilation
     from weft.loop.pipeline import ordered
     from weft.passes.plan_memory import plan_memory
+    from weft.records import Record, Records, program_key
 
     compilation = Compilation(resolved, cache=False, keep_graphs=True, on_stage=on_stage)
     compilation.graphs["load"] = graph
@@ -150,6 +157,9 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
             continue
         compilation.schedule(k)
         assert k.scheduled is not None
+        if stage == RECORDS:
+            found.records.append(Record("program", program_key(k.naive), resolved.machine_key, {c.name: c.value for c in k.choices}))
+            continue
         if codegen is None:
             texts.append(schedule_text(k))
             continue
@@ -159,7 +169,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
             if step.name == stage:
                 break
         texts.append(codegen.source(resolved.taken(program)) if stage == SOURCE and isinstance(codegen, SourceCodegen) else str(program))
-    found.text = "\n\n".join(t.rstrip() for t in texts)
+    found.text = "\n\n".join(t.rstrip() for t in texts) if stage != RECORDS else Records(tuple(found.records)).to_json()
     return found
 
 
@@ -169,7 +179,7 @@ def stages(resolved: ResolvedTarget) -> list[str]:
     from weft.passes.pipeline import pass_names
 
     loop_stages = [s.name for s in ordered(resolved.loop_passes())]
-    return ["load", *pass_names(resolved.graph_passes()), "lower_group", "schedule", *loop_stages, SOURCE, "plan"]
+    return ["load", *pass_names(resolved.graph_passes()), "lower_group", "schedule", RECORDS, *loop_stages, SOURCE, "plan"]
 
 
 def _kernels(compilation: Compilation, grouped: Graph, kernel_of: dict[int, str]) -> list[Kernel]:
@@ -188,7 +198,7 @@ def _kernels(compilation: Compilation, grouped: Graph, kernel_of: dict[int, str]
         if text not in by_text:
             with compilation.stage("lower_group", node.op.body.name):
                 naive = lower_group(node.op.body, "kernel")
-                by_text[text] = name = kernel_name(node, store.key(naive))
+                by_text[text] = name = kernel_name(node, store.key(naive, compilation.record_of(naive)))
             compilation.kernels.setdefault(name, Kernel(name, replace(naive, name=name)))
         kernel_of[number] = by_text[text]
     return list(compilation.kernels.values())
@@ -217,6 +227,8 @@ def schedule_text(kernel: Kernel) -> str:
     """The rule, what others declined with, the steps and the scheduled program, as text that parses back."""
     lines = [f"# rule: {kernel.rule}"]
     lines += [f"# declined: {name}: {reason}" for name, reason in kernel.declines]
+    lines += [f"# choice: {c}" for c in kernel.choices]
+    lines += [f"# not followed: {kernel.record}: {kernel.refused}"] if kernel.refused else []
     lines += [f"# step: {' '.join(str(step).split())}" for step in kernel.trace]
     return "\n".join([*lines, str(kernel.scheduled)])
 
@@ -255,6 +267,7 @@ def print_summary(found: Inspection) -> None:
     rows.append(("plan", f"{len(plan.offsets)} values", "", f"an arena of {plan.arena_bytes} bytes"))
     print_table(f"{found.graph.name} for {brief(str(compilation.target.target))}", ["stage", "size", "time", "after it"], rows, right=(2,))
     print_table("kernels", ["kernel", "groups", "rule", "declined"], kernel_rows(found), right=(1,))
+    print_choices(choice_rows(found))
     say("print a stage with --stage NAME, of one kernel with --kernel NAME")
 
 
@@ -264,6 +277,23 @@ def kernel_rows(found: Inspection) -> list[tuple[str, str, str, str]]:
         (k.name, str(found.uses[k.name]), k.rule, "\n".join(f"{name}: {reason}" for name, reason in k.declines) or "none")
         for k in found.compilation.kernels.values()
     ]
+
+
+def choice_rows(found: Inspection) -> list[tuple[str, str, str, str, str]]:
+    """Kernel, choice, value, default and where the value is from, of every choice that has options; the reason, of a record that is not followed."""
+    rows = []
+    for k in found.compilation.kernels.values():
+        rows += [(k.name, c.name, str(c.value), str(c.default), "record" if c.recorded else "default") for c in k.choices if len(c.options) > 1]
+        rows += [(k.name, "", "", "", f"record not followed: {k.refused}")] if k.refused else []
+    return rows
+
+
+def print_choices(rows: Sequence[tuple[str, ...]], heads: Sequence[str] = ()) -> None:
+    """A table of `choice_rows`; nothing without choices."""
+    from weft.cli.terminal import print_table
+
+    if rows:
+        print_table("choices", [*heads, "kernel", "choice", "value", "default", "from"], rows)
 
 
 def _inspect_archive(model: str, stage: str | None) -> None:

@@ -61,19 +61,22 @@ def open_executable(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     strict: bool = False,
     expect: str | None = None,
+    records: str | None = None,
 ) -> tuple[Executable, dict[str, float]]:
     """An archive loaded or a model compiled, with progress; and the seconds that its stages took ("cache" alone: it came from the cache).
 
     Args:
         expect: "sha256:<hex>" of an archive.
+        records: a file of choices to follow.
 
     Raises:
-        InputError: a target, frontend or shapes for an archive, which is compiled already; `expect` for a model.
+        InputError: a target, frontend, shapes or records for an archive, which is compiled already; `expect` for a model.
     """
     from weft.cli.terminal import Progress
 
     if is_archive(model):
-        not_of_archives(model, **{"--target": target, "--frontend": frontend, "--input-shape": input_shapes, "--strict": strict or None})
+        given = {"--target": target, "--frontend": frontend, "--input-shape": input_shapes, "--strict": strict or None, "--records": records}
+        not_of_archives(model, **given)
         from weft_runtime.executable import Executable
 
         return Executable.load(model, expect), {}
@@ -82,5 +85,6 @@ def open_executable(
     from weft.pipeline import compile
 
     with Progress(f"compiling {Path(model).name}") as progress:
-        executable = compile(model, target or "llvm", frontend=frontend, input_shapes=input_shapes, strict=strict, on_stage=progress.on_stage)
+        options = {"frontend": frontend, "input_shapes": input_shapes, "strict": strict, "records": records}
+        executable = compile(model, target or "llvm", on_stage=progress.on_stage, **options)  # type: ignore[arg-type]
     return executable, progress.seconds

@@ -131,7 +131,7 @@ def inspect_placed(
         InputError: no such stage, kernel or region.
         UnsupportedError: nodes that no target takes.
     """
-    from weft.cli.inspect import SOURCE, inspect_graph, require_kernel, stages, unknown
+    from weft.cli.inspect import RECORDS, SOURCE, inspect_graph, require_kernel, stages, unknown
     from weft.codegen.base import SourceCodegen
     from weft.graph.region import Region
     from weft.mixed import MixedCompilation
@@ -163,6 +163,11 @@ def inspect_placed(
     wanted = {name: op for name, op in wanted.items() if op.target in kinds}
     placed.regions = {name: inspect_graph(op.body, by_kind[op.target], stage, kernel, on_stage) for name, op in wanted.items()}
     require_kernel(list(placed.regions.values()), kernel)
+    if stage == RECORDS:
+        from weft.records import Records
+
+        placed.text = Records(tuple(dict.fromkeys(r for found in placed.regions.values() for r in found.records))).to_json()
+        return placed
     shown = {name: found.text for name, found in placed.regions.items() if found.text}
     placed.text = "\n\n".join(f"# region {name}\n{text}" for name, text in shown.items()) if len(bodies) > 1 else "".join(shown.values())
     return placed
@@ -170,7 +175,7 @@ def inspect_placed(
 
 def print_placed(placed: Placed, stage: str | None, region: str | None) -> None:
     """The text of a stage, or tables of targets, nodes, plans, stages and kernels."""
-    from weft.cli.inspect import kernel_rows, print_summary
+    from weft.cli.inspect import choice_rows, kernel_rows, print_choices, print_summary
     from weft.cli.terminal import print_table
 
     if stage is not None:
@@ -186,6 +191,7 @@ def print_placed(placed: Placed, stage: str | None, region: str | None) -> None:
         return
     kernels = [(name, *row) for name, found in placed.regions.items() for row in kernel_rows(found)]
     print_table("kernels", ["region", "kernel", "groups", "rule", "declined"], kernels, right=(2,))
+    print_choices([(name, *row) for name, found in placed.regions.items() for row in choice_rows(found)], ["region"])
     say("print stages of a region with --region NAME, one of them with --stage NAME, of one kernel with --kernel NAME")
 
 

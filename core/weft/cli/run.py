@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, StrictOption, TargetOption, named, shapes
+from weft.cli.arguments import FrontendOption, Model, RecordsOption, SeedOption, ShapeOption, StrictOption, TargetOption, named, shapes
 from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_folder, require_writable
 from weft.errors import InputError
@@ -28,6 +28,7 @@ def run(
     output_dir: Annotated[str | None, typer.Option("--output-dir", "-d", help="Where to write the outputs, one .npy file each.")] = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
+    records: RecordsOption = None,
     seed: SeedOption = 0,
     expect: Annotated[str | None, typer.Option("--expect", metavar="sha256:HEX", help="Of an archive: refuses any other file.")] = None,
 ) -> None:
@@ -44,7 +45,7 @@ def run(
     files, sizes = named("--input", inputs, "x=x.npy"), shapes(input_shape)
     require_folder("--output-dir", output_dir)
     started = time.perf_counter()
-    executable, stages = open_executable(model, target, frontend=frontend, strict=strict, expect=expect)
+    executable, stages = open_executable(model, target, frontend=frontend, strict=strict, expect=expect, records=records)
     opened = time.perf_counter() - started
     arrays, origins = make_inputs(executable.inputs, files, sizes, seed)
     started = time.perf_counter()

@@ -54,20 +54,19 @@ def _wants_intrinsics(kind: type[Rule]) -> bool:
     return "intrinsics" in signature(kind.offer).parameters
 
 
-def select_rule(
+def offers_of(
     rules: Sequence[Rule], program: Program, machine: Any, intrinsics: Mapping[str, Intrinsic] | None = None
-) -> tuple[Rule, list[tuple[str, Decline]]]:
-    """The rule with the cheapest offer (ties: the highest priority, then by name), and what others declined with.
+) -> tuple[list[tuple[Rule, Offer]], list[tuple[str, Decline]]]:
+    """The rules that take the Program with their offers, the cheapest first (ties: the highest priority, then by name), and what others declined with.
 
     Args:
         intrinsics: the target's, by name, for rules that want to know them.
 
     Raises:
         PluginError: an offer's cost is no number of seconds.
-        ScheduleError: no rule takes the Program; lists why each does not.
     """
     declines: list[tuple[str, Decline]] = []
-    offers: list[tuple[float, Rule]] = []
+    offers: list[tuple[Rule, Offer]] = []
     for rule in sorted(rules, key=lambda r: (-r.priority, r.name)):
         more = {"intrinsics": intrinsics or {}} if _wants_intrinsics(type(rule)) else {}
         answer = rule.offer(program, machine, **more)
@@ -80,11 +79,29 @@ def select_rule(
                 hint="estimate it: weft.scheduling.costs",
             )
         else:
-            offers.append((answer.cost, rule))
-    if offers:
-        return min(offers, key=lambda o: o[0])[1], declines
+            offers.append((rule, answer))
+    return sorted(offers, key=lambda o: o[1].cost), declines
+
+
+def select_rule(
+    rules: Sequence[Rule], program: Program, machine: Any, intrinsics: Mapping[str, Intrinsic] | None = None
+) -> tuple[Rule, list[tuple[str, Decline]]]:
+    """The rule with the cheapest offer, and what others declined with: see `offers_of`.
+
+    Raises:
+        PluginError: an offer's cost is no number of seconds.
+        ScheduleError: no rule takes the Program; lists why each does not.
+    """
+    offers, declines = offers_of(rules, program, machine, intrinsics)
+    if not offers:
+        raise no_rule(program, declines)
+    return offers[0][0], declines
+
+
+def no_rule(program: Program, declines: Sequence[tuple[str, Decline]]) -> ScheduleError:
+    """That no rule takes a Program, with why each does not."""
     ops = dict.fromkeys(str(b.annotation("op")) for b in _blocks(program) if b.annotation("op") is not None)
-    raise ScheduleError(
+    return ScheduleError(
         f"no schedule rule takes program '{program.name}'",
         where=("operators: " + ", ".join(ops)) if ops else None,
         why="; ".join(f"{name}: {d.reason} [{d.code}]" for name, d in declines) or "there are no rules",

@@ -9,7 +9,8 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weft.errors import ScheduleError, nearest
+from weft.choices import Choice, decide
+from weft.errors import ChoiceError, ScheduleError, nearest
 from weft.loop.nodes import Block, For, LoopKind, Program
 from weft.machine import GLOBAL_ALIGN, Machine
 from weft.scheduling import dependence
@@ -74,6 +75,7 @@ class Schedule:
         self.program, self.machine, self.overrides, self.checked = program, machine, dict(overrides or {}), checked
         self.intrinsics = dict(intrinsics or {})
         self.trace = Trace()
+        self._part = ""
         self._seen: Tree | None = None
         if checked:
             self._verify("the start")
@@ -130,17 +132,38 @@ class Schedule:
             self._verify(str(self.trace.steps[-1]))
         return result
 
-    def choose(self, name: str, candidates: Sequence[T], default: T) -> T:
-        """A free decision of a rule, recorded by name; an override replaces the default.
+    def choose(self, name: str, candidates: Sequence[T], default: T, refuse: Callable[[T], str | None] | None = None) -> T:
+        """A named choice of a rule: the default, or what an override of that name gives.
+
+        Args:
+            name: unique within the kernel.
+            candidates: the options: integers, texts, booleans.
+            default: what the rule's cost model prefers.
+            refuse: the predicate: why a candidate cannot be chosen here; None if it can.
 
         Raises:
-            ScheduleError: the override is no candidate.
+            ChoiceError: the value is no candidate, or the predicate refuses it. It ends an `attempt`, too.
+            PluginError: the kernel has a choice of this name already.
         """
-        value: T = self.overrides.get(name, default)
-        if value not in candidates:
-            raise ScheduleError(f"choice '{name}' cannot be {value!r}", why="the candidates are " + ", ".join(map(repr, candidates)))
-        self.trace.add(CHOOSE, (name, list(candidates)), {}, value)
-        return value
+        made = decide(self._part + name, candidates, default, self.overrides, self.trace.choices, refuse, f"program '{self.program.name}'")
+        self.trace.add(CHOOSE, (made.name, list(candidates)), {"default": default}, made.value)
+        return made.value  # type: ignore[no-any-return]
+
+    @contextmanager
+    def choices_of(self, part: str) -> Iterator[None]:
+        """Choices made meanwhile have names that begin with `part` and a dot, so that parts of a kernel that are scheduled alike have choices of their own."""
+        before = self._part
+        self._part = f"{before}{part}."
+        try:
+            yield
+        finally:
+            self._part = before
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The choices made so far, in order."""
+        steps = (s for s in self.trace.steps if s.do == CHOOSE)
+        return tuple(Choice(s.args[0], s.args[1], s.kwargs.get("default", s.result), s.result, s.args[0] in self.overrides) for s in steps)
 
     # -- trying
     def checkpoint(self) -> Checkpoint:
@@ -170,11 +193,15 @@ class Schedule:
             if not tried:
                 …                       # s is as it was before; tried.error is the ScheduleError, tried.reason says why in a sentence
 
-        A ScheduleError ends the steps, is kept, and goes no further. Any other exception goes on; the schedule is as it was then, too. Attempts may be nested.
+        A ScheduleError ends the steps, is kept, and goes no further. Any other exception goes on, and so does a ChoiceError, as whoever recorded the value has
+        to hear of it; the schedule is as it was then, too. Attempts may be nested.
         """
         before, tried = self.checkpoint(), Attempt()
         try:
             yield tried
+        except ChoiceError:
+            self.rollback(before)
+            raise
         except ScheduleError as error:
             self.rollback(before)
             tried.error = error

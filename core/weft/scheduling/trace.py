@@ -17,7 +17,7 @@ CHOOSE = "choose"
 
 @dataclass(frozen=True)
 class Step:
-    """One primitive applied, or one choice made (`do` is "choose", args are name and candidates, result the value)."""
+    """One primitive applied, or one choice made (`do` is "choose", args are name and candidates, `default` without a record, result the value)."""
 
     do: str
     args: tuple[Any, ...]

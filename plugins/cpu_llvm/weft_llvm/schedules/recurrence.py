@@ -47,13 +47,11 @@ class RecurrenceRule(Rule):
             block = s.block(name)
             if not access.is_reduction(block) or len(list(access.stores(block))) != 1 or len({x.buffer.name for x in access.loads(block)}) != 3:
                 continue
-            # Tried on a copy: the trace of `s` holds only steps that were kept.
-            refusal = _tile(Schedule(s.program, s.machine), name)
-            if isinstance(refusal, ScheduleError):
-                s.annotate(name, "tile_declined", refusal.why or refusal.what)
+            with s.attempt() as tried, s.choices_of(f"product{len(panels)}"):
+                panel = _tile(s, name)
+            if not tried:
+                s.annotate(name, "tile_declined", tried.reason)
                 continue
-            panel = _tile(s, name)
-            assert isinstance(panel, str)
             panels.append((name, access.target(block).buffer.name, panel, _streams(s, name)))
             for follower in names[k + 1 :]:
                 if _is_step(s, follower) and _moves(s, follower, panel):
@@ -114,32 +112,33 @@ def _moves(s: Schedule, name: str, loop: str) -> bool:
     return True
 
 
-def _tile(s: Schedule, name: str) -> str | ScheduleError:
-    """Tiles a product of the step under a loop over panels of units, whose name is returned; the reason if that is not possible, which leaves `s` half done."""
+def _tile(s: Schedule, name: str) -> str:
+    """Tiles a product of the step under a loop over panels of units, whose name is returned.
+
+    Raises:
+        ScheduleError: that is not possible; `s` is left half done.
+    """
     assert s.machine is not None
-    try:
-        tail = s.cache_write(name, "register")
-        split_panels(s, name, pad=True)
-        roles = find_roles(s, name)
-        if roles is None:
-            return ScheduleError("no output loop is contiguous in the output and an operand")
-        view = access.LoopView.of(s, name)
-        spatial = [x for x in view.loops if view.kinds.get(x) == "spatial"]
-        panels = next((x for b in s.block(name).bindings for x in free_vars(b) if roles.vector in free_vars(b) and x != roles.vector), None)
-        if panels is None:
-            units, vector = s.split(roles.vector, [1, None])
-            spatial[spatial.index(roles.vector)] = vector
-            inside = []
-        else:
-            spatial.remove(panels)
-            vectors = max(1, view.extent(roles.vector) // s.machine.lanes(view.store.buffer.dtype))
-            gates = 1
-            for x in spatial:
-                gates *= view.extent(x) if x != roles.vector and x != roles.row else 1
-            group = -(-max(VECTORS, -(-TILE_VECTORS // gates)) // vectors)
-            units, *inside = s.split(panels, [None, min(group, view.extent(panels))]) if group > 1 else [panels]
-        s.reorder(units, *inside, *spatial)
-        schedule_tile(s, name, tail, s.machine, part=True)
-    except ScheduleError as error:
-        return error
+    tail = s.cache_write(name, "register")
+    split_panels(s, name, pad=True)
+    roles = find_roles(s, name)
+    if roles is None:
+        raise ScheduleError("no output loop is contiguous in the output and an operand")
+    view = access.LoopView.of(s, name)
+    spatial = [x for x in view.loops if view.kinds.get(x) == "spatial"]
+    panels = next((x for b in s.block(name).bindings for x in free_vars(b) if roles.vector in free_vars(b) and x != roles.vector), None)
+    if panels is None:
+        units, vector = s.split(roles.vector, [1, None])
+        spatial[spatial.index(roles.vector)] = vector
+        inside = []
+    else:
+        spatial.remove(panels)
+        vectors = max(1, view.extent(roles.vector) // s.machine.lanes(view.store.buffer.dtype))
+        gates = 1
+        for x in spatial:
+            gates *= view.extent(x) if x != roles.vector and x != roles.row else 1
+        group = -(-max(VECTORS, -(-TILE_VECTORS // gates)) // vectors)
+        units, *inside = s.split(panels, [None, min(group, view.extent(panels))]) if group > 1 else [panels]
+    s.reorder(units, *inside, *spatial)
+    schedule_tile(s, name, tail, s.machine, part=True)
     return units

@@ -334,9 +334,10 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
         shared.append((made, [copied[x] for x in _neighbours(kit, k, axis, steps, element, along[k]) if x in copied]))
     lanes = kit.lanes(machine)
     threads = tile.warps[0] * tile.warps[1], lanes
-    for made, loops in shared:
-        if bring_box(s, made, terms["grid"], machine, tile.ahead):
-            continue
+    for operand, (made, loops) in zip(("rows", "columns"), shared):
+        with s.choices_of(operand):
+            if bring_box(s, made, terms["grid"], machine, tile.ahead):
+                continue
         lane = max(1, machine.vector_bits // 8 // access.target(s.block(made)).buffer.dtype.bytes)
         share(s, made, loops, threads, lane, ASYNC_TURNS if "cp.async" in machine.features else UNROLLED_TURNS)
         if tile.ahead:

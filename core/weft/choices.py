@@ -1,0 +1,90 @@
+"""Named choices: decisions of rules and passes that a record or a tuner can replace.
+
+A choice has a name, which is unique within its kernel or graph, options, and a default, which comes from a cost model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from weft.errors import ChoiceError, PluginError, nearest
+
+Value: TypeAlias = bool | int | str
+"""What a choice can be."""
+T = TypeVar("T")
+SHOWN = 12
+"""Most options that a message lists."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A decision that was made: `value` is one of `options`; without a record it is `default`."""
+
+    name: str
+    options: tuple[Any, ...]
+    default: Any
+    value: Any
+    recorded: bool = False
+    """Whether a record, or a tuner, gave the value."""
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.value}" + (f" (recorded; default {self.default})" if self.recorded else "")
+
+
+def decide(
+    name: str,
+    options: Sequence[T],
+    default: T,
+    recorded: Mapping[str, Any],
+    made: Collection[str] = (),
+    refuse: Callable[[T], str | None] | None = None,
+    where: str | None = None,
+) -> Choice:
+    """Makes a choice: the recorded value, else the default.
+
+    Args:
+        recorded: values by name of the choice.
+        made: names of the choices that the kernel, or graph, has made already.
+        refuse: the predicate: why a value among the options cannot be chosen here; None if it can.
+        where: the kernel or graph, for messages.
+
+    Raises:
+        PluginError: a choice of this name has been made already.
+        ChoiceError: the value is no option, or the predicate refuses it.
+    """
+    if name in made:
+        why = "names of choices are unique within a kernel, and within a graph: a record could not tell two apart"
+        raise PluginError(
+            f"the choice '{name}' is made twice",
+            where=where,
+            why=why,
+            hint="make one of them under `Schedule.choices_of(part)`",
+        )
+    value = recorded.get(name, default)
+    if not any(o == value and isinstance(o, bool) == isinstance(value, bool) for o in options):
+        raise ChoiceError(f"choice '{name}' cannot be {value!r}", where=where, why=f"the options are {listed(options)}")
+    reason = refuse(value) if refuse is not None else None
+    if reason is not None:
+        raise ChoiceError(f"choice '{name}' cannot be {value!r}", where=where, why=reason)
+    return Choice(name, tuple(options), default, value, name in recorded)
+
+
+def require_made(recorded: Collection[str], made: Collection[str], who: str) -> None:
+    """That every recorded choice was made.
+
+    Raises:
+        ChoiceError: one was not; `who` makes the choices, for the message.
+    """
+    for name in recorded:
+        if name not in made:
+            close = nearest(name, made)
+            hint = f"did you mean '{close}'?" if close else f"its choices are {', '.join(made) or 'none'}"
+            raise ChoiceError(f"{who} has no choice '{name}' here", hint=hint)
+
+
+def listed(options: Sequence[object]) -> str:
+    """Options in a sentence, the first ones of many."""
+    more = f" and {len(options) - SHOWN} more" if len(options) > SHOWN else ""
+    return ", ".join(map(repr, options[:SHOWN])) + more

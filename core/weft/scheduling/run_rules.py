@@ -1,0 +1,122 @@
+"""Schedules a Program by a target's rules: by the best one that succeeds, or as a record says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from weft.choices import Choice, decide, require_made
+from weft.errors import ChoiceError, ScheduleError
+from weft.loop.nodes import Program
+from weft.scheduling.intrinsic import Intrinsic
+from weft.scheduling.rule import Decline, Rule, no_rule, offers_of
+from weft.scheduling.schedule import Schedule
+
+Exceeds: TypeAlias = "Callable[[Program], str | None]"
+"""What a scheduled Program wants and the target lacks, as the end of a sentence; None if there is nothing."""
+RULE = "rule"
+"""The choice of the rule itself, among those that offer; the rule's own choices follow it."""
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A Program as a rule has scheduled it.
+
+    Args:
+        choices: the rule, then those that it made.
+        declines: (rule, code and reason), of those that declined or failed.
+        failed: what rules that offered failed with, as sentences.
+    """
+
+    rule: Rule
+    schedule: Schedule
+    choices: tuple[Choice, ...]
+    declines: tuple[tuple[str, str], ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+def run_rules(
+    rules: Sequence[Rule], program: Program, machine: Any, intrinsics: Mapping[str, Intrinsic], exceeds: Exceeds
+) -> Scheduled:
+    """Schedules a Program by the cheapest rule.
+
+    A rule that fails, or wants more than the machine has, leaves it to the next.
+
+    Raises:
+        ScheduleError: no rule takes it, or all that do fail; lists why.
+    """
+    left = list(rules)
+    declines: list[tuple[str, str]] = []
+    failed: list[str] = []
+    while True:
+        offers, declined = offers_of(left, program, machine, intrinsics)
+        if not offers:
+            error = no_rule(program, declined)
+            if failed:
+                error.why = "; ".join([*failed, *([error.why] if left and error.why else [])])
+                error.hint = None  # there are rules
+            raise error
+        declines += [d for d in _texts(declined) if d not in declines]
+        rule = offers[0][0]
+        schedule = Schedule(program, machine, intrinsics=intrinsics)
+        try:
+            _apply(rule, schedule, exceeds)
+        except ScheduleError as error:
+            # A rule that offered and then met a step that may not act leaves the program to the next.
+            text = f"failed: {error.what}" + (f" ({error.why})" if error.why else "")
+            declines.append((rule.name, text))
+            failed.append(f"{rule.name}: {text}")
+            left.remove(rule)
+            continue
+        chosen = Choice(RULE, tuple(r.name for r, _ in offers), rule.name, rule.name)
+        return Scheduled(rule, schedule, (chosen, *schedule.choices), tuple(declines), tuple(failed))
+
+
+def run_recorded(
+    rules: Sequence[Rule],
+    program: Program,
+    machine: Any,
+    intrinsics: Mapping[str, Intrinsic],
+    exceeds: Exceeds,
+    recorded: Mapping[str, Any],
+) -> Scheduled:
+    """Schedules a Program with recorded choices.
+
+    Raises:
+        ChoiceError: why they cannot be followed: a rule that is not there or declines, a choice that the rule has not,
+            a value that it cannot have, or steps that may not act with it.
+    """
+    offers, declined = offers_of(rules, program, machine, intrinsics)
+    wanted = recorded.get(RULE)
+    reason = next((f"it declines: {d.reason} [{d.code}]" for name, d in declined if name == wanted), None)
+    if reason is not None:
+        raise ChoiceError(f"choice '{RULE}' cannot be {wanted!r}", why=reason)
+    if not offers:
+        raise ChoiceError(no_rule(program, declined).what)
+    by_name = {r.name: r for r, _ in offers}
+    chosen = decide(RULE, list(by_name), offers[0][0].name, recorded)
+    rule = by_name[chosen.value]
+    own = {name: value for name, value in recorded.items() if name != RULE}
+    schedule = Schedule(program, machine, own, intrinsics=intrinsics)
+    try:
+        _apply(rule, schedule, exceeds)
+    except ChoiceError:
+        raise
+    except ScheduleError as error:
+        raise ChoiceError(
+            f"rule '{rule.name}' fails with these choices", why=error.what + (f" ({error.why})" if error.why else "")
+        ) from error
+    require_made(own, [c.name for c in schedule.choices], f"rule '{rule.name}'")
+    return Scheduled(rule, schedule, (chosen, *schedule.choices), tuple(_texts(declined)))
+
+
+def _apply(rule: Rule, schedule: Schedule, exceeds: Exceeds) -> None:
+    rule.apply(schedule)
+    wrong = exceeds(schedule.program)
+    if wrong is not None:
+        raise ScheduleError(f"it {wrong}")
+
+
+def _texts(declined: Sequence[tuple[str, Decline]]) -> list[tuple[str, str]]:
+    return [(name, f"{d.code}: {d.reason}") for name, d in declined]

@@ -1,0 +1,299 @@
+"""Records: choices given from outside are followed, are part of cache keys, and are refused with a reason where they cannot be followed."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.scheduling.nests import matmul
+
+import weft
+from weft.compilation import Compilation, Kernel
+from weft.errors import ChoiceError, InputError, PluginError, ScheduleWarning
+from weft.graph.group import Group
+from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.hooks import hookimpl
+from weft.kernel_cache import KernelCache
+from weft.machine import Machine
+from weft.pipeline import model_key, resolve_targets
+from weft.plugins import host
+from weft.records import MOST_CHOICES, Record, Records, machine_key, program_key
+from weft.scheduling.schedule import Schedule
+from weft_ops import MatMul
+
+TARGET = "llvm -mcpu=x86-64-v3 -threads=1"
+KEY, MACHINE = "0" * 32, "llvm-" + "0" * 12
+
+
+def product() -> Graph:
+    b = GraphBuilder("product")
+    x, w = b.input("x", tensor_type("float32", (24, 32))), b.input("w", tensor_type("float32", (32, 48)))
+    b.output(b.add(MatMul(), x, w), "y")
+    return b.build()
+
+
+def kernel(records: Records | None = None, target: str = TARGET) -> tuple[Compilation, Kernel, str]:
+    """The one kernel of `product`, scheduled, and its key in the cache."""
+    (resolved,) = resolve_targets(target, records=records)
+    compilation = Compilation(resolved, cache=False)
+    (node,) = [n for n in compilation.optimize(product()).nodes if isinstance(n.op, Group) and not n.op.view]
+    key, found = compilation._kernel(node, KernelCache(resolved.fingerprint, enabled=False))
+    compilation.schedule(found)
+    return compilation, found, key
+
+
+def record(**choices: Any) -> Records:
+    """Of the kernel of `product`."""
+    compilation, found, _ = kernel()
+    return Records((Record("program", program_key(found.naive), compilation.target.machine_key, choices),))
+
+
+def test_a_record_changes_the_tile() -> None:
+    """It is seen among the choices and in the program, the key is another one, and the numbers stay right."""
+    _, before, key = kernel()
+    default = {c.name: c.value for c in before.choices}["tile_rows"]
+    records = record(tile_rows=default - 1)
+    _, after, other = kernel(records)
+    (choice,) = [c for c in after.choices if c.name == "tile_rows"]
+    assert (choice.value, choice.default, choice.recorded) == (default - 1, default, True)
+    assert str(choice) == f"tile_rows = {default - 1} (recorded; default {default})"
+    assert not after.refused and key != other and before.name != after.name
+    assert str(after.scheduled).replace(after.name, before.name) != str(before.scheduled)
+    x, w = (np.random.default_rng(k).standard_normal(s, np.float32) for k, s in enumerate([(24, 32), (32, 48)]))
+    got = weft.compile(product(), "llvm -threads=1", cache=False, records=records_here(tile_rows=2)).run({"x": x, "w": w})["y"]
+    np.testing.assert_allclose(got, x @ w, rtol=1e-4, atol=1e-4)
+
+
+def records_here(**choices: Any) -> Records:
+    compilation, found, _ = kernel(target="llvm -threads=1")
+    return Records((Record("program", program_key(found.naive), compilation.target.machine_key, choices),))
+
+
+def test_the_rule_is_a_choice() -> None:
+    assert kernel()[1].rule == "contraction"
+    found = kernel(record(rule="fallback"))[1]
+    assert found.rule == "fallback" and found.choices[0].recorded and found.choices[0].default == "contraction"
+
+
+@pytest.mark.parametrize(
+    ("choices", "reason"),
+    [
+        ({"tile_rows": 1000}, r"choice 'tile_rows' cannot be 1000; the options are 1, 2, 3"),
+        ({"tile_rows": True}, r"choice 'tile_rows' cannot be True"),
+        ({"tile_row": 2}, r"rule 'contraction' has no choice 'tile_row' here; did you mean 'tile_rows'\?"),
+        ({"rule": "lost"}, r"choice 'rule' cannot be 'lost'; the options are 'contraction', "),
+        ({"rule": "winograd"}, r"choice 'rule' cannot be 'winograd'; it declines: .* \[\w+\]"),
+        ({"rule": "fallback", "tile_rows": 2}, r"rule 'fallback' has no choice 'tile_rows' here"),
+    ],
+)  # fmt: skip
+def test_a_stale_record(choices: dict[str, Any], reason: str) -> None:
+    """The default stands, and a warning names kernel, record and reason."""
+    _, before, _ = kernel()
+    with pytest.warns(ScheduleWarning, match=rf"^kernel '\w+' does not follow the record of program [0-9a-f]+: {reason}"):
+        _, after, _ = kernel(record(**choices))
+    assert str(after.scheduled).replace(after.name, before.name) == str(before.scheduled)
+    assert after.refused and not any(c.recorded for c in after.choices)
+
+
+def test_records_of_others_are_not_looked_at() -> None:
+    _, before, key = kernel()
+    (one,) = record(tile_rows=1000).records
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = kernel(Records((replace(one, key=KEY), replace(one, machine=MACHINE))))
+    assert found[1].record is None and found[2] == key and found[1].name == before.name
+
+
+def test_keys_of_models() -> None:
+    keys = {model_key(b"x", resolve_targets(TARGET, records=r), None, "onnx") for r in (None, Records(), record(tile_rows=2), record(tile_rows=3))}
+    assert len(keys) == 3
+    one, other = Record("program", KEY, MACHINE, {"a": 1}), Record("graph", KEY, MACHINE, {"a": True})
+    assert Records((one, other)).digest == Records((other, one)).digest != Records((one, replace(other, choices={"a": 1}))).digest
+
+
+def test_what_of_a_machine_matters() -> None:
+    machine = Machine("m", 256, 16)
+    assert machine_key("m", machine) == machine_key("m", replace(machine, rates=replace(machine.rates, clock_hz=1e9)))
+    assert machine_key("m", machine) != machine_key("m", replace(machine, cores=2)) != machine_key("other", machine)
+
+
+# -- names
+
+
+def test_a_choice_made_twice() -> None:
+    s = Schedule(matmul())
+    s.choose("tile", [4, 8], 4)
+    with pytest.raises(PluginError, match=r"the choice 'tile' is made twice\n  program .*\n  why: names of choices are unique within a kernel"):
+        s.choose("tile", [4, 8], 8)
+    with s.choices_of("left"):
+        s.choose("tile", [4, 8], 8)
+        with s.choices_of("inner"):
+            s.choose("tile", [4, 8], 8)
+    s.choose("other", [1], 1)
+    assert [c.name for c in s.choices] == ["tile", "left.tile", "left.inner.tile", "other"]
+
+
+def test_a_choice_that_was_undone_may_be_made_again() -> None:
+    s = Schedule(matmul())
+    with s.attempt() as tried:
+        s.choose("tile", [4, 8], 4)
+        s.split("nowhere", [None, 4])
+    assert not tried and not s.choices
+    assert s.choose("tile", [4, 8], 8) == 8
+
+
+def test_a_predicate() -> None:
+    def refuse(tile: int) -> str | None:
+        return "it does not divide 6" if 6 % tile else None
+
+    assert Schedule(matmul(), overrides={"tile": 3}).choose("tile", [2, 3, 4], 2, refuse) == 3
+    with pytest.raises(ChoiceError, match=r"choice 'tile' cannot be 4\n  program .*\n  why: it does not divide 6"):
+        Schedule(matmul(), overrides={"tile": 4}).choose("tile", [2, 3, 4], 2, refuse)
+
+
+def test_no_attempt_hides_a_record_that_cannot_be_followed() -> None:
+    s = Schedule(matmul(), overrides={"tile": 5})
+    before = str(s.program)
+    with pytest.raises(ChoiceError, match="choice 'tile' cannot be 5"), s.attempt():
+        s.split(s.loops(s.blocks()[0])[0], [None, 2])
+        s.choose("tile", [4, 8], 4)
+    assert str(s.program) == before and not s.trace.steps
+
+
+# -- files
+
+RECORD = {"program": KEY, "machine": MACHINE, "choices": {"tile": 4}}
+
+
+def text(version: Any = 1, **changes: Any) -> str:
+    return json.dumps({"version": version, "records": [{**RECORD, **changes}]})
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "where"),
+    [
+        ("", "it is no JSON text", None),
+        ("[" * 100_000, "it is no JSON text", None),
+        ("[]", "the file is no object", "the file"),
+        ('{"version": 1}', "the file lacks the field 'records'", "the file"),
+        ('{"version": 1, "version": 1, "records": []}', "it is no JSON text", None),
+        ('{"version": 1, "records": [], "record": 1}', "the file has the field 'record', which is unknown", "the file"),
+        (text(2), "its version is 2", "version"),
+        (text(True), "its version is True", "version"),
+        ('{"version": 1, "records": {}}', "'records' is no list of up to 20,000 records", "records"),
+        ('{"version": 1, "records": [1]}', r"records\[0\] is no object", "records[0]"),
+        (text(graph=KEY), "a record is of either a program or a graph", "records[0]"),
+        (text(seconds=1), r"records\[0\] has the field 'seconds', which is unknown", "records[0]"),
+        (text(program="../" + KEY[3:]), r"'program' is '\.\./0", "records[0].program"),
+        (text(program=KEY + "\n"), "'program' is '0", "records[0].program"),
+        (text(machine=3), "'machine' is 3", "records[0].machine"),
+        (text(choices=[]), "'choices' holds no 1 to 256 values by name", "records[0].choices"),
+        (text(choices={}), "'choices' holds no 1 to 256 values by name", "records[0].choices"),
+        (text(choices={str(k): 1 for k in range(MOST_CHOICES + 1)}), "'choices' holds no 1 to 256 values", "records[0].choices"),
+        (text(choices={"": 1}), "the name '' is none of a choice", "records[0].choices"),
+        (text(choices={"a\x1b": 1}), r"the name 'a\\x1b' is none of a choice", "records[0].choices"),
+        (text(choices={"a": None}), "the choice 'a' is None", "records[0].choices"),
+        (text(choices={"a": [1]}), r"the choice 'a' is \[1\]", "records[0].choices"),
+        (text(choices={"a": "x" * 513}), "the choice 'a' is 'x", "records[0].choices"),
+        (text(choices={"a": 2**63}), "the choice 'a' is 9223372036854775808", "records[0].choices"),
+        (text(choices={"a": 1.0}), "it is no JSON text", None),
+        (text(choices={"a": float("nan")}), "it is no JSON text", None),
+    ],
+)  # fmt: skip
+def test_files_that_are_none(given: str, what: str, where: str | None) -> None:
+    with pytest.raises(InputError, match=f"no file of records: {what}") as caught:
+        Records.from_json(given, "a.json")
+    assert caught.value.where == ("a.json" if where is None else f"a.json at {where}") and caught.value.hint
+
+
+def test_two_records_of_the_same() -> None:
+    same = json.dumps({"version": 1, "records": [RECORD, {**RECORD, "choices": {"tile": 8}}]})
+    with pytest.raises(InputError, match=f"there are two records of program {KEY} on {MACHINE}\n  a.json\n  why: .*\n  hint: delete one"):
+        Records.from_json(same, "a.json")
+
+
+VALUES = st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | st.text("aé '\"\\", max_size=5)
+CHOICES = st.dictionaries(st.text("aé.1", min_size=1, max_size=4), VALUES, min_size=1, max_size=3)
+HEX = st.integers(0, 2**128 - 1).map("{:032x}".format)
+
+
+@given(st.dictionaries(st.tuples(st.sampled_from(["program", "graph"]), HEX), CHOICES, max_size=4))
+def test_what_is_written_is_read(found: dict[tuple[str, str], dict[str, Any]]) -> None:
+    records = Records(tuple(Record(subject, key, MACHINE, choices) for (subject, key), choices in found.items()))
+    again = Records.from_json(records.to_json())
+    assert again == records and again.digest == records.digest
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from([KEY, MACHINE]),
+    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.sampled_from(["version", "records", "program", "graph", "machine", "choices"]), x, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.binary(max_size=40) | ANY.map(lambda d: json.dumps({"version": 1, "records": [d]}).encode()))
+def test_hostile_files_are_refused_or_read(data: bytes) -> None:
+    try:
+        read = Records.from_json(data)
+    except InputError:
+        return
+    assert all(r.choices for r in read.records)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no file of records '.*none.json'"):
+        weft.compile(product(), TARGET, records=tmp_path / "none.json")
+    with pytest.raises(InputError, match=r"no file of records '.*'\n  why: it is a folder"):
+        Records.load(tmp_path)
+    with pytest.raises(InputError, match=r"records .*the path of a file.*int"):
+        weft.compile(product(), TARGET, records=3)  # type: ignore[arg-type]
+
+
+# -- installed packages
+
+
+class Installed:
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+
+    @hookimpl
+    def records(self, target: Any) -> Sequence[Any]:
+        return list(self.given) if target.kind == "llvm" else []
+
+
+@pytest.fixture
+def installed() -> Iterator[Callable[..., None]]:
+    names: list[str] = []
+
+    def install(*given: Any) -> None:
+        names.append(f"tuned-{len(names)}")
+        host().register(Installed(*given), names[-1])
+
+    yield install
+    for name in names:
+        host().unregister(name)
+
+
+def test_records_of_an_installed_package(installed: Callable[..., None], tmp_path: Path) -> None:
+    file = tmp_path / "records.json"
+    file.write_text(record(tile_rows=2).to_json())
+    installed(file)
+    values = [{c.name: c.value for c in kernel(r)[1].choices}["tile_rows"] for r in (None, record(tile_rows=3))]
+    assert values == [2, 3]  # the caller's stand over a package's
+
+
+def test_packages_that_disagree(installed: Callable[..., None]) -> None:
+    installed(record(tile_rows=2))
+    installed(record(tile_rows=2))
+    assert any(c.recorded for c in kernel()[1].choices)
+    installed(record(tile_rows=3))
+    with pytest.warns(ScheduleWarning, match=r"is not followed: .*\(tuned-0\) and .*\(tuned-2\) record different choices"):
+        assert not any(c.recorded for c in kernel()[1].choices)
