@@ -22,8 +22,8 @@ def project(file: Path) -> dict[str, Any]:
 
 
 def sources(file: Path) -> list[Path]:
-    (package,) = project(file)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    return sorted((file.parent / package).rglob("*.py"))
+    packages = project(file)["tool"]["hatch"]["build"]["targets"]["wheel"].get("packages", ())  # the meta package has none
+    return sorted(f for package in packages for f in (file.parent / package).rglob("*.py"))
 
 
 def lines(file: Path) -> int:
@@ -64,4 +64,4 @@ def test_the_table_of_packages(request: pytest.FixtureRequest) -> None:
 
 
 def test_the_core_becomes_no_longer() -> None:
-    assert lines(NAMES["weft"]) <= MOST_OF_THE_CORE
+    assert lines(NAMES["weft-core"]) <= MOST_OF_THE_CORE

@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("weft")
+        return version("weft-core")
     module = _PUBLIC.get(name)
     if module is None:
         raise AttributeError(f"module 'weft' has no attribute '{name}'")

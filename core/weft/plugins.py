@@ -248,7 +248,7 @@ class PluginHost:
     @property
     def core(self) -> Plugin:
         """The plugin of what the core itself brings."""
-        return next((p for p in self.plugins if p.name == CORE), Plugin(CORE, "weft", self.api_version, "", "weft.core_plugin"))
+        return next((p for p in self.plugins if p.name == CORE), Plugin(CORE, "weft-core", self.api_version, "", "weft.core_plugin"))
 
     def quarantined(self) -> list[Plugin]:
         return [p for p in self.plugins if not p.healthy]
@@ -293,20 +293,20 @@ class PluginHost:
 
 def _own_version() -> str:
     try:
-        return metadata.version("weft")
+        return metadata.version("weft-core")
     except metadata.PackageNotFoundError:
         return "0.0.0"
 
 
 def _weft_requirement(dist: metadata.Distribution | None, version: str) -> tuple[str, bool]:
-    """The range of `Requires-Dist: weft…`, read before the plugin is imported, and whether `version` is in it.
+    """The range of `Requires-Dist: weft-core…`, or of `weft`, and whether `version` is in it; read before the plugin is imported.
 
     Raises:
         ValueError: the line is no requirement.
     """
     for line in (dist.requires or []) if dist is not None else []:
         # The pattern only saves parsing every other requirement.
-        if not re.match(r"weft(?![\w.-])", line, re.IGNORECASE):
+        if not re.match(r"weft(-core)?(?![\w.-])", line, re.IGNORECASE):
             continue
         from packaging.requirements import Requirement
 

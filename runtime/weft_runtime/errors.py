@@ -177,7 +177,7 @@ def raised_in(error: BaseException, package: str = "") -> str | None:
         lines.append((package if f"/{package}/" in Path(text[0]).as_posix() else "", *text))
     for frame, line in traceback.walk_tb(error.__traceback__):
         lines.append((str(frame.f_globals.get("__name__", "")).partition(".")[0], frame.f_code.co_filename, str(line)))
-    known = {"", "weft", "weft_runtime", "weft_testing", "weft_c_family", "numpy", *sys.stdlib_module_names} - {"__main__"}
+    known = {"", "weft", "weft_runtime", "weft_ops", "weft_testing", "weft_c_family", "numpy", *sys.stdlib_module_names} - {"__main__"}
     own = [x for x in lines if package and x[0] == package] or [x for x in lines if x[0] not in known]
     if not own:
         return None

@@ -79,7 +79,7 @@ def test_every_choice_is_shown() -> None:
     assert list(found) == [
         "target", "machine", "capabilities", "graph passes", "offers of nodes", "schedule rules", "intrinsics", "loop passes", "code generator", "device",
     ]  # fmt: skip
-    assert {c.by for choices in found.values() for c in choices} == {"weft", "weft-ops 0.1.0", "registered by hand"}
+    assert {c.by for choices in found.values() for c in choices} == {"weft-core", "weft-ops 0.1.0", "registered by hand"}
 
 
 def test_passes_stand_where_they_run() -> None:

@@ -176,7 +176,7 @@ def test_it_is_a_module_too() -> None:
 def test_the_version_is_an_attribute() -> None:
     import weft as package
 
-    assert package.__version__ == metadata.version("weft") and "__version__" in dir(package)
+    assert package.__version__ == metadata.version("weft-core") and "__version__" in dir(package)
 
 
 def test_variables_that_are_no_settings_are_warned_of(weft: Weft, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def test_its_wheel_holds_the_package_and_its_types(package: tuple[str, Path]) ->
     kind, folder = package
     (dist,) = metadata.distributions(path=[str(folder / "site")])
     assert (dist.metadata["Name"], [e.group for e in dist.entry_points]) == (f"weft-try-{kind}", ["weft.plugins"])
-    assert f"weft{version_range(host().api_version)}" in [r.replace("<0.2,>=0.1", ">=0.1,<0.2") for r in dist.requires or ()]
+    assert f"weft-core{version_range(host().api_version)}" in [r.replace("<0.2,>=0.1", ">=0.1,<0.2") for r in dist.requires or ()]
     assert (folder / "site" / f"weft_try_{kind}" / "py.typed").exists()
     assert not (folder / "site" / "tests").exists()
 
@@ -144,7 +144,7 @@ def test_a_folder_that_cannot_be_written(weft: Weft, tmp_path: Path) -> None:
     assert f"PluginError: '{tmp_path}/file/weft-npu9' cannot be written\n  why: " in result.err
 
 
-@pytest.mark.parametrize(("name", "owner"), [("onnx", "weft-onnx"), ("cuda", "weft-cuda"), ("core", "weft"), ("llvm", "weft-llvm")])
+@pytest.mark.parametrize(("name", "owner"), [("onnx", "weft-onnx"), ("cuda", "weft-cuda"), ("core", "weft-core"), ("llvm", "weft-llvm")])
 def test_names_that_are_taken(weft: Weft, tmp_path: Path, name: str, owner: str) -> None:
     result = weft("plugin", "new", name, "--into", tmp_path)
     hint = "take another: two plugins of one name are both out of use"

@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 from tests.needs import lacks, require
 
 ROOT = Path(__file__).parents[2]
-OURS = sorted(p.parent for part in ("runtime", "core", "testing", "plugins", "examples") for p in (ROOT / part).rglob("pyproject.toml"))
+OURS = sorted(p.parent for part in ("runtime", "core", "ops", "testing", "meta", "plugins", "examples") for p in (ROOT / part).rglob("pyproject.toml"))
 FOLDERS = [*OURS, *sorted(p.parent for p in (ROOT / "tests" / "guide").glob("*/pyproject.toml"))]
 """Ours, which are published, and those of the guide's readers."""
 EXTRAS = {"conform", "dtypes", "text"}

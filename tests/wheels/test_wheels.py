@@ -17,8 +17,8 @@ from tests.needs import require
 from tests.wheels.conftest import FOLDERS, OURS, ROOT, Wheel
 
 NAMES = [p.name for p in FOLDERS]
-LIBRARIES = ("weft-c-family", "weft-gpu", "weft-runtime")
-"""Wheels that are no plugins."""
+LIBRARIES = ("weft", "weft-c-family", "weft-gpu", "weft-runtime")
+"""Wheels that are no plugins; weft asks for others only."""
 PEERS = {"onnxruntime", "openvino", "metal", "pillow"}
 """What a wheel imports if it is there; Metal is a module of pyobjc-framework-Metal, which is asked for on macOS, and Pillow by an extra."""
 
@@ -58,9 +58,9 @@ def test_it_says_what_it_is(wheel: Wheel) -> None:
 
 
 def test_what_it_says_of_weft_fits(wheel: Wheel, wheels: dict[str, Wheel]) -> None:
-    asked = [r for r in wheel.requirements if r.name == "weft"]
-    version = wheels["weft"].metadata["Version"]
-    if wheel.project["name"] in ("weft", "weft-runtime"):
+    asked = [r for r in wheel.requirements if r.name == "weft-core"]
+    version = wheels["weft-core"].metadata["Version"]
+    if wheel.project["name"] in ("weft-core", "weft-runtime"):
         assert not asked
     else:
         assert [r.specifier.contains(version) for r in asked] == [True] and {s.operator for s in asked[0].specifier} == {">=", "<"}
@@ -75,7 +75,7 @@ def test_entry_points_lead_somewhere(wheel: Wheel) -> None:
 
 def test_whatever_it_imports_it_asks_for(wheel: Wheel) -> None:
     asked = {canonicalize_name(r.name) for r in wheel.requirements} | {canonicalize_name(wheel.project["name"])} | PEERS
-    known = importlib.metadata.packages_distributions()
+    known = {**importlib.metadata.packages_distributions(), "weft": ["weft-core"]}
     own = {p.name for p in packages(wheel)}
     for folder in packages(wheel):
         for file in folder.rglob("*.py"):

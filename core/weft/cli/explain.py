@@ -24,7 +24,7 @@ class Choice:
     why: str
 
 
-CORE = "weft"
+CORE = "weft-core"
 MANY = 6
 
 

@@ -107,7 +107,7 @@ def rendered(kind: str, names: Names) -> dict[str, str]:
     found = {}
     for file in sorted(folder.rglob("*.template")):
         path = names.rename(file.relative_to(folder).as_posix().removesuffix(".template"))
-        found[path] = names.rename(file.read_text(encoding="utf-8")).replace("ACME_RANGE", f"weft{version_range(host().api_version)}")
+        found[path] = names.rename(file.read_text(encoding="utf-8")).replace("ACME_RANGE", version_range(host().api_version))
     return found
 
 
