@@ -16,7 +16,6 @@ from weft.graph.operator import Operator, Sample
 from weft.kernel_cache import KernelCache
 from weft.loop.nodes import Allocate, Block, For, Let, Program, walk_stmts
 from weft.loop.parser import parse_program
-from weft.passes.capabilities import CLAIMED
 from weft.pipeline import ResolvedTarget, resolve_target
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
@@ -31,8 +30,6 @@ MODELS: dict[str, Callable[[], Graph]] = {
     "resnet18": lambda: resnet18(size=32, width=8),
     "mobilenet_v2": lambda: mobilenet_v2(size=32, width=8, blocks=3),
 }
-TABLES = CLAIMED | {"Conv", "WinogradConv", "MatMul", "Recurrence"}
-"""Operators that tables of targets have by `operator_name`, which is their key there."""
 _NOTES = re.compile(r'\b(op|composite|node|algorithm|\w+_declined)=("[^"]*"|\d+)(, )?')
 _WORD = re.compile(r'"[^"]*"|(?<![\w.@])[A-Za-z_]\w*(?![\w.])')
 
@@ -114,12 +111,12 @@ def test_names_of_operators_and_values_change_no_kernel(model: str, target: str)
 
 @contextmanager
 def classes_renamed() -> Iterator[None]:
-    """Every class of operators has another name, in texts and tables as well, but for those that tables have."""
+    """Every class of operators has another name, in texts as well."""
     old = [(one, one.__name__, one.operator_name) for one in dict.fromkeys(classes())]
     try:
-        for k, (one, _, name) in enumerate(old):
+        for k, (one, _, _) in enumerate(old):
             one.__name__ = f"Z{997 - k}"
-            one.operator_name = name if name in TABLES else f"Y{997 - k}"
+            one.operator_name = f"Y{997 - k}"
         yield
     finally:
         for one, name, in_texts in old:

@@ -126,7 +126,8 @@ class Specifications:
 
         @hookimpl
         def capabilities(target):
-            return Capabilities(claims=frozenset({"Softmax"})) if target.kind == "npu" else None
+            from weft_ops import Softmax
+            return Capabilities(claims=frozenset({Softmax})) if target.kind == "npu" else None
         """
 
     @hookspec

@@ -20,6 +20,7 @@ from weft.graph.group import kernel_text
 from weft.graph.host import HostIdentity, HostOperator
 from weft.graph.identity import Identity
 from weft.graph.nodes import Graph, Node, TensorType, Value
+from weft.graph.operator import Operator
 from weft.graph.region import Region
 from weft.graph.rewrite import copy_graph
 from weft.loop.work import count_work
@@ -177,7 +178,7 @@ class MixedCompilation:
     def place(self, graph: Graph) -> Graph:
         """The graph as regions, in order."""
         shared = shared_passes([t.graph_passes() for t in self.targets])
-        claims = frozenset[str]().union(*(t.capabilities.claims for t in self.targets))
+        claims = frozenset[type[Operator] | str]().union(*(t.capabilities.claims for t in self.targets))
         doubles = all(t.capabilities.doubles for t in self.targets)
         self.budget = self.budget or Budget.of(graph)
         capabilities = Capabilities(claims=claims, doubles=doubles)

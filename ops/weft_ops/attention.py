@@ -267,6 +267,8 @@ class ScaledDotProductAttention(Operator):
     fill: float = -math.inf
     blank: str = "nan"
     kind = "composite"
+    stays_whole = True
+    layout_role = "attention"
     role = "attention"
     packs_operands = True
     read_often = (1, 2)

@@ -37,6 +37,7 @@ class MatMul(Operator):
 
     dtype: DType | None = None
     kind = "contraction"
+    layout_role = "product"
     reads_transposed = (1,)
 
     def infer(self, *types: Type | None) -> TensorType:
@@ -161,6 +162,7 @@ class Conv(Operator):
     groups: int = 1
     dtype: DType | None = None
     kind = "contraction"
+    layout_role = "convolution"
 
     def infer(self, *types: Type | None) -> TensorType:
         """Raises GraphError for ranks, channels or attributes that do not agree."""

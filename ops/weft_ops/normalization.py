@@ -52,6 +52,7 @@ class Softmax(Composite):
 
     axis: int = -1
     row_wise = True
+    stays_whole = True
 
     def infer(self, *types: Type | None) -> TensorType:
         (x,) = operands(types, 1)
@@ -122,6 +123,7 @@ class LayerNorm(Composite):
     axis: int = -1
     epsilon: float = 1e-5
     row_wise = True
+    stays_whole = True
 
     def infer(self, *types: Type | None) -> TensorType:
         """Raises GraphError for other dtypes, an axis out of range, or a scale or bias that does not broadcast to x."""

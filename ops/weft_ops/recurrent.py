@@ -139,6 +139,7 @@ class Recurrence(Operator):
     linear_before_reset: bool = False
     reverse: bool = False
     kind = "opaque"
+    layout_role = "recurrence"
 
     def infer(self, *types: Type | None) -> tuple[Type, ...]:
         """Raises GraphError for ranks, dtypes or sizes that do not agree."""

@@ -141,6 +141,7 @@ class WinogradConv(Operator):
     block: int = 1
     skip: bool = False
     kind = "contraction"
+    layout_role = "winograd"
 
     def infer(self, *types: Type | None) -> TensorType:
         """Raises GraphError for other tile sizes, ranks or channels that do not agree."""

@@ -18,6 +18,7 @@ from weft.passes.pipeline import GraphPass
 from weft.pipeline import resolve_target
 from weft.plugins import host
 from weft.scheduling.rule import Decline, Rule
+from weft_ops import Softmax
 from weft_runtime.device import DeviceKind
 
 GEMM = gemm()
@@ -121,7 +122,7 @@ def test_the_targets_own_plugin_says_what_passes_may_assume(monkeypatch: pytest.
     class Own:
         @hookimpl
         def capabilities(self, target: Any) -> Capabilities | None:
-            return Capabilities(claims=frozenset({"Softmax"})) if target.kind == "board" else None
+            return Capabilities(claims=frozenset({Softmax})) if target.kind == "board" else None
 
     host().unregister("board")
     owner = type("Owner", (Own,), {"targets": staticmethod(board.targets), "schedules": staticmethod(board.schedules)})()
@@ -129,7 +130,7 @@ def test_the_targets_own_plugin_says_what_passes_may_assume(monkeypatch: pytest.
     try:
         (choice,) = rows("board")["capabilities"]
         assert (choice.chosen, choice.why) == ("1 composites whole", "the target is its own; not registered by hand")
-        assert resolve_target("board").capabilities.claims == {"Softmax"}
+        assert resolve_target("board").capabilities.claims == {Softmax}
     finally:
         host().unregister("z-board")
         host().register(board, "board")

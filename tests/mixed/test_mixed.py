@@ -291,7 +291,7 @@ def test_what_rules_say_of_a_node() -> None:
     refused = offer_by_rules(add, target.rules, target.machine)
     assert refused == Refuse(add, "no_rule", "anything: the board has no Add [operator]")
     assert offer_by_rules(softmax, target.rules, target.machine) == Refuse(softmax, "not_claimed", "the target does not claim this composite")
-    assert isinstance(offer_by_rules(softmax, target.rules, target.machine, claims={"Softmax"}), Take)
+    assert isinstance(offer_by_rules(softmax, target.rules, target.machine, claims={Softmax}), Take)
 
 
 def test_what_a_code_generator_lacks_ends_a_compilation_for_it_alone_and_says_whose_work_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +430,7 @@ def test_an_operator_that_exists_in_blocks_only(ops: str, there: bool, monkeypat
 
     @hookimpl
     def capabilities(target: Target) -> Capabilities | None:
-        layouts = {"MatMul": lambda node: [LayoutOffer((tiles, tiles), (tiles,), only=True)]}
+        layouts = {MatMul: lambda node: [LayoutOffer((tiles, tiles), (tiles,), only=True)]}
         return Capabilities(layouts=layouts) if target.kind == "board" else None
 
     def offer(self: plugin.Anything, program: Program, machine: object) -> Offer | Decline:

@@ -14,6 +14,7 @@ from weft.errors import GraphError
 from weft.expr.nodes import Var
 from weft.graph.layout import Layout, Permute, Split, blocked
 from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
+from weft.graph.operator import Operator
 from weft.graph.relayout import Relayout
 from weft.passes.capabilities import Capabilities, LayoutOffer, LayoutRule
 from weft.passes.choose_layouts import choose_layouts, impossible_layout, strip_layouts
@@ -118,7 +119,7 @@ def test_a_conversion_that_costs_more_than_it_gains_is_not_made() -> None:
     b.output(b.add(Multiply(), b.add(Relu(), y), y))
     for gain, expected in ((-100.0, None), (-1e6, NC4)):
         offer = LayoutOffer((NC4, None), (NC4,), gain)
-        rules: dict[str, LayoutRule] = {"Conv": lambda node, offer=offer: [offer]}  # type: ignore[misc]
+        rules: dict[type[Operator] | str, LayoutRule] = {Conv: lambda node, offer=offer: [offer]}  # type: ignore[misc]
         found = dict(chosen(b.build(), numbers(1, 4, 4, 4), capabilities=Capabilities(layouts=rules)))
         assert found["Conv"] == found["Multiply"] == expected
 
@@ -183,9 +184,9 @@ def test_what_cannot_be_row_major_never_is(constant: bool) -> None:
     b.output(b.add(Relu(), b.add(MatMul(), b.add(Relu(), x), w)))
     graph = b.build()
     arrays = (numbers(8, 12), *(() if constant else (numbers(12, 8, seed=3),)))
-    dear = Capabilities(layouts={"MatMul": lambda node: [replace(o, only=False) for o in only_blocked(node)]})
+    dear = Capabilities(layouts={MatMul: lambda node: [replace(o, only=False) for o in only_blocked(node)]})
     assert {layout for _, layout in chosen(graph, *arrays, capabilities=dear)} == {None}
-    capabilities = Capabilities(layouts={"MatMul": only_blocked})
+    capabilities = Capabilities(layouts={MatMul: only_blocked})
     after = choose_layouts(graph, capabilities)
     keeps_meaning(graph, after, arrays)
     (product,) = [n for n in after.nodes if isinstance(n.op, MatMul)]
@@ -201,6 +202,6 @@ def test_a_pass_may_not_take_layouts_from_what_exists_in_them_only() -> None:
     b.output(b.add(MatMul(), x, w))
     strip = GraphPass("strip", strip_layouts, after="choose_layouts")
     with pytest.raises(GraphError) as caught:
-        run_passes(b.build(), Capabilities(layouts={"MatMul": only_blocked}), [strip])
+        run_passes(b.build(), Capabilities(layouts={MatMul: only_blocked}), [strip])
     assert str(caught.value).startswith("after the pass 'strip': ") and "is stored as the target cannot compute it" in str(caught.value)
     assert "why: a LayoutOffer of its operator says `only`" in str(caught.value)

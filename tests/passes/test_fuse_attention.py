@@ -198,7 +198,7 @@ def test_what_is_no_attention_stays(case: str) -> None:
 def test_a_target_that_does_not_claim_it_gets_the_graph_as_it_is() -> None:
     m = Model()
     graph = m.finish(m.scores())
-    assert fuse_attention(graph, Capabilities(claims=frozenset({"Softmax"}))) is graph
+    assert fuse_attention(graph, Capabilities(claims=frozenset({Softmax}))) is graph
 
 
 @pytest.mark.parametrize("many", [12, 3000])

@@ -251,7 +251,7 @@ def chain(ops: dict[str, type[Operator]]) -> Graph:
 
 
 def test_twins_are_fused_alike() -> None:
-    capabilities = Capabilities(claims=CLAIMED | {"Shares"})
+    capabilities = Capabilities(claims=CLAIMED | {Shares})
     theirs = {twin.operator_name: name for name, twin in TWINS.items()}
     assert structure(fuse(chain(TWINS), capabilities), theirs) == structure(fuse(chain(OWN), capabilities), {})
 

@@ -88,8 +88,10 @@ def _machine(t: ResolvedTarget) -> list[Choice]:
 
 def _capabilities(t: ResolvedTarget) -> list[Choice]:
     found = t.plugins.call("capabilities", required=t.owner, target=t.target)
+    from weft.graph.operator import Operator
+
     c = t.capabilities
-    said = [f"{len(c.claims)} composites whole"]
+    said = [f"{'usual composites' if Operator in c.claims else f'{len(c.claims)} composites'} whole"]
     said += [f"channels in blocks of {c.channel_block}"] if c.channel_block else []
     said += [f"panels of {c.panel}"] if c.panel else []
     said += [f"constants in {c.precision.name}"] if c.precision is not None else []

@@ -83,9 +83,8 @@ class Operator(ABC):
 
     kind: ClassVar[OpKind] = "opaque"
     operator_name: ClassVar[str] = "Operator"
-    """The name in texts of graphs and in tables by operator (`Capabilities.claims`, `Capabilities.layouts`,
-    algorithms of `lower_group`); no two operators of one compilation have the same. The name of the class, unless its
-    own body states another."""
+    """The name in texts of graphs and in `algorithms` of `lower_group`; no two operators of one text have the same. The
+    name of the class, unless its own body states another."""
     role: ClassVar[str] = ""
     """What schedule rules that are made for this kind of operator know its blocks by (annotation `role`; `part_of`,
     where a composite consists of them), whatever the operator is called. A compute's own role comes first."""
@@ -110,6 +109,12 @@ class Operator(ABC):
     reads_transposed: ClassVar[tuple[int, ...]] = ()
     """Operands that a kernel reads as well with their last two axes exchanged: a transposition that makes them needs
     no kernel of its own."""
+    stays_whole: ClassVar[bool] = False
+    """Of a composite: whether a target that says nothing of it computes it as one kernel, undecomposed
+    (`weft.passes.capabilities.CLAIMED`)."""
+    layout_role: ClassVar[str] = ""
+    """What default layouts (`weft.passes.layout_offers`) know it by, where operands and attributes are those of the
+    operator that has this role: "convolution", "winograd", "product", "attention" or "recurrence"."""
     folds_late: ClassVar[bool] = False
     """Whether the pass `fuse_quantization` reads its operands: with constants alone it is computed after that pass,
     not before."""

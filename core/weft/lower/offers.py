@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weft.errors import PluginError, ScheduleError, WeftError
 from weft.graph.nodes import Graph, Node, TensorType, Value
+from weft.graph.operator import Operator
 from weft.lower.lower import lower_group
-from weft.passes.capabilities import ANY, LayoutRule
+from weft.passes.capabilities import ANY, Claims, LayoutRule, is_claimed, layout_rule, warn_of_names
 from weft.passes.decompose import decomposition
 from weft.passes.place import Refuse, Take
 from weft.scheduling.rule import Rule, select_rule
@@ -24,23 +25,25 @@ def offer_by_rules(
     machine: Machine,
     *,
     intrinsics: Mapping[str, Intrinsic] | None = None,
-    claims: Collection[str] = (),
+    claims: Claims = (),
     cost: float = 0.0,
-    layouts: Mapping[str, LayoutRule] | None = None,
+    layouts: Mapping[type[Operator] | str, LayoutRule] | None = None,
 ) -> Take | Refuse:
     """Whether one of a target's rules takes a node by itself, as one kernel.
 
     Args:
         rules: of the target, those that its hook `schedules` gives.
         machine, intrinsics: its own; rules get them.
-        claims: composites that it computes itself (`Capabilities.claims`), by name of the operator's class.
+        claims: composites that it computes itself (`Capabilities.claims`).
         cost: seconds, of the Take.
         layouts: its own (`Capabilities.layouts`): a node that cannot be row-major (`LayoutOffer.only`) is put to the rules in each of the ways offered.
     """
-    if node.op.kind == "composite" and node.op.operator_name not in claims and decomposition(node) is not None:
+    warn_of_names(claims, layouts)
+    kind = type(node.op)
+    if kind.kind == "composite" and not is_claimed(kind, claims) and decomposition(node) is not None:
         return Refuse(node, "not_claimed", "the target does not claim this composite")
     refused: Refuse | None = None
-    for graph in _ways(node, (layouts or {}).get(node.op.operator_name)):
+    for graph in _ways(node, layout_rule(kind, layouts)):
         try:
             select_rule(rules, lower_group(graph, "kernel"), machine, intrinsics)
             return Take((node,), cost)

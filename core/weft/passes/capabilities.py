@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weft.dtypes import DType
 from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Node, TensorType
+from weft.graph.operator import Operator
 
 # Stands in an offer for "as it comes": reading the operand costs the same in any layout.
 ANY = Layout((Split(0, 1),))
@@ -56,8 +58,29 @@ class DotProduct:
     depth: int
 
 
-# Composites whose whole decomposition becomes one Program: a schedule library takes them as one kernel.
-CLAIMED = frozenset({"Softmax", "LogSoftmax", "LayerNorm", "RMSNorm", "ScaledDotProductAttention"})
+Claims: TypeAlias = "Collection[type[Operator] | str]"
+
+CLAIMED: frozenset[type[Operator] | str] = frozenset({Operator})
+"""Composites whose whole decomposition becomes one Program, as schedule libraries take them: `Operator` stands for all
+whose class says `stays_whole`."""
+
+
+def is_claimed(kind: type[Operator], claims: Claims) -> bool:
+    """Whether composites of a class stay whole."""
+    return kind in claims or (kind.stays_whole and Operator in claims) or kind.operator_name in claims
+
+
+def layout_rule(kind: type[Operator], layouts: Mapping[type[Operator] | str, LayoutRule] | None) -> LayoutRule | None:
+    """What says how operators of a class may be laid out."""
+    return (layouts or {}).get(kind) or (layouts or {}).get(kind.operator_name)
+
+
+def warn_of_names(claims: Claims, layouts: Mapping[type[Operator] | str, LayoutRule] | None, stacklevel: int = 2) -> None:
+    """Says that operators are given by their names, which others may have as well."""
+    names = sorted(n for n in (*claims, *(layouts or ())) if isinstance(n, str))
+    if names:
+        said = f"operators are claimed, and have their layouts, by class: give the classes {', '.join(names)}, not their names"
+        warnings.warn(said, DeprecationWarning, stacklevel=stacklevel + 1)
 
 
 @dataclass(frozen=True)
@@ -65,10 +88,11 @@ class Capabilities:
     """See the module.
 
     Args:
-        claims: composites that stay whole, by `Operator.operator_name`.
+        claims: classes of composites that stay whole. By default those that say `stays_whole`.
         channel_block: channels of a blocked activation layout (vector lanes); None: all row-major.
         panel: columns of a packed constant matrix; None: not packed.
-        layouts: `Operator.operator_name` → its offers, best first; by default those of `layout_offers`.
+        layouts: class of operators → the offers for a node of this class, best first; by default those of
+            `layout_offers`, by `Operator.layout_role`.
         max_group: most nodes in a group.
         precision: the narrower float to which constant weights of contractions are rounded; None: as they are.
         dots: dot products that schedules know to use, the best first: products and convolutions of integers are put in terms of them, and with
@@ -82,13 +106,16 @@ class Capabilities:
             (`Machine.bytes_per_flop`): layouts are weighed by it.
     """
 
-    claims: frozenset[str] = CLAIMED
+    claims: frozenset[type[Operator] | str] = CLAIMED
     channel_block: int | None = None
     panel: int | None = None
-    layouts: Mapping[str, LayoutRule] | None = field(default=None, compare=False)
+    layouts: Mapping[type[Operator] | str, LayoutRule] | None = field(default=None, compare=False)
     max_group: int = 64
     precision: DType | None = None
     winograd: Callable[[Node], tuple[int, bool] | None] | None = field(default=None, compare=False)
     dots: tuple[DotProduct, ...] = ()
     doubles: bool = False
     bytes_per_flop: float = 1 / 8
+
+    def __post_init__(self) -> None:
+        warn_of_names(self.claims, self.layouts, stacklevel=3)

@@ -12,8 +12,8 @@ from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.relayout import Relayout
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
-from weft.passes.capabilities import ANY, Capabilities, LayoutOffer, LayoutRule
-from weft.passes.layout_offers import default_offers, elements
+from weft.passes.capabilities import ANY, Capabilities, LayoutOffer, layout_rule
+from weft.passes.layout_offers import RuleFor, default_rules, elements
 
 ROUNDS = 8
 
@@ -22,8 +22,9 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None) -> Gr
     """Afterwards values carry layouts; inputs and outputs of the graph are row-major; every Relayout is needed. Runs anew on any graph."""
     capabilities = capabilities or Capabilities()
     graph = strip_layouts(graph)
-    rules = capabilities.layouts if capabilities.layouts is not None else default_offers(capabilities)
-    labels = _Choice(graph, rules).run()
+    given = capabilities.layouts
+    rule_for = default_rules(capabilities) if given is None else lambda op: layout_rule(type(op), given)
+    labels = _Choice(graph, rule_for).run()
     if not labels:
         return graph
 
@@ -71,7 +72,7 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None) -> Gr
 def impossible_layout(graph: Graph, capabilities: Capabilities) -> str | None:
     """The first node that is stored in none of the ways that its offers allow, where one of them says `only`, as a sentence; None if there is none."""
     for node in graph.nodes:
-        rule = (capabilities.layouts or {}).get(node.op.operator_name)
+        rule = layout_rule(type(node.op), capabilities.layouts)
         offers = rule(node) if rule is not None else []
         if any(o.only for o in offers) and not any(o.fits(node) for o in offers):
             return f"{node!r} is stored as the target cannot compute it"
@@ -177,9 +178,9 @@ def _fits(value: Value, layout: Layout, padding: bool = False) -> bool:
 class _Choice:
     """Labels nodes with offers."""
 
-    def __init__(self, graph: Graph, rules: object) -> None:
+    def __init__(self, graph: Graph, rule_for: RuleFor) -> None:
         self.graph = graph
-        self.rules: dict[str, LayoutRule] = dict(rules)  # type: ignore[call-overload]
+        self.rule_for = rule_for
         self.users = graph.users()
         self.outputs = {id(v) for v in graph.outputs}
         self.offers: dict[int, list[LayoutOffer]] = {}
@@ -252,7 +253,7 @@ class _Choice:
             self.labels.update(before)
 
     def _own_offers(self, node: Node) -> list[LayoutOffer]:
-        rule = self.rules.get(node.op.operator_name)
+        rule = self.rule_for(node.op)
         return rule(node) if rule is not None else []
 
     def stored(self, value: Value) -> Layout | None:

@@ -6,7 +6,7 @@ from weft.errors import GraphError
 from weft.graph.nodes import Graph, Node, Value
 from weft.graph.operator import Algorithm
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
-from weft.passes.capabilities import Capabilities
+from weft.passes.capabilities import Capabilities, is_claimed
 
 DEPTH = 16
 
@@ -19,9 +19,12 @@ def decompose(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
     """
     claims = (capabilities or Capabilities()).claims
 
+    def splits(node: Node) -> bool:
+        return node.op.kind == "composite" and not is_claimed(type(node.op), claims) and decomposition(node) is not None
+
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
         name = node.op.operator_name
-        found = decomposition(node) if node.op.kind == "composite" and name not in claims else None
+        found = decomposition(node) if splits(node) else None
         if found is None:
             return None
         result = found.function(node.op, r.builder_for_rule(), *inputs)
@@ -33,9 +36,9 @@ def decompose(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
 
     for _ in range(DEPTH):
         graph = rewrite(graph, rule, rounds=1)
-        if not any(n.op.kind == "composite" and n.op.operator_name not in claims and decomposition(n) is not None for n in graph.nodes):
+        if not any(map(splits, graph.nodes)):
             return graph
-    left = next(n for n in graph.nodes if n.op.kind == "composite" and n.op.operator_name not in claims and decomposition(n) is not None)
+    left = next(filter(splits, graph.nodes))
     raise GraphError(f"decomposing does not come to an end after {DEPTH} rounds", where=repr(left), hint="a decomposition must give simpler operators")
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from weft.graph.layout import Layout, Permute, Split, blocked
 from weft.graph.nodes import Node, TensorType, Value
+from weft.graph.operator import Operator
 from weft.passes.capabilities import Capabilities, DotProduct, LayoutOffer, LayoutRule
 
 # Queries that make up for packing the keys that they all read.
@@ -28,20 +30,23 @@ GROUPED_ROWS, GROUPED_BORDERS, GROUPED_STRIDES = 1.2, 1.6, 5.0
 DEPTHWISE, DEPTHWISE_ROWS = 3, 1.6
 
 
-def default_offers(capabilities: Capabilities) -> Mapping[str, LayoutRule]:
-    """`Operator.operator_name` → rule, for the channel block and the panel of `capabilities`."""
+RuleFor: TypeAlias = "Callable[[Operator], LayoutRule | None]"
+
+
+def default_rules(capabilities: Capabilities) -> RuleFor:
+    """The rules for operators, by their `layout_role`, for the channel block and the panel of `capabilities`."""
     offers: dict[str, LayoutRule] = {}
     moved = capabilities.bytes_per_flop
     if capabilities.channel_block is not None:
         lanes = capabilities.channel_block
-        offers["Conv"] = lambda node: _conv(node, lanes, capabilities.dots, moved)
-        offers["WinogradConv"] = lambda node: winograd_offers(node, lanes, capabilities.panel or lanes, moved)
+        offers["convolution"] = lambda node: _conv(node, lanes, capabilities.dots, moved)
+        offers["winograd"] = lambda node: winograd_offers(node, lanes, capabilities.panel or lanes, moved)
     if capabilities.panel is not None:
         width = capabilities.panel
-        offers["MatMul"] = lambda node: matmul_offers(node, width, dot_of(node, capabilities.dots))
-        offers["ScaledDotProductAttention"] = lambda node: attention_offers(node, width, moved)
-        offers["Recurrence"] = lambda node: recurrence_offers(node, width)
-    return offers
+        offers["product"] = lambda node: matmul_offers(node, width, dot_of(node, capabilities.dots))
+        offers["attention"] = lambda node: attention_offers(node, width, moved)
+        offers["recurrence"] = lambda node: recurrence_offers(node, width)
+    return lambda op: offers.get(op.layout_role)
 
 
 def _conv(node: Node, lanes: int, dots: Sequence[DotProduct], moved: float) -> list[LayoutOffer]:

@@ -113,7 +113,7 @@ def _pad_layouts(node: Node) -> list[LayoutOffer]:
 
 
 def capabilities() -> Capabilities:
-    return Capabilities(claims=frozenset(), layouts={"Conv": _conv_layouts, "Pad": _pad_layouts, "Slice": _pad_layouts})
+    return Capabilities(claims=frozenset(), layouts={Conv: _conv_layouts, Pad: _pad_layouts, Slice: _pad_layouts})
 
 
 # -- placement ------------------------------------------------------------------------------------------------------------

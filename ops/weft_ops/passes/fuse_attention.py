@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.graph.nodes import Graph, Node, Value
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
-from weft.passes.capabilities import Capabilities
+from weft.passes.capabilities import Capabilities, is_claimed
 from weft.tensor.language import Dim
 from weft_ops.arithmetic import Add, Divide, Multiply, Where
 from weft_ops.attention import ScaledDotProductAttention
@@ -34,7 +34,7 @@ def fuse_attention(graph: Graph, capabilities: Capabilities | None = None) -> Gr
 
     Results change by rounding only, but where a softmax of NaNs was put to zero and v is not finite.
     """
-    if ScaledDotProductAttention.operator_name not in (capabilities or Capabilities()).claims:
+    if not is_claimed(ScaledDotProductAttention, (capabilities or Capabilities()).claims):
         return graph
     return rewrite(graph, _attention, on=(MatMul,))
 

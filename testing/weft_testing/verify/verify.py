@@ -12,6 +12,7 @@ import numpy as np
 from weft.graph.evaluate import apply, evaluate, steps
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, Node, TensorType, Value
+from weft.graph.operator import Operator
 from weft.passes.capabilities import Capabilities
 from weft.passes.pipeline import CORE, shared_passes
 from weft.pipeline import ResolvedTarget, compile
@@ -193,7 +194,7 @@ class Verifier:
         """The first wrong graph pass of each graph that passes work on."""
         found: list[Blame] = []
         if parts.placed:
-            claims = frozenset[str]().union(*(t.capabilities.claims for t in side.targets))
+            claims = frozenset[type[Operator] | str]().union(*(t.capabilities.claims for t in side.targets))
             library = shared_passes([t.graph_passes() for t in side.targets])
             shared = Passes(Capabilities(claims=claims), library, {p.name for p in (*CORE, *library) if p.shared})
             found += self._first_pass(side, "", self.graph, shared, self.inputs, exact)

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from weft.graph.layout import Layout, Permute, Split, blocked
 from weft.graph.nodes import Node, Value
+from weft.graph.operator import Operator
 from weft.passes.capabilities import LayoutOffer, LayoutRule
+from weft_ops import Conv, MatMul
 
 from weft_tide.instructions import COLUMNS, PAIRS, STEP
 
@@ -46,4 +48,4 @@ def _innermost(picture: Value) -> Layout:
     return CHANNELS if isinstance(channels, int) and channels % STEP == 0 else CHANNELS_LAST
 
 
-LAYOUTS: Mapping[str, LayoutRule] = {"MatMul": of_matmul, "Conv": of_conv}
+LAYOUTS: Mapping[type[Operator] | str, LayoutRule] = {MatMul: of_matmul, Conv: of_conv}
