@@ -70,6 +70,16 @@ def test_a_name_that_two_plugins_claim_is_an_error_where_a_text_says_it() -> Non
     assert type(node.op) is Relu, "texts that do not name it are read"
 
 
+def test_nobody_is_told_to_uninstall_the_library() -> None:
+    host().register(Plugin(type("Relu", (Relu,), {})), "rude")
+    try:
+        with pytest.raises(ParseError, match=r"'Relu' is claimed by plugin 'ops' \(weft-ops .*\) and plugin 'rude'") as caught:
+            parse_graph(TEXT.format(name="Relu"))
+    finally:
+        host().unregister("rude")
+    assert caught.value.hint == "unregister 'rude' or give one another `operator_name`"
+
+
 def test_two_given_operators_of_one_name_are_an_error() -> None:
     with pytest.raises(GraphError, match=r"two operators are called 'Rectified': .*\.Rectified and .*\.Another\n  hint: give one another `operator_name`"):
         parse_graph(TEXT.format(name="Rectified"), {}, [Rectified, Another])

@@ -45,7 +45,7 @@ from weft.errors import (
 from weft.forks import cached_property
 from weft.hooks import Frontend, StageReport
 from weft.options import make_options, parse_options, print_options
-from weft.plugins import CORE, FOREIGN_FORMATS, KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, claimed, host
+from weft.plugins import FOREIGN_FORMATS, KNOWN_FRONTENDS, KNOWN_TARGETS, Contribution, PluginHost, claimed, host
 from weft.records import Record, Records, machine_key
 from weft.target import CPU, Target, TargetKind, parse_targets
 from weft_runtime.cache import Cache
@@ -236,7 +236,7 @@ class ResolvedTarget:
     def _claimed(self, what: str, items: Sequence[Contribution], hook: str = "capabilities") -> PluginError:
         error = claimed(what, [i.plugin for i in items])
         for item in items:
-            if item.plugin.name != CORE:
+            if not item.plugin.kept:
                 self.plugins.failed(item.plugin, hook, error)
         return error
 

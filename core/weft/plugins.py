@@ -39,6 +39,7 @@ INSTALLS = {
     **dict.fromkeys(("weft-llvm", "weft-c", "weft-onnx", "weft-darknet"), "pip install ."),
     **dict.fromkeys(("weft-cuda", "weft-opencl", "weft-metal", "weft-gpu"), 'pip install ".[gpu]"'),
 }
+KEPT = frozenset({"weft", "weft-core", "weft-ops"})  # nobody is told to uninstall them
 # Formats that nothing here reads, and whose they are.
 FOREIGN_FORMATS = {
     **dict.fromkeys((".pt", ".pth", ".pt2", ".ckpt", ".safetensors"), "PyTorch"), **dict.fromkeys((".keras", ".h5", ".hdf5"), "Keras"),
@@ -66,6 +67,11 @@ class Plugin:
     @property
     def healthy(self) -> bool:
         return self.failure is None
+
+    @property
+    def kept(self) -> bool:
+        """Whether Weft compiles nothing without it: what somebody else claims as well is not its failure."""
+        return self.name == CORE or self.distribution in KEPT
 
     @property
     def package(self) -> str:
@@ -241,7 +247,7 @@ class PluginHost:
         clashes = {name: claimed(f"the {what} '{name}'", [i.plugin for i in same], otherwise) for name, same in found.items() if len(same) > 1}
         for name, error in clashes.items():
             for item in found[name]:
-                if item.plugin.name != CORE:
+                if not item.plugin.kept:
                     self.failed(item.plugin, hook, error)
         return {name: same[0] for name, same in found.items() if name not in clashes}, clashes
 
@@ -349,7 +355,7 @@ def claimed(what: str, owners: Sequence[Plugin], otherwise: str = "") -> PluginE
     if len(apart) == 1:
         why = "nothing says which of the claims is meant, and the first is as good as the others"
         return PluginError(f"{apart[0]} claims {what} {'twice' if len(owners) == 2 else f'{len(owners)} times'}", why=why, hint="a defect of the plugin")
-    removable = [f"unregister '{p.name}'" if p.distribution == BY_HAND else f"uninstall {p.distribution}" for p in apart if p.name != CORE]
+    removable = [f"unregister '{p.name}'" if p.distribution == BY_HAND else f"uninstall {p.distribution}" for p in apart if not p.kept]
     why = "nothing says which of them is meant, and the order of plugins decides nothing"
     hint = " or ".join(filter(None, (*dict.fromkeys(removable), otherwise)))
     return PluginError(f"{what} is claimed by {' and '.join(map(str, apart))}", why=why, hint=hint)

@@ -81,7 +81,7 @@ def _options(
 
 def _add_plugin_commands(app: typer.Typer) -> None:
     """Adds the plugins' commands and groups. A name that is claimed twice, the core's own included, is a command that says so."""
-    from weft.plugins import CORE, claimed, host
+    from weft.plugins import claimed, host
 
     plugins = host()
     owners: dict[str, list[Plugin]] = {_name(c): [plugins.core] for c in _registered(app)}
@@ -96,7 +96,7 @@ def _add_plugin_commands(app: typer.Typer) -> None:
             continue
         error = claimed(f"the command '{name}'", claims)
         for plugin in claims:
-            if plugin.name != CORE:
+            if not plugin.kept:
                 plugins.failed(plugin, "commands", error)
         app.registered_commands = [c for c in app.registered_commands if _name(c) != name]
         app.registered_groups = [g for g in app.registered_groups if _name(g) != name]
