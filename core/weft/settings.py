@@ -31,9 +31,9 @@ def _level(text: str) -> str | None:
     return text.lower()
 
 
-DUMP = Setting("WEFT_DUMP", _names, lambda: (), "stage names separated by commas, or 'all'", "stages whose result is written to WEFT_DUMP_DIR")
-DUMP_DIR = Setting("WEFT_DUMP_DIR", path, lambda: Path("weft-dump"), "a directory", "where dumped stages go")
-LOG = Setting("WEFT_LOG", _level, lambda: None, ", ".join(LEVELS[:-1]) + f" or {LEVELS[-1]}", "messages on stderr from this level on: stages and their times")
+DUMP = Setting("WEFT_DUMP", _names, lambda: (), "stage names separated by commas, or 'all'", "stages to write to WEFT_DUMP_DIR")
+DUMP_DIR = Setting("WEFT_DUMP_DIR", path, lambda: Path("weft-dump"), "a directory", "directory for dumped stages")
+LOG = Setting("WEFT_LOG", _level, lambda: None, ", ".join(LEVELS[:-1]) + f" or {LEVELS[-1]}", "level of messages on stderr, such as stages and their times")
 
 
 SETTINGS: tuple[Setting[Any], ...] = (*OF_RUNS, DUMP, DUMP_DIR, LOG)

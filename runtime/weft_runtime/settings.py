@@ -91,8 +91,8 @@ def _optional_count(text: str) -> int | None:
     return _count(text)
 
 
-CACHE_DIR = Setting("WEFT_CACHE_DIR", path, _cache_dir, "a directory", "where compiled models and kernels are kept, in a folder weft-v1 that Weft makes")
-CACHE_BYTES = Setting("WEFT_CACHE_BYTES", _size, lambda: 4 << 30, "a size such as 512M or 4G; 0 turns the cache off", "the most that the cache keeps")
+CACHE_DIR = Setting("WEFT_CACHE_DIR", path, _cache_dir, "a directory", "directory of the cache of compiled models and kernels, in a folder weft-v1")
+CACHE_BYTES = Setting("WEFT_CACHE_BYTES", _size, lambda: 4 << 30, "a size such as 512M or 4G; 0 turns the cache off", "largest size of the cache")
 THREADS = Setting("WEFT_THREADS", _optional_count, lambda: None, "a number of threads", "threads of a run; default: the CPUs this process may use")
 VERIFY_WEIGHTS = Setting(
     "WEFT_VERIFY_WEIGHTS", _flag, lambda: True, "0 or 1", "0 trusts the weights of an archive without computing their hash (code is always checked)"

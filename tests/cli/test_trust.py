@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("run", ["An archive holds machine code, which runs with all your rights: run only archives that you trust.", "a damaged file, not a hostile one"]),
-        ("compile", ["An archive holds machine code: who runs it must trust whoever made it.", "weft run --expect"]),
+        ("run", ["An archive holds machine code, which runs with your rights: run only archives that you trust.", "detect damage, not malice"]),
+        ("compile", ["An archive holds machine code: run only archives that you trust.", "weft run --expect"]),
     ],
 )
 def test_help_says_that_an_archive_is_code(weft: Callable[..., Any], command: str, says: list[str]) -> None:

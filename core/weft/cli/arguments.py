@@ -9,7 +9,7 @@ import typer
 
 from weft.errors import InputError, TargetError
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or an archive that `weft compile` wrote.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or an archive written by `weft compile`.")]
 
 
 def _named(target: str | None) -> str | None:
@@ -21,15 +21,21 @@ def _named(target: str | None) -> str | None:
 
 TargetOption = Annotated[
     str | None,
-    typer.Option("--target", "-t", callback=_named, help='What to compile for, e.g. "llvm -mcpu=znver4 -threads=2"; or several, best first [default: llvm].'),
+    typer.Option(
+        "--target",
+        "-t",
+        callback=_named,
+        help='The target to compile for, e.g. "llvm -mcpu=znver4 -threads=2", or several, preferred first, separated by commas [default: llvm].',
+    ),
 ]
-ShapeOption = Annotated[list[str] | None, typer.Option("--input-shape", metavar="NAME=1,3,224,224", help="The sizes of an input; may be repeated.")]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Of several targets, fail where the first does not take everything.")]
+ShapeOption = Annotated[list[str] | None, typer.Option("--input-shape", metavar="NAME=1,3,224,224", help="The shape of an input; may be repeated.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="With several targets: fail if the first does not take the whole model.")]
 FrontendOption = Annotated[
-    str | None, typer.Option("--frontend", help='What reads the model, where the file does not tell, or its options, e.g. "onnx -dims=batch=4" or "-dims=n=4".')
+    str | None,
+    typer.Option("--frontend", help='The frontend that reads the model, or options for it, e.g. "onnx -dims=batch=4" or "-dims=n=4" [default: by the file].'),
 ]
-RecordsOption = Annotated[str | None, typer.Option("--records", metavar="FILE", help="Choices to follow, as `weft inspect --stage records` prints them.")]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")]
+RecordsOption = Annotated[str | None, typer.Option("--records", metavar="FILE", help="File of choices, as `weft inspect --stage records` prints them.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the random inputs.")]
 
 
 def named(option: str, texts: Sequence[str] | None, example: str) -> dict[str, str]:

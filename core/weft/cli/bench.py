@@ -1,4 +1,4 @@
-"""`weft bench`: Weft and its peers on one model, in one process, taking turns, so that a machine's moods hit all alike."""
+"""`weft bench`: Weft and other engines on one model, in one process, in turns, so that changes of the machine's speed affect all of them."""
 
 from __future__ import annotations
 
@@ -53,25 +53,25 @@ class Contestant:
 
 def bench(
     model: Model,
-    target: Annotated[list[str] | None, typer.Option("--target", "-t", help="What Weft compiles for; several compete [default: llvm].")] = None,
-    against: Annotated[str, typer.Option("--against", metavar="ENGINE,…", help="Peers to run beside it: names, all that are installed, or none.")] = "all",
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Of every engine [default: the CPUs this process may use].")] = None,
-    time_limit: Annotated[float, typer.Option("--seconds", min=0.0, help="How long to measure, all engines together.")] = 10.0,
-    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="How many turns each engine takes, instead of --seconds.")] = None,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Where to write every number.")] = None,
-    roofline: Annotated[bool, typer.Option("--roofline", help="Weft alone: every kernel's time, and its share of what the processor can do.")] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Weft alone: every kernel's time, on a device by its own clock.")] = False,
-    html_file: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Where to draw the roofline.")] = None,
-    trace_file: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Where to write one run as a trace for Chrome or Perfetto.")] = None,
+    target: Annotated[list[str] | None, typer.Option("--target", "-t", help="The target to compile for; may be repeated to compare [default: llvm].")] = None,
+    against: Annotated[str, typer.Option("--against", metavar="ENGINE,…", help="Other engines to measure: names, all (those installed), or none.")] = "all",
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads of each engine [default: the CPUs this process may use].")] = None,
+    time_limit: Annotated[float, typer.Option("--seconds", min=0.0, help="Duration of the measurement in seconds, all engines together.")] = 10.0,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Number of rounds, instead of --seconds.")] = None,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="File for all numbers.")] = None,
+    roofline: Annotated[bool, typer.Option("--roofline", help="Measure Weft alone: the time of every kernel, and its share of the processor's peak.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Measure Weft alone: the time of every kernel; on a device, by the device's clock.")] = False,
+    html_file: Annotated[str | None, typer.Option("--html", metavar="FILE", help="File for the roofline diagram.")] = None,
+    trace_file: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="File for a trace of one run, for Chrome or Perfetto.")] = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
     records: RecordsOption = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Measures Weft beside its peers.
+    """Measures the latency of a model with Weft and with other engines.
 
-    All run in one process on the same inputs, in turns, so that a machine's moods hit all alike; medians and ratios are printed.
-    With --profile, --roofline or --trace Weft runs alone, with clocks around its kernels.
+    All engines run in one process on the same inputs, in turns, so that changes of the machine's speed affect all of them. Prints medians and ratios.
+    With --profile, --roofline or --trace only Weft runs, and each kernel is timed.
     """
     require_writable((("--json", json_file), ("--html", html_file), ("--trace", trace_file)), files_of(model, frontend))
     if profile or roofline or html_file or trace_file:

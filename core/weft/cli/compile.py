@@ -24,9 +24,9 @@ def compile_model(
 ) -> None:
     """Compiles a model to an archive.
 
-    It runs without the compiler. --input-shape fixes sizes, which may make it faster.
+    The archive runs without the compiler. --input-shape fixes shapes, which may make it faster.
 
-    An archive holds machine code: who runs it must trust whoever made it. Its sha256, as sha256sum prints it, is what `weft run --expect` takes.
+    An archive holds machine code: run only archives that you trust. `weft run --expect` takes the sha256 of the file, as sha256sum prints it.
     """
     from weft.cli.opening import is_archive, open_executable
     from weft.cli.terminal import brief, size

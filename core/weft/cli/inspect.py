@@ -31,19 +31,19 @@ RECORDS = "records"
 
 def inspect(
     model: Model,
-    stage: Annotated[str | None, typer.Option("--stage", "-s", help="Print the text of this stage; without it, stages and kernels are listed.")] = None,
-    kernel: Annotated[str | None, typer.Option("--kernel", "-k", help="Of the kernels' stages, print this one alone; a part of its name will do.")] = None,
-    region: Annotated[str | None, typer.Option("--region", help="Of several targets' regions, only this one, or those of this target.")] = None,
+    stage: Annotated[str | None, typer.Option("--stage", "-s", help="Print the text of this stage. Without it, list the stages and the kernels.")] = None,
+    kernel: Annotated[str | None, typer.Option("--kernel", "-k", help="Print this kernel only; a part of its name suffices.")] = None,
+    region: Annotated[str | None, typer.Option("--region", help="With several targets: only this region, or the regions of this target.")] = None,
     target: TargetOption = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
     records: RecordsOption = None,
-    html_file: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Where to write everything as one page, with times of runs.")] = None,
+    html_file: Annotated[str | None, typer.Option("--html", metavar="FILE", help="File for a page with all stages and the kernels' times.")] = None,
 ) -> None:
-    """Shows what a compilation does, or an archive.
+    """Shows the stages of a compilation, or the contents of an archive.
 
-    Without --stage: the stages, and the kernels with their schedule rules, why other rules declined, and their choices; where nodes are placed, also where each
-    goes and why not elsewhere; of an archive what it holds. With --html the model is also run, for about a second, and its kernels are timed.
+    Without --stage, lists the stages, the schedule rule of each kernel with its choices, and why other rules declined it. With several targets,
+    also shows where each node is placed, and why. With --html, also runs the model for about a second and times its kernels.
     """
     from weft.cli.opening import is_archive, not_of_archives
 

@@ -73,8 +73,8 @@ def _print_version(wanted: bool) -> None:
 
 def _options(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
-    traceback: Annotated[bool, typer.Option("--traceback", help="Show where in Weft an error was raised; may stand anywhere on the line.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what is done, with times, on stderr; may stand anywhere on the line.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show where in Weft an error was raised; allowed anywhere on the command line.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print stages and their times on stderr; allowed anywhere on the command line.")] = False,
 ) -> None:
     """`main` takes --traceback and --verbose itself; here they only stand in the help."""
 

@@ -19,23 +19,23 @@ Kind = Literal["target", "frontend", "operator"]
 TEMPLATES = Path(__file__).parent / "templates"
 """Files `*.template`; in their text and names, acme stands for the new plugin's name."""
 
-plugin = typer.Typer(name="plugin", help="Makes plugins.", no_args_is_help=True, rich_markup_mode=None)
+plugin = typer.Typer(name="plugin", help="Creates plugin packages.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @plugin.callback()
 def _group() -> None:
-    """Makes plugins."""
+    """Creates plugin packages."""
 
 
 @plugin.command("new")
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the plugin, e.g. npu: the package will be weft-npu.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the plugin, e.g. npu: the package will be weft-npu.")],
     kind: Annotated[str, typer.Option("--kind", help="What it contributes: target, frontend or operator.")] = "target",
-    into: Annotated[Path | None, typer.Option("--into", help="The folder to make it in [default: this one].")] = None,
+    into: Annotated[Path | None, typer.Option("--into", help="The directory to create it in [default: the current one].")] = None,
 ) -> None:
-    """Makes a plugin package: it installs, has tests, and works.
+    """Creates a plugin package that installs, has tests and works.
 
-    A target's device interprets loop programs at first; what to put in its place is in its README.
+    The device of a new target interprets loop programs; the package's README says what to replace.
     """
     if kind not in KINDS:
         close = nearest(kind, KINDS)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def plugins(
-    explain: Annotated[str | None, typer.Option("--explain", metavar="TARGET", help="Who contributes what to this target, who won, and why.")] = None,
+    explain: Annotated[str | None, typer.Option("--explain", metavar="TARGET", help="Show who contributes what to this target, what is used, and why.")] = None,
 ) -> None:
-    """Lists installed plugins and their health.
+    """Lists installed plugins and their state.
 
-    Distribution, version, range of Weft versions, what each contributes, and why one is out of use.
+    For each plugin: distribution, version, range of Weft versions, contributions, and, if it is not in use, the reason.
     """
     from weft.cli.explain import health, print_explanation
     from weft.cli.terminal import print_table

@@ -24,18 +24,18 @@ def run(
     model: Model,
     target: TargetOption = None,
     strict: StrictOption = False,
-    inputs: Annotated[list[str] | None, typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="An input; random where none is given.")] = None,
-    output_dir: Annotated[str | None, typer.Option("--output-dir", "-d", help="Where to write the outputs, one .npy file each.")] = None,
+    inputs: Annotated[list[str] | None, typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="File of an input; inputs without one are random.")] = None,
+    output_dir: Annotated[str | None, typer.Option("--output-dir", "-d", help="Directory for the outputs, one .npy file each.")] = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
     records: RecordsOption = None,
     seed: SeedOption = 0,
-    expect: Annotated[str | None, typer.Option("--expect", metavar="sha256:HEX", help="Of an archive: refuses any other file.")] = None,
+    expect: Annotated[str | None, typer.Option("--expect", metavar="sha256:HEX", help="Refuse an archive with another hash.")] = None,
 ) -> None:
     """Runs a model or an archive once.
 
-    An archive holds machine code, which runs with all your rights: run only archives that you trust. Its hashes tell a damaged file, not a hostile one;
-    --expect takes no other file than the one you know.
+    An archive holds machine code, which runs with your rights: run only archives that you trust. The hashes in an archive detect damage, not malice;
+    --expect accepts only the file with that hash.
     """
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import open_executable

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def targets() -> None:
-    """Lists what can be compiled for here.
+    """Lists the installed targets.
 
-    The kinds of target, their options, and the machine that each finds.
+    For each target: its options with their defaults, and the machine that it finds.
     """
     from weft.cli.terminal import brief, print_table, size
     from weft.errors import WeftError

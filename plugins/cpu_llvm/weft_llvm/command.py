@@ -10,13 +10,13 @@ import typer
 
 def probe(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write all rates to a file, for -machine=FILE.")
+        Path | None, typer.Option("--output", "-o", help="Also write all rates to a file, for the option -machine=FILE.")
     ] = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Measure nothing; remove what was measured here.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Remove the stored measurement; measure nothing.")] = False,
 ) -> None:
-    """Measures how fast this processor is, and keeps it: compilations for this machine decide by it from then on.
+    """Measures this processor and stores the rates, which later compilations use.
 
-    Takes some seconds; other work on the machine makes rates lower. `llvm -machine=table` leaves the measurement out.
+    Takes some seconds. Other work on the machine lowers the rates. The target option `-machine=table` ignores the measurement.
     """
     from weft_llvm import measured
 

@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 def conform(
     context: typer.Context,
-    target: Annotated[str, typer.Option("--target", "-t", help="The target under test: kind and options.")],
-    level: Annotated[str, typer.Option("--level", help="Only these levels, e.g. 1,2; by default all ten.")] = "",
-    keyword: Annotated[str, typer.Option("-k", help="Only checks whose names match: words joined by and, or, not.")] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="One sample of every operator and dtype, always the same.")] = False,
+    target: Annotated[str, typer.Option("--target", "-t", help="The target to test: kind and options.")],
+    level: Annotated[str, typer.Option("--level", help="Only these levels, e.g. 1,2 [default: all ten].")] = "",
+    keyword: Annotated[str, typer.Option("-k", help="Only checks whose names match an expression of names, and, or, not.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="One sample, always the same, of every operator and dtype.")] = False,
     budget: Annotated[
-        int | None, typer.Option("--budget", metavar="N", help="Multiply-adds of a case made for the target's intrinsics and memories; by default 2^20.")
+        int | None, typer.Option("--budget", metavar="N", help="Largest number of multiply-adds of a generated case [default: 2^20].")
     ] = None,
     baseline: Annotated[
-        Path | None, typer.Option("--baseline", help="An earlier --json: what passed then and is declined or skipped now is a failure.")
+        Path | None, typer.Option("--baseline", help="The --json file of an earlier run: what passed then and is declined or skipped now fails.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything that was found to this file.")] = None,
-    html_file: Annotated[Path | None, typer.Option("--html", help="Write a page about it to this file.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for all results.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="File for a page with all results.")] = None,
 ) -> None:
-    """Proves a target: metadata, device, operators, schedules, graphs, models, determinism, faults, speed, tiles.
+    """Tests a target: metadata, device, operators, schedules, graphs, models, determinism, faults, speed, tiles.
 
-    Prints what was claimed and what failed; ends with 1 if anything did.
+    Prints what the target takes and what failed. Exits with 1 on a failure.
     """
     from weft_testing.conform import run
 

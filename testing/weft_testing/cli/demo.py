@@ -23,13 +23,13 @@ LEAST_RUNS, SECONDS = 5, 2.0
 
 def demo(
     target: TargetOption = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the weights and the picture.")] = 0,
-    size: Annotated[int, typer.Option("--size", min=32, help="Of the picture's sides.")] = 224,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the weights and the picture.")] = 0,
+    size: Annotated[int, typer.Option("--size", min=32, help="Height and width of the picture in pixels.")] = 224,
     width: Annotated[int, typer.Option("--width", min=1, help="Channels of the first stage; 64 is ResNet-18.")] = 64,
 ) -> None:
     """Compiles, runs and checks a ResNet-18.
 
-    Its weights are random and its picture is generated; the result is checked against numpy.
+    The weights are random and the picture is generated. The result is compared with numpy.
     """
     import numpy as np
 

@@ -24,22 +24,22 @@ def verify(
     model: Model,
     target: TargetOption = None,
     against: Annotated[
-        str, typer.Option("--against", metavar="WHAT", help="What it is held against: reference (the operators' definitions), an engine, or another target.")
+        str, typer.Option("--against", metavar="WHAT", help="What to compare with: reference (the operators' definitions), an engine, or another target.")
     ] = REFERENCE,
-    inputs: Annotated[list[str] | None, typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="An input; random where none is given.")] = None,
-    rtol: Annotated[float | None, typer.Option("--rtol", min=0.0, help="The largest relative error [default: what the operators' tolerances allow].")] = None,
-    atol: Annotated[float | None, typer.Option("--atol", min=0.0, help="The largest absolute error, added to the relative one.")] = None,
-    every_node: Annotated[bool, typer.Option("--every-node", help="Look at every node, pass and kernel, also where the outputs agree.")] = False,
-    patience: Annotated[float, typer.Option("--patience", min=0.0, metavar="SECONDS", help="How long to interpret a kernel's program once, at most.")] = 60.0,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Where to write everything that was found.")] = None,
+    inputs: Annotated[list[str] | None, typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="File of an input; inputs without one are random.")] = None,
+    rtol: Annotated[float | None, typer.Option("--rtol", min=0.0, help="Largest relative error [default: by the operators' tolerances].")] = None,
+    atol: Annotated[float | None, typer.Option("--atol", min=0.0, help="Largest absolute error, added to the relative one.")] = None,
+    every_node: Annotated[bool, typer.Option("--every-node", help="Compare every node, pass and kernel, even if the outputs agree.")] = False,
+    patience: Annotated[float, typer.Option("--patience", min=0.0, metavar="SECONDS", help="Longest time to interpret the program of one kernel.")] = 60.0,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="File for all findings.")] = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Checks a model's numbers, and finds where wrong ones come from.
+    """Compares a model's outputs with a reference, and finds the cause of a difference.
 
-    Runs the model on a target and beside it, and compares every output. Where they differ: is it how the model was read, which graph pass, which node, and
-    of its kernel which stage? Each is judged on the inputs that it got, so an error that is handed on is blamed where it begins. Ends with 1 on a mismatch.
+    If outputs differ, names the cause: the frontend, a graph pass, a node, or a stage of its kernel. Each is checked with the inputs that it received,
+    so an error is reported where it begins. Exits with 1 on a mismatch.
     """
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import is_archive, open_executable
