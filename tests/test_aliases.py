@@ -65,3 +65,11 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
     with pytest.raises(ModuleNotFoundError, match=r"'weft\.testing\.plugin' is 'weft_testing\.plugin' of the distribution weft-testing"):
         importlib.import_module("weft.testing.plugin")
+
+
+def test_a_name_that_has_changed_with_its_module() -> None:
+    import weft.loop.boxes
+    from weft_gpu.bulk_copies import BulkCopy
+
+    with pytest.warns(DeprecationWarning, match=r"'weft\.loop\.boxes\.Box' has another name now: 'weft_gpu\.bulk_copies\.BulkCopy'"):
+        assert weft.loop.boxes.Box is BulkCopy

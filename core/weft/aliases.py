@@ -15,6 +15,7 @@ RENAMED: Mapping[str, str] = MappingProxyType(
     {
         "weft.codegen.c_family": "weft_c_family",
         "weft.codegen.launches": "weft_gpu.launches",
+        "weft.loop.boxes": "weft_gpu.bulk_copies",
         "weft.loop.passes.copy_async": "weft_gpu.passes.copy_async",
         "weft.loop.passes.copy_boxes": "weft_gpu.passes.bulk_copies",
         "weft.ops": "weft_ops",
@@ -27,8 +28,12 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType({"weft.ops.control": "weft.graph
 """Modules of these packages that went another way."""
 
 
-def renamed(old: str) -> Callable[[str], Any]:
-    """Makes `old.X` the module `new.X`, one object, for every X. Gives the `__getattr__` of the package or module `old`."""
+def renamed(old: str, names: Mapping[str, str] = MappingProxyType({})) -> Callable[[str], Any]:
+    """Makes `old.X` the module `new.X`, one object, for every X. Gives the `__getattr__` of the package or module `old`.
+
+    Args:
+        names: what of it has another name in the new one, too.
+    """
     new = RENAMED[old]
     if not any(isinstance(f, _Renamed) and f.old == old for f in sys.meta_path):
         sys.meta_path.insert(0, _Renamed(old, new))
@@ -36,8 +41,9 @@ def renamed(old: str) -> Callable[[str], Any]:
     def attribute(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module '{old}' has no attribute '{name}'")
-        value = getattr(importlib.import_module(new), name)
-        _warn(f"{old}.{name}", f"{new}.{name}")
+        now = names.get(name, name)
+        value = getattr(importlib.import_module(new), now)
+        _warn(f"{old}.{name}", f"{new}.{now}")
         return value
 
     return attribute

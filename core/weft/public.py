@@ -69,7 +69,6 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.loop.interpret": ("interpret",),
         "weft.loop.verify": ("verify",),
         "weft.loop.pipeline": ("LoopPass", "lower_program"),
-        "weft.loop.boxes": EVERYTHING,
         "weft.loop.grids": EVERYTHING,
         "weft.loop.passes.await_queues": ("await_queues",),
         "weft.loop.passes.copies": ("EMPTY", "Names", "copy_stmt", "if_stmt", "is_empty"),
@@ -131,6 +130,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.codegen.segment": EVERYTHING,
         "weft.codegen.steps": EVERYTHING,
         # targets that run grids of groups of threads
+        "weft_gpu.bulk_copies": EVERYTHING,
         "weft_gpu.codegen": ("GpuCodegen",),
         "weft_gpu.image": ("Kernel", "Launch", "Tensor", "pack", "unpack"),
         "weft_gpu.languages": ("rules_in",),

@@ -14,7 +14,6 @@ from tests.gpu.shim import shims
 import weft
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph
-from weft.loop.boxes import Box
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Evaluate, For, Program, walk_stmts
 from weft.loop.parser import parse_program
@@ -25,9 +24,10 @@ from weft.scheduling.schedule import Schedule
 from weft.scheduling.trace import replay
 from weft_cuda.dialect import CUDA
 from weft_cuda.intrinsics import intrinsics as every_intrinsic
+from weft_gpu.bulk_copies import BulkCopy
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
-from weft_gpu.schedules import boxes
+from weft_gpu.schedules import bulk_copies
 from weft_gpu.schedules.contraction import ContractionRule
 from weft_testing.plugin import resolve_target
 
@@ -41,7 +41,7 @@ FUNCTIONS = GpuCodegen(CUDA).functions
 @pytest.fixture(autouse=True)
 def _of_short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fragments' tiles have rows of 32 bytes, in bricks of 16."""
-    monkeypatch.setattr(boxes, "LEAST_ROW", 16)
+    monkeypatch.setattr(bulk_copies, "LEAST_ROW", 16)
 
 
 def lowered(graph: Graph, tile: str, target: str = "cuda -arch=sm_90", **choices: str) -> Program:
@@ -67,7 +67,7 @@ def test_products(shape: str, tile: str) -> None:
     program = lowered(graph, tile)
     # Where several fragments stand side by side, what ends within one is no box: the next elements are the next row's.
     boxes = 1 + ("2x1 of 1x1" in tile) if shape == "columns end" else 2 * ("by 1" in tile) if shape == "terms end" else 2
-    assert len({t for s in walk_stmts(program.body) if isinstance(s, Evaluate) and s.call.name == "copy_box" for t in [Box.of(s.call).tensor]}) == boxes
+    assert len({t for s in walk_stmts(program.body) if isinstance(s, Evaluate) and s.call.name == "copy_box" for t in [BulkCopy.of(s.call).tensor]}) == boxes
     agrees(graph, program)
 
 
@@ -95,7 +95,7 @@ def test_warp_groups_get_bricks_by_boxes(size: tuple[int, int, int], tile: str) 
     graph = product("float16", *size)
     choices = {"fragments": "wgmma_f16_64_along_across", "rows.copies": "boxes", "columns.copies": "boxes"}
     program = lowered(graph, tile, "cuda -arch=sm_90a", **choices)
-    found = [Box.of(s.call).tensor for s in walk_stmts(program.body) if isinstance(s, Evaluate) and s.call.name == "copy_box"]
+    found = [BulkCopy.of(s.call).tensor for s in walk_stmts(program.body) if isinstance(s, Evaluate) and s.call.name == "copy_box"]
     assert found and all(t.sizes[0] == 8 for t in found)
     agrees(graph, program)
 
@@ -103,7 +103,7 @@ def test_warp_groups_get_bricks_by_boxes(size: tuple[int, int, int], tile: str) 
 def test_wide_rows_are_boxes_and_narrow_ones_are_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = product("float16", 64, 128, 48)
     for least, count in ((32, 2), (64, 0)):
-        monkeypatch.setattr(boxes, "LEAST_ROW", least)
+        monkeypatch.setattr(bulk_copies, "LEAST_ROW", least)
         assert ("@copy_box(" in str(lowered(graph, "2x2 of 1x1 by 2"))) == bool(count)
 
 

@@ -16,12 +16,12 @@ from tests.gpu.test_copies import lowered
 from tests.gpu.test_grids import Writer, agree, group, inputs_of, joined, joined_if_warps_can, run
 
 from weft.errors import LoopError, ScheduleWarning
-from weft.loop.boxes import Box
 from weft.loop.nodes import Evaluate, For, walk_stmts
 from weft.loop.parser import parse_program
 from weft_c_family import Emitter
 from weft_cuda.dialect import CUDA
 from weft_cuda.nvrtc import build, cubin
+from weft_gpu.bulk_copies import BulkCopy
 from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel, Tensor
 from weft_gpu.passes.bulk_copies import BoxNest, box_nest, is_box
@@ -51,7 +51,7 @@ def test_a_box_waits_for_the_barrier() -> None:
     assert text.count("@barrier()") == text.count("@await_copies()") == 2 and "align 128" in text
     assert "@copy_box(s[0], x[0], 0i32, int32(b*16), 0i32, 16, 50, 10, 1, 160, 16, 16, 16, 2)" in text
     calls = [s.call for s in walk_stmts(after.body) if isinstance(s, Evaluate) and s.call.name == "copy_box"]
-    assert len(calls) == 2 and len({Box.of(c).tensor for c in calls}) == 1 and [Box.of(c).call().call for c in calls] == calls
+    assert len(calls) == 2 and len({BulkCopy.of(c).tensor for c in calls}) == 1 and [BulkCopy.of(c).call().call for c in calls] == calls
 
 
 def test_a_wait_stands_only_where_something_is_on_its_way() -> None:
@@ -142,7 +142,7 @@ def test_where_shared_memory_is_asked_for_at_the_launch() -> None:
 
 
 def test_a_language_without_them_says_so() -> None:
-    assert Emitter(replace(CUDA, boxes=None)).check(lowered(BOXES)) == ["intrinsic copy_box"]
+    assert Emitter(replace(CUDA, extension=None)).check(lowered(BOXES)) == ["intrinsic copy_box"]
 
 
 def nest_of(text: str, change: tuple[str, str] = ("", "")) -> BoxNest | str:

@@ -23,7 +23,15 @@ and all threads of the warp come to it."""
 COPY_ASYNC, AWAIT_COPIES = "copy_async", "await_copies"
 """copy_async(to[index], from[index], bytes): a thread begins to copy, and does not wait; await_copies(): what it has begun to copy is there."""
 COPY_BOX = "copy_box"
-"""copy_box(to[index], from[0], …): as copy_async, of a whole box, by thread 0 of a group: `weft.loop.boxes`. All threads come to await_copies()."""
+"""copy_box(to[index], from[0, …], start…, extents…, strides…, sizes…): as copy_async, of a whole box, by thread 0 of a group. All threads come to
+await_copies().
+
+A tensor is `from` seen with some dims, the nearest first: elements `strides` apart, `extents` of them. The box of `sizes` elements that starts at `start`
+lies at `to` without gaps, the first dim fastest. What lies outside of the tensor is zero.
+"""
+BOX = "box"
+"""The annotation of serial loops that copy a box, all of them: each is one dim of it. They mean what loops mean; a target may take them as one bulk copy, so
+passes leave them whole."""
 
 
 def is_shuffle(stmt: Stmt) -> bool:

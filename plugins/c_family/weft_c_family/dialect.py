@@ -12,23 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from weft.forks import cached_property
-
-
-@dataclass(frozen=True)
-class Boxes:
-    """How a language copies boxes of tensors (`weft.loop.boxes`), in kernels that do.
-
-    Args:
-        parameter: a tensor, behind a kernel's other parameters: `{name}`.
-        top: declarations at the top of such a kernel, and what all its threads do there.
-        copy: the statement that begins a copy: `{to}` (an address), `{tensor}`, `{bytes}`, and `{start}`, in as many formulas as the tensor has dims.
-        wait: the statement of all threads behind which everything is there that was begun; in the place of the intrinsic await_copies.
-    """
-
-    parameter: str
-    top: tuple[str, ...]
-    copy: str
-    wait: str
+from weft_c_family.extension import Extension
 
 
 @dataclass(frozen=True)
@@ -68,7 +52,7 @@ class Dialect:
         lanes: declaration of the lanes of a vector: `{type}`, `{name}`, `{size}`; aligned as `vector_copy` wants it.
         unroll: a line in front of loops over lanes.
         spaces: scope → the address space in a pointer's type.
-        boxes: how boxes of tensors are copied to shared memory.
+        extension: what kernels that call certain intrinsics have beside.
         reserved: more names that no variable may have; those in the table's entries are `words`.
     """
 
@@ -104,7 +88,7 @@ class Dialect:
     lanes: str = "{type} {name}[{size}];"
     unroll: str = ""
     spaces: Mapping[str, str] = field(default_factory=dict)
-    boxes: Boxes | None = None
+    extension: Extension | None = None
     reserved: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -117,7 +101,7 @@ class Dialect:
         """Every name that the table uses or reserves."""
         tables = (self.types, self.functions, self.intrinsics, self.indices, self.units, self.atomics, self.scopes, self.vectors, self.widen, self.narrow)
         entries = [self.kernel, self.end, self.barrier, self.bitcast, self.vector_copy, self.lanes, self.infinity, self.nan, *self.more_parameters]
-        entries += [] if self.boxes is None else [self.boxes.parameter, *self.boxes.top, self.boxes.copy, self.boxes.wait]
+        entries += [] if self.extension is None else self.extension.entries
         text = " ".join([*entries, *(e for table in tables for e in table.values())])
         return self.reserved | {w for form in ("", "f") for w in re.findall(r"(?<![.\w])[A-Za-z_]\w*", re.sub(r"\{.*?\}", " ", text.replace("{f}", form)))}
 

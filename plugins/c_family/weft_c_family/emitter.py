@@ -12,7 +12,7 @@ Loops, variables and buffers keep the names that they have in the Program, where
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,10 +22,10 @@ from weft.expr import nodes as ex
 from weft.expr.nodes import Expr
 from weft.expr.ranges import Range
 from weft.loop import nodes as lp
-from weft.loop.boxes import Box, TensorMap
-from weft.loop.grids import AWAIT_COPIES, COPY_BOX, WHOLE_WARP, private
+from weft.loop.grids import WHOLE_WARP, private
 from weft.loop.nodes import Buffer, Load, Program, Stmt
-from weft_c_family.dialect import Boxes, Dialect
+from weft_c_family.dialect import Dialect
+from weft_c_family.extension import Extension
 from weft_c_family.formulas import LOOSE, Formulas, parts
 from weft_c_family.language import identifier
 
@@ -47,7 +47,7 @@ class Emitted:
         source: the text.
         scratch: sizes in bytes of the buffers behind the outputs, over the Program's dims.
         grid: loop kind ("blockIdx.x", "threadIdx.x" …) → how many are to be launched, over the Program's dims.
-        tensors: those of which the kernel copies boxes, in the order of its last parameters.
+        arguments: what the last parameters stand for, as `Extension.argument` has it.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Emitted:
     source: str
     scratch: tuple[Expr, ...] = ()
     grid: tuple[tuple[str, Expr], ...] = ()
-    tensors: tuple[TensorMap, ...] = ()
+    arguments: tuple[Hashable, ...] = ()
 
 
 class Emitter:
@@ -77,6 +77,7 @@ class Emitter:
         """What `program` uses and the dialect lacks, a line each."""
         d, functions = self.dialect, self.functions
         language = Formulas(d).language
+        extended = d.extension.intrinsics if d.extension is not None else frozenset()
         lacks: dict[str, None] = {}
         seen: set[Expr] = set()
 
@@ -93,7 +94,7 @@ class Emitter:
                 elif not of.is_float and not (e.name in _OF_INTEGERS and of.kind != "complex"):
                     lacks[f"function {e.name} of {of}"] = None
             elif isinstance(e, lp.IntrinsicCall):
-                if e.name != WHOLE_WARP and not (d.barrier if e.name == "barrier" else d.boxes if e.name == COPY_BOX else e.name in d.intrinsics):
+                if not (e.name == WHOLE_WARP or (d.barrier if e.name == "barrier" else e.name in extended or e.name in d.intrinsics)):
                     lacks[f"intrinsic {e.name}"] = None
                 elif e.dtype.lanes > 1 or any(a.dtype.lanes > 1 for a in e.args):
                     lacks[f"intrinsic {e.name} of vectors"] = None
@@ -155,8 +156,8 @@ class _Kernel:
         self.values: dict[str, Expr] = {}
         self._stack = 0
         self._lane = ""  # what counts lanes, in every loop over them
-        calls = [s.call for s in lp.walk_stmts(program.body) if isinstance(s, lp.Evaluate) and s.call.name == COPY_BOX]
-        self.tensors = {Box.of(call).tensor: "" for call in calls}  # and their names
+        self.extension = dialect.extension
+        self.arguments = self._asked()
 
     def emit(self) -> Emitted:
         p, f = self.program, self.formulas
@@ -173,7 +174,7 @@ class _Kernel:
         for s in lp.walk_stmts(p.body):
             if isinstance(s, lp.For) and s.kind in self.dialect.indices:
                 self._launch(s)
-        self.tensors = {tensor: f.fresh(f"{tensor.buffer.name}_boxes") for tensor in self.tensors}
+        self.arguments = {argument: f.fresh(stem) for argument, stem in self.arguments.items()}
         self._nests(p.body)
 
         parameters, entries = [], []
@@ -192,9 +193,9 @@ class _Kernel:
                 parameters.append(self.dialect.size.format(**fields))
             elif v.name in used:
                 entries.append(self.dialect.size_entry.format(**fields))
-        if self.dialect.boxes is not None and self.tensors:
-            parameters += [self.dialect.boxes.parameter.format(name=name) for name in self.tensors.values()]
-            self.top += self.dialect.boxes.top
+        if self.extension is not None and self.arguments:
+            parameters += [self.extension.parameter(name) for name in self.arguments.values()]
+            self.top += self.extension.top
         group = [lp.int_const(self.grid.get(f"threadIdx.{axis}", lp.int64(1))) or 1 for axis in "xyz"]
         every = ", ".join([*parameters, *self.dialect.more_parameters])
         head = self.dialect.kernel.format(name=self.symbol, parameters=every, group=group, threads=math.prod(group))
@@ -204,7 +205,14 @@ class _Kernel:
         text += [head + " {", *(_INDENT + e for e in (*entries, *self.top)), *self.lines]
         text += [_INDENT + self.dialect.end] if self.dialect.end else []
         source = "\n".join([*text, "}"]) + "\n"
-        return Emitted(p.name, self.symbol, source, tuple(n for _, n in self.scratch), tuple(self.grid.items()), tuple(self.tensors))
+        return Emitted(p.name, self.symbol, source, tuple(n for _, n in self.scratch), tuple(self.grid.items()), tuple(self.arguments))
+
+    def _asked(self) -> dict[Hashable, str]:
+        """What the calls of the dialect's extension ask for, each with the stem of its parameter's name."""
+        if self.extension is None:
+            return {}
+        calls = [s.call for s in lp.walk_stmts(self.program.body) if isinstance(s, lp.Evaluate)]
+        return dict(self.extension.argument(call) for call in calls if call.name in self.extension.intrinsics)
 
     # -- where buffers are
 
@@ -418,22 +426,28 @@ class _Kernel:
         if s.call.name == "barrier":
             self.line(self.dialect.barrier)
             return
-        if self.dialect.boxes is not None and self.tensors and s.call.name in (COPY_BOX, AWAIT_COPIES):
-            self.line(self._box(s.call, self.dialect.boxes) if s.call.name == COPY_BOX else self.dialect.boxes.wait)
-            return
+        if self.extension is not None and self.arguments:
+            if s.call.name in self.extension.intrinsics:
+                self.line(self._extended(s.call, self.extension))
+                return
+            if s.call.name in self.extension.instead:
+                self.line(self.extension.instead[s.call.name])
+                return
         self._begin(s.call)
         text = self.formulas.value(s.call).text
         self._flush()
         if text:
             self.line(text if text.endswith(";") else text + ";")
 
-    def _box(self, call: lp.IntrinsicCall, boxes: Boxes) -> str:
-        f, box = self.formulas, Box.of(call)
-        self._begin(box.to, *box.start)
-        to = f.element(box.to.buffer, box.to.indices)
-        start = [f.value(e).at(LOOSE) for e in box.start]
+    def _extended(self, call: lp.IntrinsicCall, extension: Extension) -> str:
+        f = self.formulas
+        argument, _ = extension.argument(call)
+        self._begin(*extension.operands(call))
+        text = extension.statement(
+            call, self.arguments[argument], lambda x: f"&{f.element(x.buffer, x.indices)}", lambda e: f.value(e).at(LOOSE)
+        )
         self._flush()
-        return boxes.copy.format(to=f"&{to}", tensor=self.tensors[box.tensor], bytes=box.tensor.bytes, start=", ".join(start))
+        return text
 
     # -- stores
 

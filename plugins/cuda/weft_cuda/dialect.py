@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from weft import dtypes as dt
 from weft.expr.functions import FUNCTIONS
-from weft_c_family import Boxes, Dialect
+from weft_c_family import Dialect
 from weft_cuda.intrinsics import TEMPLATES
+from weft_gpu.bulk_copies import BulkCopies
 
 _VECTORS = {4: "unsigned int", 8: "uint2", 16: "uint4"}
 """Bytes that one thread moves at once → the type that does."""
@@ -60,8 +61,8 @@ CUDA = Dialect(
     vector_copy="*reinterpret_cast<{type} *>({to}) = *reinterpret_cast<const {type} *>({source});",
     lanes="__align__(16) {type} {name}[{size}];",
     unroll="#pragma unroll",
-    boxes=Boxes(
-        parameter="const __grid_constant__ weft_tensor {name}",
+    extension=BulkCopies(
+        tensor="const __grid_constant__ weft_tensor {name}",
         top=("__shared__ __align__(8) unsigned long long weft_arrivals[1];", "unsigned int weft_turn = 0;", "weft_begin_boxes(weft_arrivals);"),
         copy="weft_copy_box({to}, {tensor}, weft_arrivals, {bytes}, {start});",
         wait="weft_await_boxes(weft_arrivals, weft_turn);",

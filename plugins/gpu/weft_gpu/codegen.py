@@ -10,10 +10,10 @@ from weft.codegen.base import KernelCode
 from weft.errors import CodegenError, LoopError
 from weft.expr.nodes import Expr, Var, substitute
 from weft.forks import per_process
-from weft.loop.boxes import TensorMap
 from weft.loop.nodes import Program
 from weft.machine import Machine
 from weft_c_family import Dialect, Emitted, Emitter
+from weft_gpu.bulk_copies import TensorMap
 from weft_gpu.image import Kernel, Launch, Tensor
 from weft_gpu.launches import Launches, Part, cut
 
@@ -77,7 +77,7 @@ def _kernel(program: Program, launches: Launches, texts: list[Emitted], codes: l
     found = []
     for part, text, code in zip(launches.parts, texts, codes, strict=True):
         x, y, z = (str(substitute(n, names)) for n in part.grid)
-        tensors = tuple(_tensor(t, [b.name for b in part.program.params]) for t in text.tensors)
+        tensors = tuple(_tensor(t, [b.name for b in part.program.params]) for t in text.arguments if isinstance(t, TensorMap))
         found.append(Launch(text.symbol, code, (x, y, z), part.group, part.buffers, part.dims, tensors))
     return KernelCode(program.name, Kernel(program.name, tuple(found)).to_bytes(), launches.scratch)
 

@@ -40,7 +40,7 @@ from weft.expr.nodes import (
     walk,
 )
 from weft.expr.ranges import Range, range_of
-from weft.loop.boxes import BOX
+from weft.loop.grids import BOX
 from weft.loop.nodes import (
     TRUE,
     Allocate,

@@ -1,4 +1,4 @@
-"""Loops that copy a box of a tensor, read as what a machine is told that copies it by itself: `weft.loop.boxes`."""
+"""Loops that copy a box of a tensor, read as what a machine is told that copies it by itself: `weft_gpu.bulk_copies`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import pairwise
 
 from weft.expr.linear import ZERO, Polynomial, linear, number
 from weft.expr.nodes import Const, Expr, Select, Var, all_of, free_vars, has, select, substitute
-from weft.loop.boxes import ALIGNED, BOX, Box, TensorMap
 from weft.loop.nodes import Buffer, For, If, IntrinsicCall, Load, Stmt, Store, int64, int_const
 from weft.loop.passes.copies import if_stmt
 from weft.loop.passes.partition_loops import not_negative
 from weft.loop.passes.simplify import holds
+from weft_gpu.bulk_copies import ALIGNED, BOX, BulkCopy, TensorMap
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class BoxNest:
     """A nest of loops that copies a box. `store`: its only one; `conditions`: all of which hold where it is copied at all."""
 
     store: Store
-    box: Box
+    box: BulkCopy
     conditions: tuple[Expr, ...]
 
     def stmt(self) -> Stmt:
@@ -89,7 +89,7 @@ def box_nest(nest: Stmt, lets: Mapping[str, Expr]) -> BoxNest | str:
     if any(n * each % ALIGNED for n in (*to.flat.terms.values(), to.flat.constant)):
         return f"it does not begin at a multiple of {ALIGNED} bytes of '{s.buffer.name}'"
     first = tuple(substitute(i, {v: int64(0) for v in loops}) for i in s.indices)
-    return BoxNest(s, Box(Load(s.buffer, first), tensor, start), tuple(conditions))
+    return BoxNest(s, BulkCopy(Load(s.buffer, first), tensor, start), tuple(conditions))
 
 
 @dataclass(frozen=True)

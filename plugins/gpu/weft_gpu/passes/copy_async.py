@@ -11,7 +11,6 @@ from weft import dtypes as dt
 from weft.errors import ScheduleWarning
 from weft.expr.linear import linear
 from weft.expr.nodes import Add, Cast, Const, Expr, FloorMod, Mul, Select, Sub, Var, add, const, free_vars, mul, substitute
-from weft.loop.boxes import ALIGNED
 from weft.loop.grids import AWAIT_COPIES, COPY_ASYNC
 from weft.loop.nodes import (
     Evaluate,
@@ -30,6 +29,7 @@ from weft.loop.nodes import (
     walk_stmts,
     with_stmt_children,
 )
+from weft_gpu.bulk_copies import ALIGNED
 from weft_gpu.grids import has_threads, map_groups, written_in
 from weft_gpu.passes.bulk_copies import box_nest, is_box
 from weft_gpu.passes.remove_barriers import is_barrier, needless_haste

@@ -23,7 +23,7 @@ from weft.scheduling import access
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.schedule import Schedule
 from weft.tensor.language import Read, Tensor
-from weft_gpu.schedules.boxes import bring_box
+from weft_gpu.schedules.bulk_copies import bring_box
 from weft_gpu.schedules.groups import ASYNC_TURNS, UNROLLED_TURNS, absorb, bring_ahead, flatten, kept, share
 from weft_gpu.schedules.products import Product, contiguous_loop, factors, narrow
 from weft_gpu.schedules.threads import grid_of, shared_of_core

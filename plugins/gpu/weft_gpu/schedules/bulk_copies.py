@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from weft.expr.nodes import Expr
-from weft.loop.boxes import ALIGNED, BOX
 from weft.loop.nodes import TRUE, For, If, Stmt, substitute_stmt
 from weft.machine import Machine
 from weft.scheduling.schedule import Schedule
+from weft_gpu.bulk_copies import ALIGNED, BOX
 from weft_gpu.passes.bulk_copies import box_nest
 
 FEATURE = "tma"
