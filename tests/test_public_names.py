@@ -98,7 +98,12 @@ def test_the_text_holds_every_entry() -> None:
 
 
 def test_signatures_are_those_of_the_sources() -> None:
-    assert public.signature("weft.scheduling.rule", "Offer") == ["class Offer", "  cost: float", "  note: str = ''"]
+    assert public.signature("weft.scheduling.rule", "Offer") == [
+        "class Offer",
+        "  cost: float",
+        "  note: str = ''",
+        "  candidate: Schedule | None = field(default=None, compare=False)",
+    ]
     assert public.signature("weft.scheduling", "Offer") == ["Offer = weft.scheduling.rule.Offer"]
     assert public.signature("weft", "load") == ["def load(model: Any, *, frontend: str | None=None, **options: Any) -> Graph"]
     assert "  def schedules(self, target: Target) -> Sequence[Rule]" in public.signature("weft.hooks", "Specifications")

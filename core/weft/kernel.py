@@ -19,7 +19,7 @@ from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_tensors
 from weft.pipeline import ResolvedTarget, resolve_target
 from weft.plugins import host
-from weft.scheduling.rule import select_rule
+from weft.scheduling.rule import apply_rule, no_rule, offers_of
 from weft.scheduling.schedule import Schedule
 from weft.tensor.language import Placeholder, Scan, Tensor
 from weft_runtime.executable import Executable
@@ -35,8 +35,10 @@ class KernelSchedule(Schedule):
 
     def auto(self) -> KernelSchedule:
         """Schedules the kernel by the target's own best rule, as `weft.compile` does."""
-        rule, _ = select_rule(self.target.rules, self.program, self.machine, self.intrinsics)
-        rule.apply(self)
+        offers, declines = offers_of(self.target.rules, self.program, self.machine, self.intrinsics)
+        if not offers:
+            raise no_rule(self.program, declines)
+        apply_rule(offers[0][0], self, offers[0][1])
         return self
 
 

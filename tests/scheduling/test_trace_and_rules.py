@@ -12,6 +12,8 @@ from weft.errors import PluginError, ScheduleError
 from weft.loop.nodes import Program
 from weft.scheduling import Decline, Offer, Rule, Schedule, Trace, replay, select_rule
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand
+from weft.scheduling.rule import offers_of
+from weft.scheduling.run_rules import run_recorded, run_rules
 from weft.tensor import language as tl
 
 
@@ -108,3 +110,64 @@ def test_a_rule_that_asks_gets_the_intrinsics() -> None:
 def intrinsic() -> Intrinsic:
     x = tl.placeholder((4,), name="X")
     return Intrinsic("row4", tl.compute((4,), lambda i: x[i] * 2.0, name="Y"), (Operand("X"), Operand("Y")), Call("row4"))
+
+
+class Begins(Rule):
+    """Offers what it has begun; `continued` says whether `apply` took it over."""
+
+    name = "begins"
+    continued: bool | None = None
+
+    def offer(self, program: Program, machine: Any) -> Offer | Decline:
+        s = Schedule(program, machine)
+        s.split("i", [None, s.choose("tile", [2, 4], 4)])
+        return Offer(1.0, candidate=s)
+
+    def apply(self, s: Schedule, offer: Offer | None = None) -> None:
+        assert offer is not None and offer.candidate is not None
+        self.continued = s.resume(offer.candidate)
+        if not self.continued:
+            s.split("i", [None, s.choose("tile", [2, 4], 4)])
+        s.vectorize("i_1")
+
+
+@pytest.mark.parametrize(("choices", "continued"), [({}, True), ({"tile": 2}, False)])
+def test_apply_continues_what_offer_began(choices: dict[str, Any], continued: bool) -> None:
+    """A recorded choice might have been made otherwise by the offer, so that nothing of it is taken over."""
+    rule, program = Begins(), matmul()
+    done = run_recorded([rule], program, None, {}, lambda p: None, choices)
+    assert rule.continued is continued and done.schedule.trace.choices == {"tile": 4, **choices}
+    assert str(replay(program, done.schedule.trace)) == str(done.schedule)
+    (offer,) = (o for _, o in offers_of([rule], program, None)[0])
+    assert offer.candidate is not None and len(offer.candidate.trace) == 2  # apply adds no steps to it
+    again = run_rules([rule], program, None, {}, lambda p: None)
+    assert rule.continued and [c.name for c in again.choices] == ["rule", "tile"]
+
+
+def test_a_schedule_resumes_its_own_program_only() -> None:
+    program = matmul()
+    candidate = Schedule(program)
+    candidate.split("i", [None, 4])
+    assert not Schedule(matmul()).resume(candidate)
+    assert not Schedule(program, checked=True).resume(candidate)
+    begun = Schedule(program)
+    begun.split("j", [None, 2])
+    before = str(begun)
+    assert not begun.resume(candidate) and str(begun) == before
+    fresh = Schedule(program)
+    assert fresh.resume(candidate) and str(fresh) == str(candidate)
+    fresh.vectorize("i_1")
+    assert str(candidate) != str(fresh) and len(candidate.trace) == 1
+
+
+def test_rules_that_take_no_offer() -> None:
+    class Plain(Rule):
+        name = "plain"
+
+        def offer(self, program: Program, machine: Any) -> Offer | Decline:
+            return Offer(1.0)
+
+        def apply(self, schedule: Schedule) -> None:
+            schedule.vectorize("j")
+
+    assert run_rules([Plain()], matmul(), None, {}, lambda p: None).schedule.trace.steps[0].do == "vectorize"

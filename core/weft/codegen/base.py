@@ -54,7 +54,7 @@ class Codegen(Protocol):
         ...
 
     def submit(self, program: Program) -> Future[KernelCode]:
-        """As `compile`, perhaps beside others."""
+        """As `compile`, perhaps beside others, of a program that `check` has found nothing wrong with."""
         ...
 
 

@@ -34,14 +34,11 @@ class Parts:
 class TiledAttention(Rule):
     """A rule for groups that hold one attention, which a target schedules in tiles of its own.
 
-    What the primitives make of operands stored by formulas shows when they are tried: `offer` tries, and what was done is kept for `apply`.
+    What the primitives make of operands stored by formulas shows when they are tried: `offer` tries, and `apply` takes over what was done.
     """
 
     name = "attention"
     priority = 12
-
-    def __init__(self) -> None:
-        self._trial: tuple[Program, Schedule] | None = None
 
     @abstractmethod
     def schedule(self, s: Schedule, machine: Machine) -> None:
@@ -60,15 +57,12 @@ class TiledAttention(Rule):
             self.schedule(trial, machine)
         except ScheduleError as error:
             return Decline("not_tiled", error.why or error.what)
-        self._trial = program, trial
-        return Offer(of_blocks(program, machine, tiled=[b.name for b in access.blocks_of(program)]))
+        cost = of_blocks(program, machine, tiled=[b.name for b in access.blocks_of(program)])
+        return Offer(cost, candidate=trial)
 
-    def apply(self, s: Schedule) -> None:
+    def apply(self, s: Schedule, offer: Offer | None = None) -> None:
         assert s.machine is not None
-        program, trial = self._trial or (None, None)
-        if trial is not None and s.program is program and s.machine == trial.machine and not s.overrides and not s.checked:
-            s.program, s.trace = trial.program, trial.trace
-        else:
+        if offer is None or offer.candidate is None or not s.resume(offer.candidate):
             self.schedule(s, s.machine)
 
 

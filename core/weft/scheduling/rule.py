@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from inspect import signature
 from typing import Any, ClassVar
@@ -17,10 +17,18 @@ from weft.scheduling.schedule import Schedule
 
 @dataclass(frozen=True)
 class Offer:
-    """A rule can schedule the Program; `cost` is its estimate in seconds (`weft.scheduling.costs` helps to make one)."""
+    """A rule can schedule the Program.
+
+    Args:
+        cost: its estimate in seconds (`weft.scheduling.costs` helps to make one).
+        note: for people.
+        candidate: a schedule of the Program that the rule has begun, or finished, to find that out; `apply` continues it
+            (`Schedule.resume`).
+    """
 
     cost: float
     note: str = ""
+    candidate: Schedule | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -46,12 +54,22 @@ class Rule(ABC):
 
     @abstractmethod
     def apply(self, schedule: Schedule) -> None:
-        """Schedules the Program."""
+        """Schedules the Program. With an argument `offer=None` it gets its own offer, whose candidate it may continue; None: it has made none."""
 
 
 @cache
-def _wants_intrinsics(kind: type[Rule]) -> bool:
-    return "intrinsics" in signature(kind.offer).parameters
+def _wants(kind: type[Rule], method: str, argument: str) -> bool:
+    return argument in signature(getattr(kind, method)).parameters
+
+
+def apply_rule(rule: Rule, schedule: Schedule, offer: Offer | None = None) -> None:
+    """Schedules a Program by a rule that has offered to.
+
+    Raises:
+        ScheduleError: a step may not act.
+    """
+    more = {"offer": offer} if _wants(type(rule), "apply", "offer") else {}
+    rule.apply(schedule, **more)
 
 
 def offers_of(
@@ -68,7 +86,7 @@ def offers_of(
     declines: list[tuple[str, Decline]] = []
     offers: list[tuple[Rule, Offer]] = []
     for rule in sorted(rules, key=lambda r: (-r.priority, r.name)):
-        more = {"intrinsics": intrinsics or {}} if _wants_intrinsics(type(rule)) else {}
+        more = {"intrinsics": intrinsics or {}} if _wants(type(rule), "offer", "intrinsics") else {}
         answer = rule.offer(program, machine, **more)
         if isinstance(answer, Decline):
             declines.append((rule.name, answer))

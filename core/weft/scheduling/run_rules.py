@@ -10,7 +10,7 @@ from weft.choices import Choice, decide, require_made
 from weft.errors import ChoiceError, ScheduleError
 from weft.loop.nodes import Program
 from weft.scheduling.intrinsic import Intrinsic
-from weft.scheduling.rule import Decline, Rule, no_rule, offers_of
+from weft.scheduling.rule import Decline, Offer, Rule, apply_rule, no_rule, offers_of
 from weft.scheduling.schedule import Schedule
 
 Exceeds: TypeAlias = "Callable[[Program], str | None]"
@@ -58,10 +58,10 @@ def run_rules(
                 error.hint = None  # there are rules
             raise error
         declines += [d for d in _texts(declined) if d not in declines]
-        rule = offers[0][0]
+        rule, offer = offers[0]
         schedule = Schedule(program, machine, intrinsics=intrinsics)
         try:
-            _apply(rule, schedule, exceeds)
+            _apply(rule, schedule, offer, exceeds)
         except ScheduleError as error:
             # A rule that offered and then met a step that may not act leaves the program to the next.
             text = f"failed: {error.what}" + (f" ({error.why})" if error.why else "")
@@ -94,13 +94,13 @@ def run_recorded(
         raise ChoiceError(f"choice '{RULE}' cannot be {wanted!r}", why=reason)
     if not offers:
         raise ChoiceError(no_rule(program, declined).what)
-    by_name = {r.name: r for r, _ in offers}
+    by_name = {r.name: (r, offer) for r, offer in offers}
     chosen = decide(RULE, list(by_name), offers[0][0].name, recorded)
-    rule = by_name[chosen.value]
+    rule, offer = by_name[chosen.value]
     own = {name: value for name, value in recorded.items() if name != RULE}
     schedule = Schedule(program, machine, own, intrinsics=intrinsics)
     try:
-        _apply(rule, schedule, exceeds)
+        _apply(rule, schedule, offer, exceeds)
     except ChoiceError:
         raise
     except ScheduleError as error:
@@ -111,8 +111,8 @@ def run_recorded(
     return Scheduled(rule, schedule, (chosen, *schedule.choices), tuple(_texts(declined)))
 
 
-def _apply(rule: Rule, schedule: Schedule, exceeds: Exceeds) -> None:
-    rule.apply(schedule)
+def _apply(rule: Rule, schedule: Schedule, offer: Offer, exceeds: Exceeds) -> None:
+    apply_rule(rule, schedule, offer)
     wrong = exceeds(schedule.program)
     if wrong is not None:
         raise ScheduleError(f"it {wrong}")

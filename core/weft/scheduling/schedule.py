@@ -75,6 +75,7 @@ class Schedule:
         self.program, self.machine, self.overrides, self.checked = program, machine, dict(overrides or {}), checked
         self.intrinsics = dict(intrinsics or {})
         self.trace = Trace()
+        self._start = program
         self._part = ""
         self._seen: Tree | None = None
         if checked:
@@ -166,6 +167,20 @@ class Schedule:
         return tuple(Choice(s.args[0], s.args[1], s.kwargs.get("default", s.result), s.result, s.args[0] in self.overrides) for s in steps)
 
     # -- trying
+    def resume(self, candidate: Schedule) -> bool:
+        """Takes over the steps of another schedule of the same Program and machine, such as an offer's candidate.
+
+        Returns:
+            Whether it did. It does not, and is as it was, where it has steps of its own, or where those steps might have
+            been others: with overrides, which the candidate knew nothing of, and where every step is to be verified.
+        """
+        fresh = self.program is self._start and not self.trace.steps
+        same = candidate._start is self._start and candidate.machine == self.machine
+        if not (fresh and same) or self.overrides or self.checked:
+            return False
+        self.program, self.trace = candidate.program, Trace(list(candidate.trace.steps))
+        return True
+
     def checkpoint(self) -> Checkpoint:
         """Where the schedule stands, for `rollback`."""
         return Checkpoint(self, self.program, tuple(self.trace.steps))

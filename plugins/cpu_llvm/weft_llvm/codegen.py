@@ -33,7 +33,6 @@ class LlvmCodegen:
         self.isa = isa
         self._workers = workers
         self._intrinsics = intrinsics
-        self._sound: Program | None = None  # what `check` has last found nothing wrong with
 
     @property
     def cpu(self) -> Cpu:
@@ -42,14 +41,12 @@ class LlvmCodegen:
         return Cpu(self.isa.triple, self.isa.cpu, self.isa.features, self.isa.opt)
 
     def check(self, program: Program) -> list[str]:
-        lacks = Emitter(self.isa, self._intrinsics).check(program)
-        self._sound = None if lacks else program
-        return lacks
+        return Emitter(self.isa, self._intrinsics).check(program)
 
-    def emit(self, program: Program) -> Emitted:
-        """The LLVM IR of `program`, before any optimisation."""
+    def emit(self, program: Program, checked: bool = False) -> Emitted:
+        """The LLVM IR of `program`, before any optimisation. `checked`: `check` has found nothing wrong with it."""
         # An emitter holds the state of one emission; several threads may share this object.
-        return Emitter(self.isa, self._intrinsics).emit(program, checked=self._sound is program)
+        return Emitter(self.isa, self._intrinsics).emit(program, checked=checked)
 
     def source(self, program: Program) -> str:
         return self.emit(program).ir
@@ -70,7 +67,7 @@ class LlvmCodegen:
         """In a worker process."""
         from weft_llvm.workers import default_workers
 
-        emitted = self.emit(program)
+        emitted = self.emit(program, checked=True)
         result: Future[KernelCode] = Future()
 
         def done(code: Future[bytes]) -> None:

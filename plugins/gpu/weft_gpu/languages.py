@@ -8,7 +8,7 @@ from inspect import signature
 from weft.loop.nodes import Program
 from weft.machine import Machine
 from weft.scheduling.intrinsic import Intrinsic
-from weft.scheduling.rule import Decline, Offer, Rule
+from weft.scheduling.rule import Decline, Offer, Rule, apply_rule
 from weft.scheduling.schedule import Schedule
 from weft_c_family import Dialect, Emitter
 from weft_gpu.schedules import RULES
@@ -30,8 +30,8 @@ class InLanguage(Rule):
         more = {"intrinsics": intrinsics} if self._asks else {}
         return self.rule.offer(program, machine, **more)
 
-    def apply(self, schedule: Schedule) -> None:
-        self.rule.apply(schedule)
+    def apply(self, schedule: Schedule, offer: Offer | None = None) -> None:
+        apply_rule(self.rule, schedule, offer)
 
 
 def rules_in(dialect: Dialect, rules: Sequence[Rule] = RULES) -> tuple[Rule, ...]:
