@@ -44,3 +44,10 @@ def test_a_term_is_used_where_its_entry_leads(entry: re.Match[str]) -> None:
 @pytest.mark.parametrize("page", ["README.md", "plugin-author-guide.md", "architecture.md"])
 def test_pages_link_to_it(page: str) -> None:
     assert "](glossary.md)" in (DOCS / page).read_text()
+
+
+def test_names_to_be_renamed_are_in_the_code() -> None:
+    names = re.findall(r"^\| `(\w+)`", GLOSSARY.read_text().split("## Words that code still uses")[1], re.M)
+    root = DOCS.parent
+    code = "\n".join(p.read_text() for folder in ("core", "ops", "plugins", "runtime", "testing") for p in (root / folder).rglob("*.py"))
+    assert names and [n for n in names if not re.search(rf"\b{n}\b", code)] == [], "renamed: take it off the list"
