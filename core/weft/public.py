@@ -35,8 +35,8 @@ _PRIMITIVES = (
     "annotate", "bind", "butterfly", "cache_read", "cache_write", "compact_buffer", "compute_at", "compute_inline", "decompose_reduction",
     "double_buffer", "fuse",
     "lift", "make_online", "pad_loop", "pad_tile", "parallel", "partition", "prefetch", "reorder", "reverse_compute_at", "reverse_compute_inline", "rfactor",
-    "serial", "set_scope",
-    "specialize", "split", "stage", "stage_result", "swing", "tensorize", "unroll", "vectorize",
+    "serial", "serpentine", "set_scope",
+    "specialize", "split", "stage", "stage_result", "tensorize", "unroll", "vectorize",
 )  # fmt: skip
 
 PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -453,17 +453,32 @@ def test_prefetch_in_the_stream_itself() -> None:
     same(p, s.program)
 
 
-def test_swing_turns_each_part_round() -> None:
+def test_serpentine_turns_each_part_round() -> None:
     p = parse_program(CELL)
     steps = ("split", "j", [None, 1]), ("reorder", "j_0", "a", "j_1"), ("split", "u", [None, 1]), ("parallel", "u_0")
-    s = sched(p, *steps, ("swing", "u_0", "t"))
+    s = sched(p, *steps, ("serpentine", "u_0", "t"))
     assert "v: 7 = select(t%2 == 0, u_0, u_0 + 6 - u_0%7*2)" in str(s)
     same(p, s.program)
     same(p, replay(p, Trace.from_json(s.trace.to_json())))
     p = parse_program(PANELS.replace("for p in 4 { for r in 7", "for r in 7 { for p in 4"))
-    s = sched(p, ("swing", "p", "r", 2))
+    s = sched(p, ("serpentine", "p", "r", 2))
     assert "vp: 4 = select(r%2 == 0, p, p + 1 - p%2*2)" in str(s)
     same(p, s.program)
+
+
+def test_an_old_name_of_a_primitive_warns_and_does_the_same() -> None:
+    p = parse_program(PANELS.replace("for p in 4 { for r in 7", "for r in 7 { for p in 4"))
+    new = sched(p, ("serpentine", "p", "r", 2))
+    old = Schedule(p)
+    with pytest.warns(DeprecationWarning, match="the primitive 'swing' has another name now: 'serpentine'"):
+        old.swing("p", "r", 2)  # type: ignore[attr-defined]
+    assert (str(old), old.trace) == (str(new), new.trace)
+    steps = new.trace.to_json().replace("serpentine", "swing")
+    with pytest.warns(DeprecationWarning, match="'serpentine'"):
+        assert str(replay(p, Trace.from_json(steps))) == str(new)
+    with pytest.warns(DeprecationWarning, match="'serpentine'"):
+        from weft.scheduling.primitives import swing  # type: ignore[attr-defined]
+    assert swing is PRIMITIVES["serpentine"]
 
 
 def test_looking() -> None:
@@ -645,11 +660,11 @@ MORE: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (text(SUM + OVER_A), [("rfactor", "A", "k")], "'a' has other writers"),
     (text(DIAGONAL), [("rfactor", "A", "k")], "loop 'k' drives spatial and reduce iterators at once"),
     (S, [("reverse_compute_at", "exp", "k0")], "goes on outside"),
-    (M, [("swing", "i", "j")], "loop 'i' is not under 'j'"),
-    (M, [("swing", "j", "i", 2)], "'j' has no 2 equal parts"),
-    (lambda: M("m"), [("reorder", "j", "i"), ("swing", "i", "j")], "the extent m of 'i' is not constant"),
-    (M, [("swing", "k0", "j")], "the iterations of 'k0' are not independent"),
-    (M, [("split", "j", [None, 2]), ("swing", "j_0", "i")], "'matmul' runs only where j_0*2 + j_1 < 9"),
+    (M, [("serpentine", "i", "j")], "loop 'i' is not under 'j'"),
+    (M, [("serpentine", "j", "i", 2)], "'j' has no 2 equal parts"),
+    (lambda: M("m"), [("reorder", "j", "i"), ("serpentine", "i", "j")], "the extent m of 'i' is not constant"),
+    (M, [("serpentine", "k0", "j")], "the iterations of 'k0' are not independent"),
+    (M, [("split", "j", [None, 2]), ("serpentine", "j_0", "i")], "'matmul' runs only where j_0*2 + j_1 < 9"),
     (M, [("prefetch", "matmul", "A", "po", "k0")], "loop 'po' is not around block 'matmul'"),
     (M, [("prefetch", "matmul", "A", "k0", "i")], "loop 'k0' lies inside loop 'i'"),
     (M, [("prefetch", "matmul", "P", "i", "j")], "'P' is no input of the program"),

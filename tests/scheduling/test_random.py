@@ -25,7 +25,7 @@ def one_step(s: Schedule, draw: Any) -> None:
     kind = draw(st.sampled_from([
         "split", "split", "fuse", "reorder", "reorder", "unroll", "vectorize", "parallel", "compute_at", "compute_at", "reverse_compute_at",
         "reverse_compute_at", "compute_inline", "reverse_compute_inline", "cache_read", "cache_write", "decompose_reduction", "compact_buffer",
-        "compact_buffer", "set_scope", "rfactor", "prefetch", "swing",
+        "compact_buffer", "set_scope", "rfactor", "prefetch", "serpentine",
     ]))  # fmt: skip
     if kind in ("compute_inline", "reverse_compute_inline"):
         s.apply(kind, block)
@@ -48,8 +48,8 @@ def one_step(s: Schedule, draw: Any) -> None:
         s.fuse(*loops[k : k + draw(st.integers(2, 3))])
     elif kind == "reorder":
         s.reorder(*draw(st.permutations(loops))[: draw(st.integers(2, 4))])
-    elif kind == "swing":
-        s.swing(draw(st.sampled_from(loops)), draw(st.sampled_from(loops)), draw(st.sampled_from([1, 2])))
+    elif kind == "serpentine":
+        s.serpentine(draw(st.sampled_from(loops)), draw(st.sampled_from(loops)), draw(st.sampled_from([1, 2])))
     elif kind == "prefetch":
         s.prefetch(block, draw(st.sampled_from([b.name for b in s.program.inputs])), *(draw(st.sampled_from(loops)) for _ in range(2)), line=8)
     elif kind in ("decompose_reduction", "rfactor"):

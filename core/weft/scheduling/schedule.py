@@ -15,7 +15,7 @@ from weft.loop.nodes import Block, For, LoopKind, Program
 from weft.machine import GLOBAL_ALIGN, Machine
 from weft.scheduling import dependence
 from weft.scheduling.intrinsic import Intrinsic
-from weft.scheduling.primitives import PRIMITIVES, apply_primitive
+from weft.scheduling.primitives import PRIMITIVES, RENAMED, apply_primitive, current_name
 from weft.scheduling.primitives.tensorize import any_alignment
 from weft.scheduling.scopes import unknown_scope
 from weft.scheduling.trace import CHOOSE, Step, Trace
@@ -121,6 +121,7 @@ class Schedule:
         Raises:
             ScheduleError: it is unknown, or may not act; the Program is as it was.
         """
+        primitive = current_name(primitive)
         if primitive not in PRIMITIVES:
             close = nearest(primitive, PRIMITIVES)
             hint = f"did you mean '{close}'?" if close else "one of " + ", ".join(PRIMITIVES)
@@ -279,7 +280,7 @@ class Schedule:
         def rfactor(self, block: str, loop: str, last: bool = False) -> str: ...
         def butterfly(self, block: str, loop: str) -> list[str]: ...
         def double_buffer(self, block: str, loop: str, through: str | None = None) -> str: ...
-        def swing(self, loop: str, over: str, parts: int = 1) -> None: ...
+        def serpentine(self, loop: str, over: str, parts: int = 1) -> None: ...
         def prefetch(self, block: str, buffer: str, ahead: str, at: str, line: int = 64, locality: int = 2) -> None: ...
         def specialize(self, block: str) -> None: ...
         def stage(self, block: str, loop: str, formula: str, scope: str) -> str: ...
@@ -290,6 +291,6 @@ class Schedule:
     else:
 
         def __getattr__(self, name: str) -> Callable[..., Any]:
-            if name in PRIMITIVES:
+            if name in PRIMITIVES or name in RENAMED:
                 return partial(self.apply, name)
             raise AttributeError(f"a schedule has no '{name}'")

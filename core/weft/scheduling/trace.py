@@ -10,7 +10,7 @@ from typing import Any
 from weft.errors import ScheduleError, nearest
 from weft.loop.nodes import Program
 from weft.scheduling.intrinsic import Intrinsic
-from weft.scheduling.primitives import PRIMITIVES, apply_primitive
+from weft.scheduling.primitives import PRIMITIVES, apply_primitive, current_name
 
 CHOOSE = "choose"
 
@@ -78,10 +78,11 @@ def replay(program: Program, trace: Trace, intrinsics: Mapping[str, Intrinsic] |
     for k, s in enumerate(trace.steps):
         if s.do == CHOOSE:
             continue
-        if s.do not in PRIMITIVES:
+        primitive = current_name(s.do)
+        if primitive not in PRIMITIVES:
             close = nearest(s.do, PRIMITIVES)
             raise ScheduleError(f"step {k} of the trace, '{s.do}', is no primitive", hint=f"did you mean '{close}'?" if close else None)
-        program, result = apply_primitive(program, s.do, s.args, s.kwargs, intrinsics or {})
+        program, result = apply_primitive(program, primitive, s.args, s.kwargs, intrinsics or {})
         if _plain(result) != s.result:
             why = f"it gave {s.result!r} when recorded"
             raise ScheduleError(f"step {k} of the trace gives {_plain(result)!r}", where=str(s), why=why, hint="the trace is of another program")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from weft.loop.nodes import Program
@@ -30,12 +32,12 @@ from weft.scheduling.primitives.reverse_compute_at import reverse_compute_at
 from weft.scheduling.primitives.reverse_compute_inline import reverse_compute_inline
 from weft.scheduling.primitives.rfactor import rfactor
 from weft.scheduling.primitives.serial import serial
+from weft.scheduling.primitives.serpentine import serpentine
 from weft.scheduling.primitives.set_scope import set_scope
 from weft.scheduling.primitives.specialize import specialize
 from weft.scheduling.primitives.split import split
 from weft.scheduling.primitives.stage import stage
 from weft.scheduling.primitives.stage_result import stage_result
-from weft.scheduling.primitives.swing import swing
 from weft.scheduling.primitives.tensorize import ANNOTATION, any_alignment, tensorize
 from weft.scheduling.primitives.unroll import unroll
 from weft.scheduling.primitives.vectorize import vectorize
@@ -49,10 +51,27 @@ PRIMITIVES: dict[str, Primitive] = {
     for f in (
         split, partition, pad_loop, fuse, reorder, lift, unroll, vectorize, parallel, serial, bind, annotate,
         compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
-        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, butterfly, double_buffer, prefetch, swing,
+        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, butterfly, double_buffer, prefetch, serpentine,
         specialize, stage, stage_result, pad_tile, make_online, tensorize,
     )
 }  # fmt: skip
+RENAMED: Mapping[str, str] = MappingProxyType({"swing": "serpentine"})
+"""Old name → new name. The old ones go with version 0.3."""
+
+
+def current_name(name: str) -> str:
+    """The name that a primitive has now, with a DeprecationWarning for an old one; any other name as it is."""
+    if name not in RENAMED:
+        return name
+    text = f"the primitive '{name}' has another name now: '{RENAMED[name]}'. The old one goes with version 0.3"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
+    return RENAMED[name]
+
+
+def __getattr__(name: str) -> Any:
+    if name in RENAMED:
+        return PRIMITIVES[current_name(name)]
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 def apply_primitive(

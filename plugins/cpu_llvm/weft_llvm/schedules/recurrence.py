@@ -67,7 +67,7 @@ class RecurrenceRule(Rule):
             if access.extent(s.loop(panel)) > 1 and worth_forking(work, s.machine, per_cycle=2):
                 s.parallel(panel)
                 if streams:
-                    _swing(s, name, panel)
+                    _serpentine(s, name, panel)
 
 
 def _streams(s: Schedule, name: str) -> bool:
@@ -81,13 +81,13 @@ def _streams(s: Schedule, name: str) -> bool:
     return once and sum(map(access.buffer_bytes, wide)) > s.machine.caches[1]
 
 
-def _swing(s: Schedule, name: str, panel: str) -> None:
+def _serpentine(s: Schedule, name: str, panel: str) -> None:
     """Steps go through the panels to and fro, each thread through its own: those that the step before read last are in its second cache."""
     assert s.machine is not None
     around = s.loops(name)
     cores = s.machine.cores
     with suppress(ScheduleError):  # the last panels are a part only
-        s.swing(panel, around[around.index(panel) - 1], cores if access.extent(s.loop(panel)) % cores == 0 else 1)
+        s.serpentine(panel, around[around.index(panel) - 1], cores if access.extent(s.loop(panel)) % cores == 0 else 1)
 
 
 def _unroll_vectors(s: Schedule, name: str, outer: int) -> None:

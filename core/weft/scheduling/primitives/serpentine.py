@@ -1,4 +1,4 @@
-"""swing: to and fro, in place of always from the start."""
+"""serpentine: a loop runs forwards and backwards in turns."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from weft.scheduling.loop_kinds import independent
 from weft.scheduling.tree import Tree, blocks_in
 
 
-def swing(program: Program, loop: str, over: str, parts: int = 1) -> tuple[Program, None]:
-    """Every second iteration of loop `over` goes through `loop` backwards: it begins with what the one before used last, which is in a cache still.
+def serpentine(program: Program, loop: str, over: str, parts: int = 1) -> tuple[Program, None]:
+    """Serpentine order: every second iteration of loop `over` runs `loop` backwards. It begins with the data that the
+    iteration before used last, which is still in a cache.
 
         for t in 8 { for p in 6 { block A(u: scan 8 = t, v: 6 = p) { … } } }
-        → swing("p", "t", 2)
+        → serpentine("p", "t", 2)
         for t in 8 { for p in 6 { block A(u: scan 8 = t, v: 6 = select(t % 2 == 0, p, p + 2 - p % 3*2)) { … } } }
 
-    `parts`: as many equal parts of `loop` are turned round each for itself, so that each keeps its elements: one for each thread. The iterations of
-    `loop` must be independent, and no block under it may have a condition on it.
+    The iterations of `loop` must be independent, and no block under it may have a condition on it.
+
+    Args:
+        parts: equal parts of `loop`, each of which is reversed by itself, so that it keeps its elements: one for each thread.
     """
-    step = "swing"
+    step = "serpentine"
     tree = Tree(program)
     path, f, outer = tree.loop_path(loop, step), tree.loop(loop, step), tree.loop(over, step)
     if not any(s is outer for s in path[:-1]):
