@@ -892,6 +892,28 @@ def test_a_memory_that_a_schedule_overflows(others: bool, monkeypatch: pytest.Mo
     assert weft.compile(mlp(batch=2), "llvm", cache=False).manifest.steps
 
 
+def test_a_limit_of_a_target_of_its_own_takes_a_program_from_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `TargetKind.exceeds` says stands beside what the machine's description says, and the next rule has its turn."""
+    from weft.compilation import Compilation
+    from weft.machine import Scope
+    from weft.pipeline import resolve_target
+    from weft_testing.models import mlp
+
+    def exceeds(self: object, program: Program, machine: Machine) -> str | None:
+        return f"wants a {machine.kind} for two" if "board.chip" in str(program) else None
+
+    monkeypatch.setattr(board.Board, "machine", lambda self, target: Machine("board", 128, 16, scopes={"board.chip": Scope("board.chip", 100)}))
+    monkeypatch.setattr(board.Board, "exceeds", exceeds)
+    rules = [Greedy(), board.Anything(["MatMul", "Add", "Relu"])]
+    monkeypatch.setattr(board, "schedules", hookimpl(lambda target: rules if target.kind == "board" else [], specname="schedules"))
+    with_board(monkeypatch)
+    compilation = Compilation(resolve_target("board"), cache=False)
+    with pytest.warns(ScheduleWarning, match="which may be slow: greedy: failed: it wants 768 bytes"):
+        compilation.compile_kernels(compilation.optimize(mlp(batch=2)))
+    said = [text for k in compilation.kernels.values() for name, text in k.declines if name == "greedy"]
+    assert said[0] == "failed: it wants 768 bytes of scope 'board.chip', there are 100; wants a board for two"
+
+
 def test_registering_by_hand_and_taking_it_back() -> None:
     class Engines:
         pass

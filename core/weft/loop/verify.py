@@ -43,8 +43,8 @@ def verify(program: Program) -> None:
       share names. A block's body uses its iterators, dims, lets and loops inside it, not the loops around it: those are bound.
     - Inputs are never stored to; register buffers are allocated, never parameters.
     - An output that may be the memory of an input has its dtype and shape.
-    - A vectorized loop has a constant extent. An iteration of a parallel, vectorized or GPU loop may not certainly store
-      to an element that every other iteration stores to.
+    - A vectorized loop has a constant extent. An iteration of a loop that is parallel, vectorized or bound to groups,
+      threads or units may not certainly store to an element that every other iteration stores to.
 
     Raises:
         LoopError: the first violation, with the program marked.
