@@ -18,6 +18,7 @@ from tests.scheduling.nests import matmul
 import weft
 from weft.compilation import Compilation, Kernel
 from weft.errors import ChoiceError, InputError, PluginError, ScheduleWarning
+from weft.graph.evaluate import evaluate
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.hooks import hookimpl
@@ -25,9 +26,9 @@ from weft.kernel_cache import KernelCache
 from weft.machine import Machine
 from weft.pipeline import model_key, resolve_targets
 from weft.plugins import host
-from weft.records import MOST_CHOICES, Record, Records, machine_key, program_key
+from weft.records import MOST_CHOICES, Record, Records, graph_key, group_key, machine_key, program_key
 from weft.scheduling.schedule import Schedule
-from weft_ops import MatMul
+from weft_ops import Conv, MatMul
 
 TARGET = "llvm -mcpu=x86-64-v3 -threads=1"
 KEY, MACHINE = "0" * 32, "llvm-" + "0" * 12
@@ -168,6 +169,93 @@ def test_no_attempt_hides_a_record_that_cannot_be_followed() -> None:
     assert str(s.program) == before and not s.trace.steps
 
 
+# -- graphs
+
+
+def convolutions() -> tuple[Graph, dict[str, Any]]:
+    b = GraphBuilder("convolutions")
+    rng = np.random.default_rng(0)
+    x = b.input("x", tensor_type("float32", (1, 16, 14, 14)))
+    w, v = (b.constant((rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32)) for _ in range(2))
+    y = b.add(Conv(pads=(1, 1, 1, 1)), x, w)
+    b.output(b.add(Conv(pads=(1, 1, 1, 1)), y, v), "y")
+    return b.build(), {"x": rng.standard_normal((1, 16, 14, 14), np.float32)}
+
+
+def optimized(graph: Graph, records: Records | None = None, target: str = TARGET) -> tuple[Compilation, Graph, Record]:
+    """The graph after its passes, and a record of the choices that they made."""
+    (resolved,) = resolve_targets(target, records=records)
+    compilation, key = Compilation(resolved, cache=False), graph_key(graph)
+    grouped = compilation.optimize(graph)
+    return compilation, grouped, Record("graph", key, resolved.machine_key, {c.name: c.value for c in compilation.choices})
+
+
+@pytest.mark.parametrize("prefix", ["algorithm.", "layout."])
+def test_choices_of_a_graph(prefix: str) -> None:
+    """Another option of each choice of a graph is followed, seen, and computes the same."""
+    graph, inputs = convolutions()
+    (want,) = evaluate(graph, list(inputs.values()))
+    compilation, before, _ = optimized(convolutions()[0], target="llvm -threads=1")
+    found = [c for c in compilation.choices if c.name.startswith(prefix)]
+    assert len(found) >= 2 and not any(c.recorded for c in found)
+    for option in found[0].options:
+        made = Record("graph", graph_key(graph), compilation.target.machine_key, {found[0].name: option})
+        if option.endswith("_skip") and option != "winograd_4_skip":
+            continue  # 14 rows are whole tiles of two
+        after, grouped, _ = optimized(convolutions()[0], Records((made,)), "llvm -threads=1")
+        assert not after.refused
+        (choice,) = [c for c in after.choices if c.recorded]
+        assert (choice.name, choice.value, choice.default) == (found[0].name, option, found[0].default)
+        assert (str(grouped) == str(before)) == (option == choice.default)
+        got = weft.compile(graph, "llvm -threads=1", cache=False, records=Records((made,))).run(inputs)["y"]
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("choices", "reason"),
+    [
+        ({"algorithm.%lost": "definition"}, "the graph has no choice 'algorithm.%lost' here"),
+        ({"algorithm.%conv": "magic"}, "choice 'algorithm.%conv' cannot be 'magic'; the options are 'definition', "),
+        ({"algorithm.%conv": "winograd_2_skip"}, "choice 'algorithm.%conv' cannot be 'winograd_2_skip'; no row or column of tiles"),
+        ({"layout.%conv": "upside down"}, "choice 'layout.%conv' cannot be 'upside down'"),
+    ],
+)  # fmt: skip
+def test_a_stale_record_of_a_graph(choices: dict[str, Any], reason: str) -> None:
+    compilation, before, record = optimized(convolutions()[0])
+    with pytest.warns(ScheduleWarning, match=f"^graph 'convolutions' does not follow the record of graph [0-9a-f]+: {reason}"):
+        after, grouped, _ = optimized(convolutions()[0], Records((replace(record, choices=choices),)))
+    assert str(grouped) == str(before) and after.choices == compilation.choices and after.refused.startswith(reason)
+
+
+def test_all_choices_of_a_graph_are_its_defaults() -> None:
+    """What `inspect` writes is followed, and changes nothing."""
+    _, before, record = optimized(convolutions()[0])
+    compilation, after, _ = optimized(convolutions()[0], Records((record,)))
+    assert str(before) == str(after) and not compilation.refused and all(c.recorded for c in compilation.choices)
+
+
+def test_the_algorithm_of_an_operator() -> None:
+    b = GraphBuilder("padded")
+    x, w = b.input("x", tensor_type("float32", (1, 3, 8, 8))), b.input("w", tensor_type("float32", (4, 3, 3, 3)))
+    b.output(b.add(Conv(pads=(1, 1, 1, 1)), x, w), "y")
+    graph = b.build()
+    compilation, grouped, _ = optimized(graph)
+    bodies = [n.op.body for n in grouped.nodes if isinstance(n.op, Group) and not n.op.view]
+    found = {id(body): compilation.lower(body) for body in bodies}
+    (body,) = [body for body in bodies if found[id(body)][1]]
+    naive, ((choice),) = found[id(body)]
+    assert choice.name == "algorithm.Conv" and not choice.recorded
+    for option in choice.options:
+        record = Record("graph", group_key(body), compilation.target.machine_key, {"algorithm.Conv": option})
+        again, (followed,) = Compilation(*resolve_targets(TARGET, records=Records((record,)))).lower(body)
+        assert followed.recorded and followed.value == option
+        assert (str(again) == str(naive)) == (option == choice.default)
+    stale = Records((Record("graph", group_key(body), compilation.target.machine_key, {"algorithm.Conv": "magic"}),))
+    with pytest.warns(ScheduleWarning, match="^group '.*' does not follow the record of graph .*: choice 'algorithm.Conv' cannot be 'magic'; the options are "):
+        again, _ = Compilation(*resolve_targets(TARGET, records=stale)).lower(body)
+    assert str(again) == str(naive)
+
+
 # -- files
 
 RECORD = {"program": KEY, "machine": MACHINE, "choices": {"tile": 4}}
@@ -195,9 +283,9 @@ def text(version: Any = 1, **changes: Any) -> str:
         (text(program="../" + KEY[3:]), r"'program' is '\.\./0", "records[0].program"),
         (text(program=KEY + "\n"), "'program' is '0", "records[0].program"),
         (text(machine=3), "'machine' is 3", "records[0].machine"),
-        (text(choices=[]), "'choices' holds no 1 to 256 values by name", "records[0].choices"),
-        (text(choices={}), "'choices' holds no 1 to 256 values by name", "records[0].choices"),
-        (text(choices={str(k): 1 for k in range(MOST_CHOICES + 1)}), "'choices' holds no 1 to 256 values", "records[0].choices"),
+        (text(choices=[]), "'choices' holds no 1 to 10,000 values by name", "records[0].choices"),
+        (text(choices={}), "'choices' holds no 1 to 10,000 values by name", "records[0].choices"),
+        (text(choices={str(k): 1 for k in range(MOST_CHOICES + 1)}), "'choices' holds no 1 to 10,000 values", "records[0].choices"),
         (text(choices={"": 1}), "the name '' is none of a choice", "records[0].choices"),
         (text(choices={"a\x1b": 1}), r"the name 'a\\x1b' is none of a choice", "records[0].choices"),
         (text(choices={"a": None}), "the choice 'a' is None", "records[0].choices"),

@@ -71,6 +71,32 @@ def decide(
     return Choice(name, tuple(options), default, value, name in recorded)
 
 
+class Choices:
+    """The choices of one graph, made one after another by its passes.
+
+    Args:
+        recorded: values by name of the choice.
+        where: the graph, for messages.
+    """
+
+    def __init__(self, recorded: Mapping[str, Any] | None = None, where: str | None = None) -> None:
+        self.recorded, self.where = dict(recorded or {}), where
+        self.made: dict[str, Choice] = {}
+
+    def choose(
+        self, name: str, options: Sequence[T], default: T, refuse: Callable[[T], str | None] | None = None
+    ) -> T:
+        """Makes a choice; as `weft.scheduling.schedule.Schedule.choose`.
+
+        Raises:
+            ChoiceError: the value is no option, or the predicate refuses it.
+            PluginError: the graph has a choice of this name already.
+        """
+        made = decide(name, options, default, self.recorded, self.made, refuse, self.where)
+        self.made[name] = made
+        return made.value  # type: ignore[no-any-return]
+
+
 def require_made(recorded: Collection[str], made: Collection[str], who: str) -> None:
     """That every recorded choice was made.
 

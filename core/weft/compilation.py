@@ -9,12 +9,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weft import settings
 from weft.assemble import Assembly, KernelUse, assemble
-from weft.choices import Choice
+from weft.choices import Choice, Choices, require_made
 from weft.codegen.base import Codegen, KernelCode, require
 from weft.codegen.profile import profiled
 from weft.dtypes import DType
@@ -35,12 +36,13 @@ from weft.expr.nodes import Expr, Var, substitute
 from weft.graph.assumptions import assumptions, limits
 from weft.graph.group import Group, kernel_text
 from weft.graph.nodes import Graph, Node, OptionalType, SequenceType, TensorType, Type
-from weft.graph.rewrite import mentioned_symbols
+from weft.graph.rewrite import copy_graph, mentioned_symbols
 from weft.hooks import StageReport
 from weft.kernel_cache import KernelCache
 from weft.log import logger
 from weft.loop.nodes import Program
 from weft.loop.pipeline import lower_program, ordered
+from weft.lower.algorithms import choose_group_algorithms
 from weft.lower.lower import lower_group
 from weft.passes.fold_constants import Budget
 from weft.passes.own_outputs import own_outputs
@@ -90,6 +92,10 @@ class Kernel:
     rule: str = ""
     declines: tuple[tuple[str, str], ...] = ()
     choices: tuple[Choice, ...] = ()
+    """Of its schedule; `algorithms` are those of its operators, which precede it."""
+    algorithms: tuple[Choice, ...] = ()
+    body: Graph | None = None
+    """What it was lowered from."""
     record: Record | None = None
     refused: str = ""
     """Why `record` is not followed; empty if it is."""
@@ -121,6 +127,10 @@ class Compilation:
     plan: MemoryPlan | None = None
     assembly: Assembly | None = None
     made: frozenset[int] = frozenset()
+    choices: tuple[Choice, ...] = ()
+    """Of the graph's passes; of kernels see `kernels`."""
+    refused: str = ""
+    """Why the graph's record is not followed; empty if it is, or there is none."""
     keep_graphs: bool = False
     check: bool = False
     profile: bool = False
@@ -217,8 +227,7 @@ class Compilation:
                 self.graphs[name] = result
             self.report(name, graph.name, seconds, result)
 
-        grouped = run_passes(graph, self.target.capabilities, [*self.target.graph_passes(), *self.extra], on_pass, check=self.check, budget=self.budget)
-        grouped = own_outputs(grouped)
+        grouped = own_outputs(self._passed(graph, on_pass))
         self.graphs["fuse"] = grouped
         theirs = [v.constant for v in graph.constants()]
         for data in theirs:
@@ -228,6 +237,28 @@ class Compilation:
         self.made = frozenset(id(v) for v in grouped.constants() if id(v.constant) not in known)
         # The graphs between: values and nodes refer to each other, and hold weights of every pass. What was there before stays unvisited, however much it is.
         gc.collect(0)
+        return grouped
+
+    def _passed(self, graph: Graph, on_pass: Callable[[str, Graph, float], None]) -> Graph:
+        """The graph after all passes, which follow its record if there is one that they can follow."""
+        passes = [*self.target.graph_passes(), *self.extra]
+        record = self.target.records.of_graph(graph, self.target.machine_key)
+        if record is not None:
+            choices = Choices(record.choices, f"graph '{graph.name}'")
+            # What a refused attempt changes, and what it folds, is not counted.
+            given, budget = copy_graph(graph), copy(self.budget)
+            try:
+                grouped = run_passes(given, self.target.capabilities, passes, on_pass, self.check, budget=budget, choices=choices)
+                require_made(record.choices, choices.made, "the graph")
+            except ChoiceError as error:
+                self.refused = said(error)
+                warnings.warn(f"graph '{graph.name}' does not follow {record}: {self.refused}", ScheduleWarning, stacklevel=2)
+            else:
+                self.choices = tuple(choices.made.values())
+                return grouped
+        choices = Choices()
+        grouped = run_passes(graph, self.target.capabilities, passes, on_pass, self.check, budget=self.budget, choices=choices)
+        self.choices = tuple(choices.made.values())
         return grouped
 
     # -- kernels
@@ -262,11 +293,21 @@ class Compilation:
                 uses[id(node)] = KernelUse(kernel.name, dims, tuple(substitute(size, symbols) for size in kernel.code.scratch))
         return uses
 
-    def _lower(self, body: Graph) -> Program:
+    def lower(self, body: Graph) -> tuple[Program, tuple[Choice, ...]]:
+        """The naive program of a group, called "kernel", and the choices of its operators' algorithms."""
         started = time.perf_counter()
-        naive = lower_group(body, "kernel")
+        record = self.target.records.of_group(body, self.target.machine_key)
+        choices = Choices({} if record is None else record.choices)
+        try:
+            algorithms = choose_group_algorithms(body, choices)
+            require_made(choices.recorded, choices.made, "the group")
+        except ChoiceError as error:
+            warnings.warn(f"group '{body.name}' does not follow {record}: {said(error)}", ScheduleWarning, stacklevel=2)
+            choices = Choices()
+            algorithms = choose_group_algorithms(body, choices)
+        naive = lower_group(body, "kernel", algorithms)
         self.report("lower_group", body.name, time.perf_counter() - started, naive)
-        return naive
+        return naive, tuple(choices.made.values())
 
     def _kernel(self, node: Node, store: KernelCache) -> tuple[str, Kernel]:
         """The kernel of a group, with its code where the cache has it, and its key."""
@@ -275,11 +316,11 @@ class Compilation:
         text = kernel_text(node.op.body)
         key, _ = self._keys.get(text, ("", ()))
         if not key:
-            naive = self._lower(node.op.body)
+            naive, algorithms = self.lower(node.op.body)
             key = store.key(naive, self.record_of(naive))
             self._keys[text] = key, tuple(mentioned_symbols(node.op.body))
             if key not in self._by_key:
-                kernel = Kernel(kernel_name(node, key), naive)
+                kernel = Kernel(kernel_name(node, key), naive, algorithms=algorithms, body=node.op.body)
                 self._by_key[key] = self.kernels[kernel.name] = kernel
                 kernel.code = store.get(key, kernel.name)
                 kernel.cached = kernel.code is not None
@@ -349,7 +390,7 @@ class Compilation:
                 try:
                     done = run_recorded(rules, named, machine, intrinsics, exceeds, kernel.record.choices)
                 except ChoiceError as error:
-                    kernel.refused = "; ".join(filter(None, (error.what, error.why, error.hint)))
+                    kernel.refused = said(error)
             try:
                 done = done or run_rules(rules, named, machine, intrinsics, exceeds)
             except ScheduleError as error:
@@ -366,6 +407,11 @@ class Compilation:
     def record_of(self, naive: Program) -> Record | None:
         """The record of a kernel, by its naive program."""
         return self.target.records.of_program(naive, self.target.machine_key)
+
+
+def said(error: ChoiceError) -> str:
+    """Why a record is not followed, in one line."""
+    return "; ".join(filter(None, (error.what, error.why, error.hint)))
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.errors": EVERYTHING,
         "weft.forks": ("cached_property", "hold", "need", "of_this_process", "per_process", "temporary_folder"),
         "weft.dtypes": EVERYTHING,
-        "weft.choices": ("Choice",),
+        "weft.choices": ("Choice", "Choices"),
         "weft.machine": EVERYTHING,
         "weft.rates": EVERYTHING,
         "weft.target": EVERYTHING,

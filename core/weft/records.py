@@ -4,9 +4,10 @@ A tuner writes them, or a person; a compilation follows them.
 
     {"version": 1, "records": [{"program": "<32 hex digits>", "machine": "llvm-<12 hex digits>", "choices": {…}}]}
 
-`program` is the hash of a kernel's naive program (`program_key`); a record of choices of graph passes has `graph`
-instead (`graph_key`). `choices` has values by name, for example `"tile_rows": 4`. `weft inspect --stage records` prints
-those of a model. A file comes from anywhere, so everything in it is checked and bounded.
+`program` is the hash of a kernel's naive program (`program_key`). A record of choices of graph passes has `graph`
+instead (`graph_key`), and so has one of the algorithms that a group of operators is lowered by (`group_key`). `choices`
+has values by name, for example `"tile_rows": 4`. `weft inspect --stage records` prints those of a model. A file comes
+from anywhere, so everything in it is checked and bounded.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +36,7 @@ MOST_BYTES = 16 << 20
 """Bytes of a file."""
 MOST_RECORDS = 20_000
 """Records in a file."""
-MOST_CHOICES = 256
+MOST_CHOICES = 10_000
 """Choices in a record."""
 LONGEST_NAME, LONGEST_TEXT = 128, 512
 """Characters of a choice's name, and of a value that is text."""
@@ -112,8 +113,15 @@ class Records:
 
     def of_graph(self, graph: Graph, machine: str) -> Record | None:
         """The record of a graph, as it is before its passes, on a machine."""
+        return self._of(graph_key, graph, machine)
+
+    def of_group(self, body: Graph, machine: str) -> Record | None:
+        """The record of a group of operators, as it is before it is lowered, on a machine."""
+        return self._of(group_key, body, machine)
+
+    def _of(self, key: Callable[[Graph], str], graph: Graph, machine: str) -> Record | None:
         known = any(r.subject == "graph" and r.machine == machine for r in self.records)
-        return self._by_key.get(("graph", graph_key(graph), machine)) if known else None
+        return self._by_key.get(("graph", key(graph), machine)) if known else None
 
     @property
     def digest(self) -> str:
@@ -178,6 +186,13 @@ def graph_key(graph: Graph) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def group_key(body: Graph) -> str:
+    """The hash of a group of operators, whatever its values are called."""
+    from weft.graph.group import kernel_text
+
+    return hashlib.sha256(kernel_text(body).encode()).hexdigest()[:32]
+
+
 def machine_key(kind: str, machine: Machine) -> str:
     """The kind of target, and a hash of what of the machine choices depend on.
 
@@ -239,7 +254,7 @@ class _Reader:
                 )
         choices = data["choices"]
         if not isinstance(choices, dict) or not 1 <= len(choices) <= MOST_CHOICES:
-            raise self.error(f"'choices' holds no 1 to {MOST_CHOICES} values by name", f"{where}.choices")
+            raise self.error(f"'choices' holds no 1 to {MOST_CHOICES:,} values by name", f"{where}.choices")
         for name, value in choices.items():
             if not name or len(name) > LONGEST_NAME or not name.isprintable():
                 why = f"it has 1 to {LONGEST_NAME} printable characters"
@@ -287,4 +302,4 @@ class _Reader:
         return InputError(f"no file of records: {what}", where=place or None, why=why, hint=hint or _HINT)
 
 
-__all__ = ["Record", "Records", "graph_key", "machine_key", "program_key"]
+__all__ = ["Record", "Records", "graph_key", "group_key", "machine_key", "program_key"]

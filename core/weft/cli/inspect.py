@@ -15,6 +15,7 @@ from weft.cli.writing import files_of, require_writable, write
 from weft.errors import InputError, nearest
 
 if TYPE_CHECKING:
+    from weft.choices import Choice
     from weft.compilation import Compilation, Kernel
     from weft.graph.nodes import Graph
     from weft.passes.plan_memory import MemoryPlan
@@ -122,7 +123,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     from weft.compilation import Compilation
     from weft.loop.pipeline import ordered
     from weft.passes.plan_memory import plan_memory
-    from weft.records import Record, Records, program_key
+    from weft.records import Record, Records, graph_key
 
     compilation = Compilation(resolved, cache=False, keep_graphs=True, on_stage=on_stage)
     compilation.graphs["load"] = graph
@@ -133,6 +134,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     if stage == "load":
         found.text = str(graph)
         return found
+    before = graph_key(graph) if stage == RECORDS else ""
     grouped = found.grouped = compilation.optimize(graph)
     if stage in compilation.graphs:
         found.text = str(compilation.graphs[stage])
@@ -141,6 +143,9 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     if stage == "plan":
         found.text = plan_text(found.plan)
         return found
+    if compilation.choices and stage == RECORDS and kernel is None:
+        values = {c.name: c.value for c in compilation.choices}
+        found.records.append(Record("graph", before, resolved.machine_key, values))
     kernels = _kernels(compilation, grouped, found.kernel_of)
     if stage is not None:
         kernels = select_kernels(kernels, kernel)
@@ -158,7 +163,7 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
         compilation.schedule(k)
         assert k.scheduled is not None
         if stage == RECORDS:
-            found.records.append(Record("program", program_key(k.naive), resolved.machine_key, {c.name: c.value for c in k.choices}))
+            found.records += _records_of(k, resolved.machine_key)
             continue
         if codegen is None:
             texts.append(schedule_text(k))
@@ -170,6 +175,17 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
                 break
         texts.append(codegen.source(resolved.taken(program)) if stage == SOURCE and isinstance(codegen, SourceCodegen) else str(program))
     found.text = "\n\n".join(t.rstrip() for t in texts) if stage != RECORDS else Records(tuple(found.records)).to_json()
+    return found
+
+
+def _records_of(kernel: Kernel, machine: str) -> list[Record]:
+    """The choices of a scheduled kernel, and those of what it was lowered from."""
+    from weft.records import Record, group_key, program_key
+
+    found = [Record("program", program_key(kernel.naive), machine, {c.name: c.value for c in kernel.choices})]
+    if kernel.algorithms and kernel.body is not None:
+        values = {c.name: c.value for c in kernel.algorithms}
+        found.append(Record("graph", group_key(kernel.body), machine, values))
     return found
 
 
@@ -187,7 +203,6 @@ def _kernels(compilation: Compilation, grouped: Graph, kernel_of: dict[int, str]
     from weft.compilation import Kernel, kernel_name
     from weft.graph.group import Group, kernel_text
     from weft.kernel_cache import KernelCache
-    from weft.lower.lower import lower_group
 
     store = KernelCache(compilation.target.fingerprint, enabled=False)
     by_text: dict[str, str] = {}
@@ -196,10 +211,10 @@ def _kernels(compilation: Compilation, grouped: Graph, kernel_of: dict[int, str]
             continue
         text = kernel_text(node.op.body)
         if text not in by_text:
-            with compilation.stage("lower_group", node.op.body.name):
-                naive = lower_group(node.op.body, "kernel")
-                by_text[text] = name = kernel_name(node, store.key(naive, compilation.record_of(naive)))
-            compilation.kernels.setdefault(name, Kernel(name, replace(naive, name=name)))
+            naive, algorithms = compilation.lower(node.op.body)
+            by_text[text] = name = kernel_name(node, store.key(naive, compilation.record_of(naive)))
+            body = node.op.body
+            compilation.kernels.setdefault(name, Kernel(name, replace(naive, name=name), algorithms=algorithms, body=body))
         kernel_of[number] = by_text[text]
     return list(compilation.kernels.values())
 
@@ -227,7 +242,7 @@ def schedule_text(kernel: Kernel) -> str:
     """The rule, what others declined with, the steps and the scheduled program, as text that parses back."""
     lines = [f"# rule: {kernel.rule}"]
     lines += [f"# declined: {name}: {reason}" for name, reason in kernel.declines]
-    lines += [f"# choice: {c}" for c in kernel.choices]
+    lines += [f"# choice: {c}" for c in (*kernel.algorithms, *kernel.choices)]
     lines += [f"# not followed: {kernel.record}: {kernel.refused}"] if kernel.refused else []
     lines += [f"# step: {' '.join(str(step).split())}" for step in kernel.trace]
     return "\n".join([*lines, str(kernel.scheduled)])
@@ -281,9 +296,16 @@ def kernel_rows(found: Inspection) -> list[tuple[str, str, str, str]]:
 
 def choice_rows(found: Inspection) -> list[tuple[str, str, str, str, str]]:
     """Kernel, choice, value, default and where the value is from, of every choice that has options; the reason, of a record that is not followed."""
-    rows = []
-    for k in found.compilation.kernels.values():
-        rows += [(k.name, c.name, str(c.value), str(c.default), "record" if c.recorded else "default") for c in k.choices if len(c.options) > 1]
+
+
+    def row(of: str, c: Choice) -> tuple[str, str, str, str, str]:
+        return of, c.name, str(c.value), str(c.default), "record" if c.recorded else "default"
+
+    one = found.compilation
+    rows = [row("the graph", c) for c in one.choices if len(c.options) > 1]
+    rows += [("the graph", "", "", "", f"record not followed: {one.refused}")] if one.refused else []
+    for k in one.kernels.values():
+        rows += [row(k.name, c) for c in (*k.algorithms, *k.choices) if len(c.options) > 1]
         rows += [(k.name, "", "", "", f"record not followed: {k.refused}")] if k.refused else []
     return rows
 

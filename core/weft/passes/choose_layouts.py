@@ -8,6 +8,9 @@ offer, then each node in turn takes what is cheapest given its neighbours, until
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from weft.choices import Choices
 from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.relayout import Relayout
@@ -18,13 +21,13 @@ from weft.passes.layout_offers import RuleFor, default_rules, elements
 ROUNDS = 8
 
 
-def choose_layouts(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
+def choose_layouts(graph: Graph, capabilities: Capabilities | None = None, choices: Choices | None = None) -> Graph:
     """Afterwards values carry layouts; inputs and outputs of the graph are row-major; every Relayout is needed. Runs anew on any graph."""
     capabilities = capabilities or Capabilities()
     graph = strip_layouts(graph)
     given = capabilities.layouts
     rule_for = default_rules(capabilities) if given is None else lambda op: layout_rule(type(op), given)
-    labels = _Choice(graph, rule_for).run()
+    labels = _labels(graph, rule_for, Choices() if choices is None else choices)
     if not labels:
         return graph
 
@@ -67,6 +70,31 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None) -> Gr
     if any(isinstance(v.type, TensorType) and v.type.layout is not None for v in new.outputs):
         new = _row_major_outputs(new)
     return new
+
+
+def _labels(graph: Graph, rule_for: RuleFor, choices: Choices) -> dict[int, LayoutOffer]:
+    """The offer of every node; those that a record has chosen stay, and their neighbours take what is cheapest beside them."""
+    search = _Choice(graph, rule_for)
+    labels = search.run()
+    pinned: dict[int, LayoutOffer] = {}
+    for node in graph.nodes:
+        options = {_option(o): o for o in search.offers.get(id(node), ())}
+        if len(options) < 2:
+            continue
+        name = f"layout.%{node.outputs[0].name}"
+        chosen = choices.choose(name, list(options), _option(labels[id(node)]))
+        if choices.made[name].recorded:
+            pinned[id(node)] = options[chosen]
+    return _Choice(graph, rule_for, pinned).run() if pinned else labels
+
+
+def _option(offer: LayoutOffer) -> str:
+    """An offer as an option of a choice: how operands and results are stored."""
+
+    def text(layouts: Sequence[Layout | None]) -> str:
+        return ", ".join("row-major" if x is None else "any" if x is ANY else str(x) for x in layouts)
+
+    return f"{text(offer.inputs)} -> {text(offer.outputs)}"
 
 
 def impossible_layout(graph: Graph, capabilities: Capabilities) -> str | None:
@@ -176,10 +204,11 @@ def _fits(value: Value, layout: Layout, padding: bool = False) -> bool:
 
 
 class _Choice:
-    """Labels nodes with offers."""
+    """Labels nodes with offers. `pinned`: node → the one that it has in any case."""
 
-    def __init__(self, graph: Graph, rule_for: RuleFor) -> None:
+    def __init__(self, graph: Graph, rule_for: RuleFor, pinned: Mapping[int, LayoutOffer] | None = None) -> None:
         self.graph = graph
+        self.pinned = dict(pinned or {})
         self.rule_for = rule_for
         self.users = graph.users()
         self.outputs = {id(v) for v in graph.outputs}
@@ -195,7 +224,7 @@ class _Choice:
             return {}
         for node in self.graph.nodes:
             if id(node) in self.offers:
-                self.labels[id(node)] = self.offers[id(node)][0]
+                self.labels[id(node)] = self.pinned.get(id(node), self.offers[id(node)][0])
             elif reads_any(node):
                 self.labels[id(node)] = LayoutOffer((ANY, *(None,) * (len(node.inputs) - 1)), (None,))
             elif follower_offer(node, None) is not None:
@@ -203,7 +232,7 @@ class _Choice:
                 known = [self.stored(v) for v in sorted((v for v in node.inputs if v is not None and _same_rank(v, node)), key=elements, reverse=True)]
                 start = next((layout for layout in known if layout is not None), None)
                 self.labels[id(node)] = follower_offer(node, start) or follower_offer(node, None)  # type: ignore[assignment]
-        flexible = [n for n in self.graph.nodes if id(n) in self.labels]
+        flexible = [n for n in self.graph.nodes if id(n) in self.labels and id(n) not in self.pinned]
         for _ in range(ROUNDS):
             changed = False
             for node in (*flexible, *reversed(flexible)):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
+from weft.choices import Choices
 from weft.errors import GraphError, nearest
 from weft.graph.nodes import Graph
 from weft.graph.rewrite import copy_graph
@@ -32,7 +33,7 @@ class GraphPass:
         name: names it in reports; `after` and `before` of other passes may be it.
         function: the graph → a graph of the same meaning, the same object or another. Further parameters that it has by
             these names are given as well: `capabilities`, the target's `Capabilities`; `budget`, what constant folding may
-            still make and do.
+            still make and do; `choices`, the graph's `Choices`, for decisions that a record may replace.
         after: the pass that it follows directly; "", without `before`, puts it first.
         before: the pass that it precedes directly, in place of `after`. Where several passes name the same one, the given
             order is kept.
@@ -58,9 +59,9 @@ class GraphPass:
             what = f"the graph pass '{self.name}' has both after='{self.after}' and before='{self.before}'"
             raise GraphError(what, hint="one of them says where it runs")
 
-    def run(self, graph: Graph, capabilities: Capabilities, budget: Budget) -> Graph:
+    def run(self, graph: Graph, capabilities: Capabilities, budget: Budget, choices: Choices | None = None) -> Graph:
         """The function's result, with the parameters that it has."""
-        given = {"capabilities": capabilities, "budget": budget}
+        given = {"capabilities": capabilities, "budget": budget, "choices": choices or Choices()}
         return self.function(graph, **{name: given[name] for name in _further(self.function)})
 
 
@@ -69,7 +70,7 @@ def _further(function: Callable[..., Graph]) -> list[str]:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # of C
         return []
-    return [name for name in ("capabilities", "budget") if name in parameters]
+    return [name for name in ("capabilities", "budget", "choices") if name in parameters]
 
 
 def _fold_early(graph: Graph, budget: Budget) -> Graph:
@@ -151,6 +152,7 @@ def run_passes(
     check: bool = True,
     only: Container[str] | None = None,
     budget: Budget | None = None,
+    choices: Choices | None = None,
 ) -> Graph:
     """`graph` after all passes: optimised, laid out and fused.
 
@@ -161,18 +163,21 @@ def run_passes(
         only: names of the passes to run; None: all.
         budget: what constant folding may still make and do, from which its stages take; None: what a compilation of this
             graph alone may.
+        choices: gets those that passes make; its recorded ones are followed.
 
     Raises:
         GraphError: a pass names a place that does not exist, or left an ill-formed graph.
+        ChoiceError: a recorded choice cannot be followed.
     """
     capabilities = capabilities or Capabilities()
     budget = budget or Budget.of(graph)
+    choices = Choices() if choices is None else choices
     laid_out = False
     for p in ordered(extra):
         if only is not None and p.name not in only:
             continue
         started = time.perf_counter()
-        graph = p.run(graph, capabilities, budget)
+        graph = p.run(graph, capabilities, budget, choices)
         seconds = time.perf_counter() - started
         if not isinstance(graph, Graph):
             what = f"the pass '{p.name}' returned {graph!r}, not a Graph"

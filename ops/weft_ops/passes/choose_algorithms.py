@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from weft.choices import Choices
 from weft.dtypes import float32
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.passes.capabilities import Capabilities
 from weft_ops.contraction import Conv
-from weft_ops.winograd import TAPS, WinogradConv, transform_weights
+from weft_ops.winograd import POINTS, TAPS, WinogradConv, transform_weights
+
+DEFINITION = "definition"
 
 
-def choose_algorithms(graph: Graph, capabilities: Capabilities) -> Graph:
+def choose_algorithms(graph: Graph, capabilities: Capabilities, choices: Choices | None = None) -> Graph:
     """Afterwards a convolution that the target computes faster by Winograd's algorithm is a WinogradConv with its weights transformed.
 
     Its channels stand together by the target's `channel_block`; without one each stands alone.
@@ -20,12 +23,13 @@ def choose_algorithms(graph: Graph, capabilities: Capabilities) -> Graph:
     choose, block = capabilities.winograd, capabilities.channel_block or 1
     if choose is None:
         return graph
+    made = Choices() if choices is None else choices
     transformed: dict[tuple[int, int], Value] = {}
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
         if not may_be_winograd(node, block):
             return None
-        chosen = choose(node)
+        chosen = _chosen(node, choose(node), made)
         if chosen is None:
             return None
         m, skip = chosen
@@ -37,6 +41,23 @@ def choose_algorithms(graph: Graph, capabilities: Capabilities) -> Graph:
         return r.add(WinogradConv(m, node.op.pads, block, skip), x, transformed[key])  # type: ignore[no-any-return]
 
     return rewrite(graph, rule, rounds=1, on=(Conv,))
+
+
+def _chosen(node: Node, best: tuple[int, bool] | None, choices: Choices) -> tuple[int, bool] | None:
+    """Tile and `skip` of the WinogradConv that computes a convolution, None for its definition: what the target prefers, or a record."""
+    options: dict[str, tuple[int, bool] | None] = {DEFINITION: None}
+    for m in POINTS:
+        options |= {f"winograd_{m}": (m, False), f"winograd_{m}_skip": (m, True)}
+    default = next(name for name, option in options.items() if option == best)
+
+    def refuse(name: str) -> str | None:
+        option = options[name]
+        sizes = [d for d in node.output.shape[2:] if isinstance(d, int)]
+        if option is None or not option[1] or any(WinogradConv(option[0], skip=True).spared(*sizes)):
+            return None
+        return "no row or column of tiles reaches so far beyond the result that products could be skipped"
+
+    return options[choices.choose(f"algorithm.%{node.output.name}", list(options), default, refuse)]
 
 
 def may_be_winograd(node: Node, block: int) -> bool:
