@@ -35,6 +35,7 @@ class Result:
 
 RESULTS: dict[str, Result] = {
     "frontends": Result("list", ("weft.hooks:Frontend",)),
+    "converters": Result("list", ("weft.hooks:Converter",), named=False),
     "operators": Result("list", ("weft.graph.operator:Operator",), classes=True, named=False),
     "targets": Result("list", ("weft.target:TargetKind",)),
     "capabilities": Result("one or None", ("weft.passes.capabilities:Capabilities",), named=False),

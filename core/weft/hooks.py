@@ -61,6 +61,27 @@ class Frontend:
 
 
 @dataclass(frozen=True)
+class Converter:
+    """How a frontend reads an operator that it does not know itself: a vendor's, or one of a newer version.
+
+    Args:
+        frontend: the frontend's name, e.g. "onnx".
+        domain: whose operator it is, as models say, e.g. "com.acme"; "" the format's own.
+        operator: its name in models.
+        function: what the frontend calls with a context of its own kind, which builds nodes; what it returns stands for
+            the operator's outputs. The frontend's documentation says more.
+        since_version: the first version of the domain that it is for. It is also for later ones, up to the next that a
+            converter names.
+    """
+
+    frontend: str
+    domain: str
+    operator: str
+    function: Callable[[Any], Any]
+    since_version: int = 1
+
+
+@dataclass(frozen=True)
 class EngineKind:
     """A peer that runs the same models, for `weft bench` and `weft verify`.
 
@@ -98,6 +119,16 @@ class Specifications:
         @hookimpl
         def frontends():
             return [Frontend("darknet", (".cfg",), sniff=lambda head: b"[net]" in head, accepts=lambda o: False, load=load)]
+        """
+
+    @hookspec
+    def converters(self, frontend: str) -> Sequence[Converter]:
+        """Converters for a frontend, of operators that it does not know: of a vendor's domain, or of newer versions. Called when the frontend reads a
+        model.
+
+        @hookimpl
+        def converters(frontend):
+            return [Converter("onnx", "com.acme", "Gate", lambda c: c(Gate(), c.value(0)))] if frontend == "onnx" else []
         """
 
     @hookspec

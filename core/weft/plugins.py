@@ -459,4 +459,6 @@ def note_claims(plugins: PluginHost) -> None:
     """Keeps a failure for every name that plugins claim more than once, for `weft plugins`; those of a target are found when it is used."""
     for hook, what in (("frontends", "frontend"), ("targets", "target"), ("devices", "device"), ("engines", "engine")):
         plugins.named(hook, what)
+    for frontend in plugins.items("frontends"):
+        plugins.items("converters", frontend=frontend.value.name)
     operator_claims(plugins)

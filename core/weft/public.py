@@ -49,7 +49,8 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.machine": EVERYTHING,
         "weft.rates": EVERYTHING,
         "weft.target": EVERYTHING,
-        "weft.hooks": ("EngineKind", "Frontend", "Specifications", "StageReport", "hookimpl"),
+        "weft.converters": ("Converters",),
+        "weft.hooks": ("Converter", "EngineKind", "Frontend", "Specifications", "StageReport", "hookimpl"),
         # formulas
         "weft.expr.nodes": EVERYTHING,
         "weft.expr.functions": EVERYTHING,

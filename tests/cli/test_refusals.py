@@ -56,7 +56,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "unknown.onnx",
             "UnsupportedError: the model uses one thing that the ONNX frontend does not support\n"
             "  operator Frobnicate of operator set 20, which ONNX does not have: 'first'\n"
-            "  hint: export it without; a function of the model (FunctionProto) can define an operator by others\n",
+            "  hint: export it without; a function of the model (FunctionProto) can define an operator by others, "
+            "a plugin can convert it (hook `converters`)\n",
         ),
     ],
 )

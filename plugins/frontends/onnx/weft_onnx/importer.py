@@ -18,6 +18,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 
 from weft import dtypes as dt
+from weft.converters import Converters
 from weft.dtypes import DType
 from weft.errors import FrontendError, UnsupportedError, WeftError, from_signal, nearest
 from weft.expr.nodes import Expr, Var, free_vars, maximum, ne, select, size_of, wrap
@@ -124,8 +125,9 @@ class Importer:
     def __init__(self, model: Model, dims: Mapping[str, int]) -> None:
         self.model, self.dims = model, dims
         self.proto = model.proto
-        self.versions = self._opsets(self.proto.opset_import)
         self.level = Level(GraphBuilder(_identifier(self.proto.graph.name) or "graph"))
+        self.others = Converters("onnx", (_Unsupported, Poisoned))
+        self.versions = self._opsets(self.proto.opset_import)
         self._outer_tensors: list[dict[int, tuple[Content, Value]]] = []
         self.functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in self.proto.functions}
         self.unsupported: dict[str, list[str]] = {}
@@ -170,12 +172,13 @@ class Importer:
         """What a value holds, as far as it is known."""
         self._contents[id(value)] = value, content
 
-    @staticmethod
-    def _opsets(imports: Sequence[Any], where: str = "the model") -> dict[str, int]:
+    def _opsets(self, imports: Sequence[Any], where: str = "the model") -> dict[str, int]:
         versions = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in imports}
         version = versions.get("")
-        if version is not None and version > NEWEST:
-            raise UnsupportedError(f"{where} uses operator set {version}, the newest known is {NEWEST}", hint="a newer `onnx` package may know it")
+        newest = max(NEWEST, self.others.newest(""))
+        if version is not None and version > newest:
+            hint = "a newer `onnx` package may know it, or a plugin with converters for it (hook `converters`)"
+            raise UnsupportedError(f"{where} uses operator set {version}, the newest known is {newest}", hint=hint)
         return versions
 
     # -- the graph
@@ -300,7 +303,7 @@ class Importer:
             shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
             lines.append(f"{what}: {shown}")
         what = "one thing" if len(lines) == 1 else f"{len(lines)} things"
-        hint = "export it without; a function of the model (FunctionProto) can define an operator by others"
+        hint = "export it without; a function of the model (FunctionProto) can define an operator by others, a plugin can convert it (hook `converters`)"
         return UnsupportedError(f"the model uses {what} that the ONNX frontend does not support", where="\n".join(lines), hint=hint)
 
     # -- nodes
@@ -368,14 +371,20 @@ class Importer:
         return self.written + times * count_nodes(body) <= self.most_written
 
     def convert(self, c: Context) -> Sequence[Any]:
-        c.check_known()
+        # Of a newer operator set than ONNX has here nothing is known but what plugins say.
+        known = bool(c.domain) or c.version <= NEWEST
+        converter = find(c.domain, c.op_type, c.version) if known else None
+        given = self.others.find(c.domain, c.op_type, c.version, converter is not None)
+        if given is None:
+            c.check_known()
         spoilt = any(map(poisoned, c.operands))
-        converter = find(c.domain, c.op_type, c.version)
         function = self.functions.get((c.node.domain, c.op_type, getattr(c.node, "overload", "")))
         if function is not None:
             return self.call(function, c)
+        if given is not None:
+            return [Poison()] * len(c.node.output) if spoilt else [self.refined(r) for r in _sequence(given(c))]
         if converter is None:
-            body = None if spoilt else self.schema_body(c)
+            body = None if spoilt or not known else self.schema_body(c)
             if body is not None:
                 return self.call(body, c)
             expands = c.schema is not None and (c.schema.has_function or c.schema.has_context_dependent_function)
