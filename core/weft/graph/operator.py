@@ -1,4 +1,4 @@
-"""What an operator is. THE operators themselves stand in weft_ops, one class each.
+"""The base class of operators. The operators are in the package weft_ops, one class each.
 
 An operator is a frozen dataclass whose fields are its typed attributes (numbers, strings, tuples, dtypes, dimensions
 that may be formulas, sub-graphs). It holds its type rule, its numpy reference, its tolerance, its samples, and its
