@@ -47,7 +47,7 @@ def graph_of(sample: Sample) -> tuple[Graph, list[Any]]:
     builder = GraphBuilder(type(sample.op).__name__)
     types = types_of(sample)
     inputs = [None if t is None else builder.input(f"x{k}", t) for k, t in enumerate(types)]
-    outputs = builder.add(sample.op, *inputs)
+    outputs = builder.add_all(sample.op, *inputs)
     for o in outputs if isinstance(outputs, tuple) else (outputs,):
         builder.output(o)
     return builder.build(), [x for x in sample.inputs if x is not None]

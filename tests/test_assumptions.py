@@ -28,7 +28,7 @@ def graph_of(op: Any, *shapes: tuple[Any, ...]) -> Graph:
     b = GraphBuilder("g")
     inputs = [b.input(f"x{k}", tensor_type("float32", tuple(dim(d) if isinstance(d, str) else d for d in shape))) for k, shape in enumerate(shapes)]
     with b.named("node"):
-        results = b.add(op, *inputs)
+        results = b.add_all(op, *inputs)
     b.output(results[0] if isinstance(results, (list, tuple)) else results, "y")
     return b.build()
 

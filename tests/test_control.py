@@ -85,7 +85,7 @@ def doubling() -> Graph:
 
 def test_a_loop_of_tests_and_trips(tmp_path: Path) -> None:
     def build(b: GraphBuilder, trips: Value, going: Value, x: Value, y: Value) -> Any:
-        last, every = b.add(ops.Loop(doubling(), 1, True, None, (), (), (0,), (False,)), trips, going, x, y)
+        last, every = b.add_all(ops.Loop(doubling(), 1, True, None, (), (), (0,), (False,)), trips, going, x, y)
         return last, every, b.add(ops.Negative(), last)
 
     g = graph(INDEX, TensorType(dt.bool_, ()), VECTOR, VECTOR, build=build)
@@ -117,7 +117,7 @@ def test_items_and_results_go_both_ways() -> None:
         n = x.shape[0]
         course = {"item_axes": (0, 1), "item_backward": (False, True), "result_axes": (1, 0), "result_backward": (True, False)}
         inner = graph(INDEX, VECTOR, VECTOR, VECTOR, build=body, name="body")
-        total, products, numbers = b.add(ops.Loop(inner, 1, False, n, **course), None, None, b.constant(np.zeros(2, F)), x, y)
+        total, products, numbers = b.add_all(ops.Loop(inner, 1, False, n, **course), None, None, b.constant(np.zeros(2, F)), x, y)
         assert products.type == tensor_type("float32", (2, "n")) and numbers.type == tensor_type("float32", ("n",))
         return total, b.add(ops.Negative(), products), numbers
 
@@ -129,7 +129,7 @@ def test_a_branch_takes_one_of_two() -> None:
     def build(b: GraphBuilder, test: Value, x: Value, y: Value) -> Any:
         short = graph(VECTOR, build=lambda b, v: (b.add(ops.Negative(), v), v), name="then")
         both = graph(VECTOR, VECTOR, build=lambda b, v, w: (b.add(ops.Concat(0), v, w), w), name="else")
-        z, kept = b.add(ops.If(short, both), test, x, x, y)
+        z, kept = b.add_all(ops.If(short, both), test, x, x, y)
         assert z.type == OpenType(dt.float32, 1) and kept.type == VECTOR
         return b.add(ops.Negative(), shaped(b, z)), kept
 
@@ -198,7 +198,7 @@ def test_strings(tmp_path: Path) -> None:
 
     def build(b: GraphBuilder, x: Value, at: Value) -> Any:
         greeting = b.add(ops.StringConstant(("hello ",), (1,)))
-        parts, counts = b.add(ops.StringSplit(), b.add(ops.StringConcat(), greeting, x))
+        parts, counts = b.add_all(ops.StringSplit(), b.add(ops.StringConcat(), greeting, x))
         index = b.add(ops.StringIndex(("b", "a")), x)
         return (
             parts, b.add(ops.Add(), counts, index), b.add(ops.StringEqual(), x, greeting), b.add(ops.RegexFullMatch("[ab]+"), x),

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = (
     "core/weft/passes",
+    "ops/weft_ops/passes",
     "core/weft/scheduling",
     "plugins/cpu_llvm/weft_llvm/schedules",
     "plugins/gpu/weft_gpu/schedules",

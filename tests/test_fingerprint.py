@@ -45,7 +45,7 @@ def test_what_is_installed_is_known_by_its_version() -> None:
 def test_libraries_that_plugins_share_count() -> None:
     """weft-cuda's code is made with weft-gpu and weft-c-family, which are no plugins."""
     found = dict(libraries("weft-cuda"))
-    assert found.keys() == {"weft-c-family", "weft-gpu", "weft-runtime"}
+    assert found.keys() == {"weft-c-family", "weft-core", "weft-gpu", "weft-ops", "weft-runtime"}
     known = source_fingerprint(Plugin("cuda", "weft-cuda", "7.0", "", "weft_cuda.plugin"))
     assert known.startswith("weft-cuda==7.0+")
     for name, version in found.items():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 HEAVY = {"llvmlite", "onnx", "onnxruntime", "openvino", "pyopencl", "torch", "tensorflow", "jax", "scipy", "rich", "typer", "pluggy"}
-COMPILER = {f"weft.{m}" for m in ("pipeline", "kernel", "expr", "tensor", "loop", "graph", "ops", "passes", "lower", "schedule", "codegen", "plugins", "hooks")}
+COMPILER = {"weft_ops.library", *(f"weft.{m}" for m in ("pipeline", "kernel", "expr", "tensor", "loop", "graph", "ops", "passes", "lower", "schedule", "codegen", "plugins", "hooks"))}
 
 
 def modules_after(code: str, *arguments: str) -> set[str]:
@@ -94,3 +94,19 @@ def test_a_loaded_archive_computes_what_was_compiled(archive: Path) -> None:
     x = np.random.default_rng(1).standard_normal((5, 64)).astype(np.float32)
     (expected,) = evaluate(mlp(), {"x": x})
     np.testing.assert_allclose(weft.Executable.load(archive).run({"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
+
+
+OPERATORS = sorted(p.stem for p in (Path(__file__).parents[1] / "ops" / "weft_ops").glob("*.py") if p.stem != "__init__")
+
+
+@pytest.mark.parametrize("module", OPERATORS)
+def test_a_module_of_operators_can_be_the_first_that_is_imported(module: str) -> None:
+    code = f"import weft_ops.{module}; from weft_ops import MatMul, {module}; assert MatMul.operator_name == 'MatMul'"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_operator_library_has_no_other_names() -> None:
+    import weft_ops
+
+    with pytest.raises(AttributeError, match="module 'weft_ops' has no attribute 'Nothing'"):
+        _ = weft_ops.Nothing

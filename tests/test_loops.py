@@ -137,8 +137,8 @@ def loop(course: Course) -> Graph:
             inner, len(c.carried), c.tests, None, tuple(a for _, a, _ in c.items), tuple(back for _, _, back in c.items),
             tuple(a for _, a, _ in c.results), tuple(back for _, _, back in c.results),
         )  # fmt: skip
-        found = b.add(op, trips if c.counts else None, going, *values)
-        return [b.add(ops.HostIdentity(), v) for v in (found if isinstance(found, tuple) else (found,))]
+        found = b.add_all(op, trips if c.counts else None, going, *values)
+        return [b.add(ops.HostIdentity(), v) for v in found]
 
     wide = [tensor_type(of, (*c.shape[:a], "t", *c.shape[a:])) for of, a, _ in c.items]
     return graph(INDEX, BOOL, *types[: len(c.carried)], *wide, INDEX, *captured, build=build)
@@ -212,7 +212,7 @@ def test_sizes_that_change_on_the_way(ran: list[tuple[int, int]]) -> None:
     inner = graph(INDEX, tensor_type("int64", ("m",)), build=body, name="body")
 
     def build(b: GraphBuilder, trips: Value, x: Value) -> Any:
-        return [b.add(ops.HostIdentity(), v) for v in b.add(ops.Loop(inner, 1, False, None, (), (), (0,), (False,)), trips, None, x)]
+        return [b.add(ops.HostIdentity(), v) for v in b.add_all(ops.Loop(inner, 1, False, None, (), (), (0,), (False,)), trips, None, x)]
 
     agree(graph(INDEX, tensor_type("int64", (5,)), build=build), [np.array(8), np.arange(5)], [np.array(4), np.arange(5)])
     assert ran == [(1, 6), (1, 4)]
@@ -320,7 +320,7 @@ def test_a_plan_that_carries_what_is_of_another_type_is_not_run_natively(ran: li
     inner = graph(INDEX, tensor_type("float32", (4,)), tensor_type("int8", (4,)), build=body, name="body")
     g = graph(
         INDEX, tensor_type("float32", (4,)), tensor_type("int8", (4,)),
-        build=lambda b, n, x, y: [b.add(ops.HostIdentity(), v) for v in b.add(ops.Loop(inner, 1, False, None, (), (), (0,), (False,)), n, None, x, y)],
+        build=lambda b, n, x, y: [b.add(ops.HostIdentity(), v) for v in b.add_all(ops.Loop(inner, 1, False, None, (), (), (0,), (False,)), n, None, x, y)],
     )  # fmt: skip
     executable = weft.compile(g, cache=False)
     (loop_, *rest) = executable.manifest.steps

@@ -145,7 +145,7 @@ SAMPLES = [(op, s) for op in ALL_OPERATORS for s in op.samples() if all(a is Non
 def test_names_in_programs_of_samples_change_no_schedule(op: type[Operator], sample: Sample) -> None:
     b = GraphBuilder("sample")
     inputs = [None if a is None else b.input(f"x{k}", TensorType(_dtype(a), a.shape)) for k, a in enumerate(sample.inputs)]
-    result = b.add(sample.op, *inputs)
+    result = b.add_all(sample.op, *inputs)
     for k, y in enumerate(result if isinstance(result, tuple) else (result,)):
         b.output(y, f"y{k}")
     graph = b.build()

@@ -11,7 +11,7 @@ from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.expr.nodes import Const, eq, select
 from weft.graph.identity import Require
-from weft.graph.nodes import GraphBuilder, Value
+from weft.graph.nodes import GraphBuilder, Value, single
 from weft.graph.operator import Operator
 from weft.tensor.language import Dim, as_dim
 from weft_ops import arithmetic as a
@@ -34,25 +34,30 @@ class Composer:
     def __init__(self, builder: GraphBuilder) -> None:
         self.builder = builder
 
-    def __call__(self, op: Operator, *inputs: Value | Number | None) -> Any:
-        """`op` applied; numbers take the dtype of the first value that is not a condition."""
+    def __call__(self, op: Operator, *inputs: Value | Number | None) -> Value:
+        """`op`, which has one output, applied; numbers take the dtype of the first value that is not a condition."""
+        return single(op, self.all(op, *inputs))
+
+    def all(self, op: Operator, *inputs: Value | Number | None) -> tuple[Value, ...]:
+        """The outputs of `op`; numbers take the dtype of the first value that is not a condition."""
         dtype = next((v.dtype for v in inputs if isinstance(v, Value) and not v.dtype.is_bool), dt.bool_)
-        return self.builder.add(op, *(v if v is None or isinstance(v, Value) else self.number(v, dtype) for v in inputs))
+        given = (v if v is None or isinstance(v, Value) else self.number(v, dtype) for v in inputs)
+        return self.builder.add_all(op, *given)
 
     def number(self, value: Number, dtype: DType) -> Value:
         return self.builder.constant(np.asarray(value).astype(dtype.numpy), "c")
 
     def add(self, x: Value, y: Value | Number) -> Value:
-        return self(a.Add(), x, y)  # type: ignore[no-any-return]
+        return self(a.Add(), x, y)
 
     def sub(self, x: Value | Number, y: Value | Number) -> Value:
-        return self(a.Subtract(), x, y)  # type: ignore[no-any-return]
+        return self(a.Subtract(), x, y)
 
     def mul(self, x: Value, y: Value | Number) -> Value:
-        return self(a.Multiply(), x, y)  # type: ignore[no-any-return]
+        return self(a.Multiply(), x, y)
 
     def div(self, x: Value | Number, y: Value | Number) -> Value:
-        return self(a.Divide(), x, y)  # type: ignore[no-any-return]
+        return self(a.Divide(), x, y)
 
     def cast(self, x: Value, dtype: DType) -> Value:
         return x if x.dtype == dtype else self(a.Cast(dtype), x)
@@ -82,7 +87,7 @@ class Composer:
         starts = tuple(start if d == axis else 0 for d in range(len(x.shape)))
         sizes = tuple(size if d == axis else n for d, n in enumerate(x.shape))
         steps = tuple(step if d == axis else 1 for d in range(len(x.shape)))
-        return self(Slice(starts, sizes, steps), x)  # type: ignore[no-any-return]
+        return self(Slice(starts, sizes, steps), x)
 
     def pick(self, x: Value, axis: int, index: Dim) -> Value:
         """Element `index` along an axis, which goes."""
@@ -91,19 +96,19 @@ class Composer:
         return self.reshape(part, (*x.shape[:axis], *x.shape[axis + 1 :]))
 
     def gather(self, x: Value, indices: Value, axis: int) -> Value:
-        return self(Gather(axis), x, indices)  # type: ignore[no-any-return]
+        return self(Gather(axis), x, indices)
 
     def pad(self, x: Value, pads: Sequence[Dim]) -> Value:
-        return self(Pad(tuple(pads)), x)  # type: ignore[no-any-return]
+        return self(Pad(tuple(pads)), x)
 
     def sum(self, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
-        return self(ReduceSum(tuple(axes), keepdims), x)  # type: ignore[no-any-return]
+        return self(ReduceSum(tuple(axes), keepdims), x)
 
     def mean(self, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
-        return self(ReduceMean(tuple(axes), keepdims), x)  # type: ignore[no-any-return]
+        return self(ReduceMean(tuple(axes), keepdims), x)
 
     def max(self, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
-        return self(ReduceMax(tuple(axes), keepdims), x)  # type: ignore[no-any-return]
+        return self(ReduceMax(tuple(axes), keepdims), x)
 
     def dim(self, value: Dim, dtype: DType = dt.int64) -> Value:
         """A dimension as data: a scalar."""
@@ -165,4 +170,4 @@ class Composer:
         if isinstance(op.holds, Const):
             op.infer(x.type)  # which raises unless it holds
             return x
-        return self(op, x)  # type: ignore[no-any-return]
+        return self(op, x)

@@ -113,7 +113,7 @@ class LogSoftmax(Softmax):
 
 def _inverse_deviation(c: Composer, x: Value, axes: tuple[int, ...], epsilon: float) -> Value:
     """1 / √(mean of x² + epsilon): one division per row, not one per element."""
-    return c(Reciprocal(), c(Sqrt(), c.add(c.mean(c.mul(x, x), axes), epsilon)))  # type: ignore[no-any-return]
+    return c(Reciprocal(), c(Sqrt(), c.add(c.mean(c.mul(x, x), axes), epsilon)))
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def quantize(c: Composer, value: Value, zero: Value | None, to: DType, saturate:
         value = value if zero is None else c.add(value, c.cast(c.cast(zero, dt.int32), value.dtype))
         bounded = c(Clip(), value, c.number(lo, value.dtype), c.number(hi, value.dtype))
         return c.cast(c.cast(bounded, dt.int32), to)
-    return c(Cast(to, saturate), value if zero is None else c.add(value, c.cast(zero, value.dtype)))  # type: ignore[no-any-return]
+    return c(Cast(to, saturate), value if zero is None else c.add(value, c.cast(zero, value.dtype)))
 
 
 class Quantization(Operator):
@@ -284,8 +284,8 @@ class MatMulInteger(Quantization):
     def widened(self, builder: GraphBuilder, a: Value, b: Value, a_zero: Value | None = None, b_zero: Value | None = None) -> Value:
         c = Composer(builder)
         if a_zero is None and b_zero is None:
-            return c(MatMul(dt.int32), a, b)  # type: ignore[no-any-return]
-        return c(MatMul(), shifted(c, a, a_zero, True), shifted(c, b, b_zero, False))  # type: ignore[no-any-return]
+            return c(MatMul(dt.int32), a, b)
+        return c(MatMul(), shifted(c, a, a_zero, True), shifted(c, b, b_zero, False))
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -328,7 +328,7 @@ class ConvInteger(Quantization):
             ones = (1,) * (len(w.shape) - 1)
             per_channel = None if w_zero is None else c.reshape(w_zero, (-1, *ones))
             w = c.cast(w, dt.int32) if per_channel is None else c.sub(c.cast(w, dt.int32), c.cast(per_channel, dt.int32))
-        return c(self.conv(), x, w)  # type: ignore[no-any-return]
+        return c(self.conv(), x, w)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

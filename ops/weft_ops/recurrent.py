@@ -421,7 +421,7 @@ class RecurrentNetwork(Operator):
             first_c = c.wide(c.pick(c0, 0, d)) if c0 is not None else None
             peep = c.wide(c.pick(p, 0, d)) if p is not None else None
             gates = c.reshape(c.wide(c.pick(r, 0, d)), (GATES[self.cell], self.hidden, self.hidden))
-            results.append(c(self.recurrence(d), xw, gates, first_h, first_c, lengths, peep, rb))
+            results.append(c.all(self.recurrence(d), xw, gates, first_h, first_c, lengths, peep, rb))
         steps = x.shape[0]
         ys = c.concat([c.reshape(q[0], (steps, 1, batch, self.hidden)) for q in results], 1)
         states = [c.concat([c.reshape(q[k], (1, batch, self.hidden)) for q in results], 0) for k in range(1, len(results[0]))]

@@ -115,7 +115,7 @@ def lstm(seed: int = 0, *, features: int = 12, hidden: int = 16, steps: int | st
     x = b.input("x", tensor_type("float32", (*dims, features)))
     shapes = {"w": (2, 4 * hidden, features), "r": (2, 4 * hidden, hidden), "b": (2, 8 * hidden)}
     weights = [b.constant(net.normal(shape, shape[-1] ** -0.5), name) for name, shape in shapes.items()]
-    b.output(b.add(LSTM(hidden, "bidirectional"), x, *weights)[0], "y")
+    b.output(b.add_all(LSTM(hidden, "bidirectional"), x, *weights)[0], "y")
     return b.build()
 
 
@@ -150,7 +150,7 @@ class _Network:
             scale, mean = 1 + self.normal((channels,), 0.1), self.normal((channels,), 0.1)
             bias, variance = self.normal((channels,), 0.1), np.exp(self.normal((channels,), 0.1))
             vectors = [b.constant(v, f"{name}.{n}") for n, v in (("scale", scale), ("bias", bias), ("mean", mean), ("variance", variance))]
-            return b.add(BatchNorm(), y, *vectors, name=f"{name}.norm")  # type: ignore[no-any-return]
+            return b.add(BatchNorm(), y, *vectors, name=f"{name}.norm")
 
     def residual_block(self, x: Value, channels: int, stride: int, name: str) -> Value:
         b = self.builder
@@ -158,7 +158,7 @@ class _Network:
         y = self.convolution(y, channels, 3, 1, f"{name}.conv2")
         if stride != 1 or x.shape[1] != channels:
             x = self.convolution(x, channels, 1, stride, f"{name}.shortcut")
-        return b.add(Relu(), b.add(Add(), y, x, name=f"{name}.add"), name=f"{name}.relu2")  # type: ignore[no-any-return]
+        return b.add(Relu(), b.add(Add(), y, x, name=f"{name}.add"), name=f"{name}.relu2")
 
     def inverted_residual(self, x: Value, expansion: int, channels: int, stride: int, name: str) -> Value:
         inner = x.shape[1]
@@ -173,14 +173,14 @@ class _Network:
     def clipped(self, x: Value, name: str) -> Value:
         """ReLU6."""
         b = self.builder
-        return b.add(Clip(), x, b.constant(np.float32(0), f"{name}.low"), b.constant(np.float32(6), f"{name}.high"), name=name)  # type: ignore[no-any-return]
+        return b.add(Clip(), x, b.constant(np.float32(0), f"{name}.low"), b.constant(np.float32(6), f"{name}.high"), name=name)
 
     def normalized(self, x: Value, name: str) -> Value:
         b = self.builder
         inner = x.shape[-1]
         assert isinstance(inner, int)
         vectors = [b.constant(v, f"{name}.{n}") for n, v in (("scale", 1 + self.normal((inner,), 0.1)), ("bias", self.normal((inner,), 0.1)))]
-        return b.add(LayerNorm(), x, *vectors, name=name)  # type: ignore[no-any-return]
+        return b.add(LayerNorm(), x, *vectors, name=name)
 
     def dense(self, x: Value, features: int, name: str) -> Value:
         b = self.builder
@@ -188,7 +188,7 @@ class _Network:
         assert isinstance(inner, int)
         with b.named(name):
             y = b.add(MatMul(), x, b.constant(self.normal((inner, features), inner**-0.5), f"{name}.weight"), name=name)
-            return b.add(Add(), y, b.constant(self.normal((features,), 0.1), f"{name}.bias"), name=f"{name}.bias_add")  # type: ignore[no-any-return]
+            return b.add(Add(), y, b.constant(self.normal((features,), 0.1), f"{name}.bias"), name=f"{name}.bias_add")
 
     def normal(self, shape: tuple[int, ...], deviation: float) -> np.ndarray[Any, Any]:
         return self.random.normal(0, deviation, shape).astype(np.float32)

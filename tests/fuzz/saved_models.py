@@ -45,7 +45,7 @@ def seeds() -> dict[str, bytes]:
         inner.output(inner.add(ops.Negative(), total), "each")
         g = GraphBuilder("looping")
         x, trips = g.input("x", vector), g.input("trips", index)
-        last, every = g.add(ops.Loop(inner.build(), 1, False, None, (), (), (0,), (False,)), trips, None, x, x)
+        last, every = g.add_all(ops.Loop(inner.build(), 1, False, None, (), (), (0,), (False,)), trips, None, x, x)
         g.output(last, "last")
         g.output(every, "every")
         save(g)

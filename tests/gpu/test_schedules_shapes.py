@@ -99,8 +99,8 @@ def test_recurrences(machine: str) -> None:
     """Each line of the batch is a group's; sums of a step are shared by threads that read along them, and its turns meet in shared memory."""
     b = GraphBuilder("g")
     x, r, h = (b.input(n, tensor_type("float32", d)) for n, d in (("x", (3, 2, 160)), ("r", (4, 40, 40)), ("h", (2, 40))))
-    found = b.add(Recurrence("lstm"), x, r, h, None, None, None, None)
-    for k, y in enumerate(found if isinstance(found, tuple) else (found,)):
+    found = b.add_all(Recurrence("lstm"), x, r, h, None, None, None, None)
+    for k, y in enumerate(found):
         b.output(y, f"y{k}")
     (program,) = programs(b.build())
     rule, made = check(program, machine)

@@ -98,7 +98,7 @@ def test_what_it_does_not_take_is_computed_by_the_host() -> None:
     g = GraphBuilder("best")
     x = g.input("x", tensor_type("float32", (4, 30)))
     weights = np.random.default_rng(2).standard_normal((30, 70)).astype(np.float32)
-    g.output(g.add(TopK(k=3), g.add(MatMul(), x, g.constant(weights, "w")))[0], "y")
+    g.output(g.add_all(TopK(k=3), g.add(MatMul(), x, g.constant(weights, "w")))[0], "y")
     graph = g.build()
     both, host = (weft.compile(graph, target, cache=False) for target in ("wave, llvm", "llvm"))
     assert [s.kind for s in both.manifest.steps] == ["copy", "device", "copy", "native"]

@@ -77,7 +77,7 @@ def convolution(channels: int, out: int, size: int, kernel: int, stride: int = 1
 
 def recurrent(b: GraphBuilder, w: Weights) -> Value:
     x = b.input("x", tensor_type("float32", (3, 2, 8)))
-    return b.add(LSTM(16), x, b.constant(w(1, 64, 8), "W"), b.constant(w(1, 64, 16), "R"), None, None, None, None, None)[0]  # type: ignore[no-any-return]
+    return b.add_all(LSTM(16), x, b.constant(w(1, 64, 8), "W"), b.constant(w(1, 64, 16), "R"), None, None, None, None, None)[0]  # type: ignore[no-any-return]
 
 
 def sample(graph: Graph) -> Array:

@@ -421,7 +421,7 @@ def test_zero_points_of_run_time() -> None:
     """Dynamically quantised activations, as an encoder's: the zero point is known when the product runs."""
     b = GraphBuilder("dynamic")
     x, w = np.random.default_rng(0).standard_normal((9, 40)).astype(np.float32), numbers((40, 32), "int8", 1)
-    y, scale, zero = b.add(DynamicQuantize(), b.input("x", tensor_type("float32", x.shape)))
+    y, scale, zero = b.add_all(DynamicQuantize(), b.input("x", tensor_type("float32", x.shape)))
     total = b.add(Cast(dt.float32), b.add(MatMulInteger(), y, b.constant(w, "w"), zero))
     b.output(b.add(Dequantize(), y, scale, zero))
     b.output(total)

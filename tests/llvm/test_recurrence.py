@@ -31,7 +31,7 @@ def compiled(op: RecurrentNetwork, batch: int, dtype: str = "float32") -> tuple[
     bias = floats((directions, 2 * gates), dtype, seed=3)
     b = GraphBuilder()
     x = b.input("x", tensor_type(dtype, (STEPS, batch, INPUT)))
-    results = b.add(op, x, *(b.constant(w, f"w{k}") for k, w in enumerate(weights)), b.constant(bias, "bias"), None, None)
+    results = b.add_all(op, x, *(b.constant(w, f"w{k}") for k, w in enumerate(weights)), b.constant(bias, "bias"), None, None)
     b.output(results[0], "y")
     compilation = Compilation(resolve_target("llvm -threads=2"), cache=False)
     executable = compilation.run(b.build())
@@ -59,7 +59,7 @@ def test_sizes_that_only_a_run_knows_whatever_they_are_called(steps: str) -> Non
     b = GraphBuilder()
     x = b.input("x", tensor_type("float32", (Var(steps), Var("n"), INPUT)))
     lengths = b.input("lengths", tensor_type("int32", (Var("n"),)))
-    b.output(b.add(op, x, *(b.constant(w, f"w{k}") for k, w in enumerate(weights)), None, lengths, None)[0], "y")
+    b.output(b.add_all(op, x, *(b.constant(w, f"w{k}") for k, w in enumerate(weights)), None, lengths, None)[0], "y")
     executable = Compilation(resolve_target("llvm -threads=2"), cache=False).run(b.build())
     for t, n in ((1, 1), (5, 3)):
         data, ends = floats((t, n, INPUT), seed=t), np.arange(1, n + 1, dtype=np.int32)

@@ -42,7 +42,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def graph_of(sample: Sample) -> Graph:
     builder = GraphBuilder("sample")
     inputs = [None if t is None else builder.input(f"x{k}", t) for k, t in enumerate(types_of(sample))]
-    result = builder.add(sample.op, *inputs)
+    result = builder.add_all(sample.op, *inputs)
     for k, value in enumerate(result if isinstance(result, tuple) else (result,)):
         builder.output(value, f"y{k}")
     return builder.build()

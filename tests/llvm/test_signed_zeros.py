@@ -70,7 +70,7 @@ def test_a_range_of_zeros_has_a_scale() -> None:
     """As ONNX's reference of DynamicQuantizeLinear: a division by the scale is defined."""
     for x in (np.zeros((3,), np.float32), np.array([-0.0, 0.0], np.float32)):
         b = GraphBuilder("g")
-        for k, value in enumerate(b.add(DynamicQuantize(), b.input("x", tensor_type("float32", x.shape)))):
+        for k, value in enumerate(b.add_all(DynamicQuantize(), b.input("x", tensor_type("float32", x.shape)))):
             b.output(value, f"y{k}")
         y, scale, zero = weft.compile(b.build(), target="llvm", cache=False).run({"x": x}).values()
         assert (y == 0).all() and zero == 0 and scale == np.float32(1) / np.float32(255)

@@ -232,7 +232,7 @@ def test_weights_that_many_share_become_others_within_the_allowance(normalised: 
 def work(op: Operator, *inputs: tuple[tuple[int, ...], object]) -> int | None:
     b = GraphBuilder()
     values = [b.input(f"x{k}", tensor_type(dtype, shape)) for k, (shape, dtype) in enumerate(inputs)]
-    result = b.add(op, *values)
+    result = b.add_all(op, *values)
     return work_of(op, values, result if isinstance(result, tuple) else (result,))
 
 

@@ -30,8 +30,8 @@ def test_samples(operator: type[Operator]) -> None:
                 else:
                     inputs.append(b.input(f"x{k}", TensorType(dt.dtype(x.dtype), x.shape)))
                     arrays.append(x)
-            outputs = b.add(sample.op, *inputs)
-            for o in outputs if isinstance(outputs, tuple) else (outputs,):
+            outputs = b.add_all(sample.op, *inputs)
+            for o in outputs:
                 b.output(o)
             graph = b.build()
             expected = evaluate(reparsed(graph), arrays)

@@ -60,7 +60,7 @@ def recurrence(weights: Callable[..., Array]) -> Graph:
     b = GraphBuilder()
     x = b.input("x", tensor_type("float32", (3, 2, GATES["gru"] * 4)))
     start = b.constant(numbers(2, 4), "start")
-    y, last = b.add(Recurrence("gru"), x, b.constant(weights(GATES["gru"], 4, 4), "r"), start, None, None, None, None)
+    y, last = b.add_all(Recurrence("gru"), x, b.constant(weights(GATES["gru"], 4, 4), "r"), start, None, None, None, None)
     b.output(y)
     b.output(last)
     return b.build()

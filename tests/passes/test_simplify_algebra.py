@@ -278,6 +278,6 @@ def test_a_maximum_over_windows_is_one_of_rows_and_one_of_columns(pool: Any, sha
 
 def test_a_maximum_with_its_place_stays_one() -> None:
     b = GraphBuilder()
-    for y in b.add(MaxPoolWithIndices((5, 5)), b.input("x", tensor_type("float32", (1, 1, 7, 6)))):
+    for y in b.add_all(MaxPoolWithIndices((5, 5)), b.input("x", tensor_type("float32", (1, 1, 7, 6)))):
         b.output(y)
     assert [type(n.op) for n in simplify_algebra(b.build()).nodes] == [MaxPoolWithIndices]

@@ -14,6 +14,7 @@ time is expressed). Sub-graphs (control flow, groups) capture nothing: what they
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -232,6 +233,15 @@ class Graph:
             yield from node.outputs
 
 
+def single(op: Operator, outputs: tuple[Value, ...]) -> Value:
+    """The output of an operator that has one; several are returned as a tuple, as it was, with a DeprecationWarning."""
+    if len(outputs) != 1:
+        text = f"{op.operator_name} has {len(outputs)} outputs: use add_all, which gives a tuple. add will refuse it in 0.3"
+        warnings.warn(text, DeprecationWarning, stacklevel=3)
+        return outputs  # type: ignore[return-value]
+    return outputs[0]
+
+
 class GraphBuilder:
     """Makes a Graph node by node; infers types; keeps names unique. Operators are applied with `add`.
 
@@ -276,8 +286,16 @@ class GraphBuilder:
         array = np.asarray(data) if dtype is None else np.asarray(data, dtype=dt.dtype(dtype).numpy)
         return Value(self.unique(name), TensorType(dt.dtype(array.dtype), array.shape), constant=array)
 
-    def add(self, op: Operator, *inputs: Value | None, name: str | None = None) -> Any:
-        """Applies `op`; one output gives a Value, several a tuple.
+    def add(self, op: Operator, *inputs: Value | None, name: str | None = None) -> Value:
+        """Applies `op`, which has one output; `add_all` is for several.
+
+        Raises:
+            GraphError: the operator's type rule refuses the inputs.
+        """
+        return single(op, self.add_all(op, *inputs, name=name))
+
+    def add_all(self, op: Operator, *inputs: Value | None, name: str | None = None) -> tuple[Value, ...]:
+        """Applies `op`; its outputs.
 
         Raises:
             GraphError: the operator's type rule refuses the inputs.
@@ -286,7 +304,7 @@ class GraphBuilder:
         base = name or op.operator_name.lower()
         outputs = [Value(self.unique(base), t) for t in types]
         self.graph.nodes.append(Node(op, inputs, outputs, self._names))
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return tuple(outputs)
 
     def symbol(self, value: Value, index: int = 0, prefix: str | None = None) -> Expr:
         """The int64 symbol bound to element `index` of an integer `value`; a constant if the value is one."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from weft.errors import GraphError
 from weft.expr.nodes import Expr, Var, free_vars, substitute
-from weft.graph.nodes import Graph, GraphBuilder, Node, OpenType, OptionalType, SequenceType, SymbolSource, TensorType, Type, Value
+from weft.graph.nodes import Graph, GraphBuilder, Node, OpenType, OptionalType, SequenceType, SymbolSource, TensorType, Type, Value, single
 from weft.graph.operator import Operator
 from weft.tensor.language import as_dim
 
@@ -50,12 +50,19 @@ class Rewriter:
         self.builder.reserve(graph.symbols)
 
     # -- what a rule may use
-    def add(self, op: Operator, *inputs: Value | None, name: str | None = None, type: Type | None = None) -> Any:
-        """Builds a node before the one at hand; `type` overrides the inferred one (to give it a layout)."""
-        result = self.builder.add(op, *inputs, name=name)
-        node = self.builder.graph.nodes[-1]
+    def add(
+        self, op: Operator, *inputs: Value | None, name: str | None = None, type: Type | None = None
+    ) -> Value:
+        """Builds a node of one output before the one at hand; `type` overrides the inferred one (to give it a layout)."""
+        result = single(op, self.add_all(op, *inputs, name=name))
         if type is not None:
-            node.output.type = type
+            result.type = type
+        return result
+
+    def add_all(self, op: Operator, *inputs: Value | None, name: str | None = None) -> tuple[Value, ...]:
+        """Builds a node before the one at hand; its outputs."""
+        result = self.builder.add_all(op, *inputs, name=name)
+        node = self.builder.graph.nodes[-1]
         for value in inputs:
             if value is not None:
                 self._uses[id(value)] = self._uses.get(id(value), 0) + 1
@@ -180,8 +187,8 @@ class _RuleBuilder(GraphBuilder):
         self._rewriter = rewriter
         self.graph, self._taken, self._names = rewriter.builder.graph, rewriter.builder._taken, rewriter.builder._names
 
-    def add(self, op: Operator, *inputs: Value | None, name: str | None = None) -> Any:
-        return self._rewriter.add(op, *inputs, name=name)
+    def add_all(self, op: Operator, *inputs: Value | None, name: str | None = None) -> tuple[Value, ...]:
+        return self._rewriter.add_all(op, *inputs, name=name)
 
 
 def rewrite(

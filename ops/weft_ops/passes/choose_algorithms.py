@@ -38,7 +38,7 @@ def choose_algorithms(graph: Graph, capabilities: Capabilities, choices: Choices
         key = id(w.constant), m
         if key not in transformed:
             transformed[key] = r.constant(transform_weights(w.constant, m), w.name)
-        return r.add(WinogradConv(m, node.op.pads, block, skip), x, transformed[key])  # type: ignore[no-any-return]
+        return r.add(WinogradConv(m, node.op.pads, block, skip), x, transformed[key])
 
     return rewrite(graph, rule, rounds=1, on=(Conv,))
 

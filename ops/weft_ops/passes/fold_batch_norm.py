@@ -43,4 +43,4 @@ def _fold(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], budget: Bud
     result = scaled(r, anchor.op, anchor.inputs, factors, budget)
     if result is None:
         return None
-    return r.add(Add(), result, along_channels(r, (before - mean) * factors + shift, anchor, result))  # type: ignore[no-any-return]
+    return r.add(Add(), result, along_channels(r, (before - mean) * factors + shift, anchor, result))

@@ -80,7 +80,7 @@ def scaled(r: Rewriter, op: Operator, inputs: tuple[Value | None, ...], factors:
     shape = [1] * w.ndim
     shape[axis] = -1
     new = r.constant(w.astype(np.float64) * factors.reshape(shape), weights.name, like=weights)
-    return r.add(op, inputs[0], new, *inputs[2:])  # type: ignore[no-any-return]
+    return r.add(op, inputs[0], new, *inputs[2:])
 
 
 def along_channels(r: Rewriter, numbers: Array, node: Node, like: Value) -> Value:
@@ -142,7 +142,7 @@ def _terms_after(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> R
         first, second = per_channel(bias, anchor, target), per_channel(constant, anchor, target)
         if first is None or second is None:
             continue
-        return r.add(Add(), target, along_channels(r, first + sign * second, anchor, target))  # type: ignore[no-any-return]
+        return r.add(Add(), target, along_channels(r, first + sign * second, anchor, target))
     return None
 
 

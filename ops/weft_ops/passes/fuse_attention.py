@@ -214,8 +214,8 @@ def _swapped(r: Rewriter, value: Value, depth: int = DEPTH) -> Value:
             inner, factor = _unscaled(r, value)
             if inner is not value:
                 turned = _swapped(r, inner, depth - 1)
-                return r.add(Multiply(), turned, r.constant(factor, "scale", like=turned))  # type: ignore[no-any-return]
-    return r.add(Transpose(swap), value)  # type: ignore[no-any-return]
+                return r.add(Multiply(), turned, r.constant(factor, "scale", like=turned))
+    return r.add(Transpose(swap), value)
 
 
 def _with_lead(r: Rewriter, value: Value, lead: Shape) -> Value:
@@ -228,7 +228,7 @@ def _with_lead(r: Rewriter, value: Value, lead: Shape) -> Value:
         if _equal(node.inputs[0].shape, shape):
             return node.inputs[0]
         value = node.inputs[0]
-    return r.add(Reshape(shape), value)  # type: ignore[no-any-return]
+    return r.add(Reshape(shape), value)
 
 
 def _unrepeated(r: Rewriter, value: Value) -> Value | None:
@@ -263,4 +263,4 @@ def _slice_last(r: Rewriter, value: Value) -> Value:
     every = r.add(Reshape((*rows, last // size, size)), whole)
     starts = (*(0 for _ in rows), start // size, 0)
     part = r.add(Slice(starts, (*rows, heads, size), (1,) * (len(rows) + 2)), every)
-    return r.add(turned.op, part) if turned is not None else part  # type: ignore[no-any-return]
+    return r.add(turned.op, part) if turned is not None else part

@@ -108,7 +108,7 @@ def parts(data: Value, scale: Value, zero: Value | None, axis: int) -> Quantized
 def like_before(r: Rewriter, node: Node, data: Value) -> Value:
     """`data` dequantised by the scale and zero point, one each, of another dequantisation."""
     assert isinstance(node.op, Dequantize)
-    return r.add(replace(node.op, axis=0), data, *node.inputs[1:])  # type: ignore[no-any-return]
+    return r.add(replace(node.op, axis=0), data, *node.inputs[1:])
 
 
 # -- products ---------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def _products(r: Rewriter, node: Node, inputs: Inputs) -> Replacement:
     scale = x.scale * w.scale
     total = integer_product(Composer(r.builder_for_rule()), node.op, x, w)
     op = Dequantize(channel_axis(node.op, total), to=node.output.dtype)
-    return r.add(op, total, r.constant(scale, "scale"))  # type: ignore[no-any-return]
+    return r.add(op, total, r.constant(scale, "scale"))
 
 
 def fits(op: Conv | MatMul, x: Quantized, w: Quantized) -> bool:
@@ -163,7 +163,7 @@ def integer_product(c: Composer, op: Conv | MatMul, x: Quantized, w: Quantized) 
         weights = c.cast(weights, to) if weights.constant is None else c.builder.constant(weights.constant.astype(to.numpy), weights.name)
     zeros = [None if not q.zero.any() else c.builder.constant(q.zero.astype(np.int32), "zero") for q in (x, w)]
     product: Operator = MatMulInteger() if isinstance(op, MatMul) else ConvInteger(op.strides, op.pads, op.dilations, op.groups)
-    return c(product, x.data, weights, *zeros)  # type: ignore[no-any-return]
+    return c(product, x.data, weights, *zeros)
 
 
 def channel_axis(op: Conv | MatMul, total: Value) -> int:
@@ -189,7 +189,7 @@ def _biases(r: Rewriter, node: Node, inputs: Inputs) -> Replacement:
             continue
         if bool((np.abs(bias.scale - total.scale) > CLOSE * total.scale).any()) or bool((np.abs(numbers) >= MOST).any()):
             continue
-        return r.add(before.op, r.add(Add(), total.data, r.constant(numbers.astype(np.int32), "bias")), *before.inputs[1:])  # type: ignore[no-any-return]
+        return r.add(before.op, r.add(Add(), total.data, r.constant(numbers.astype(np.int32), "bias")), *before.inputs[1:])
     return None
 
 
@@ -251,7 +251,7 @@ def _constant_moved(r: Rewriter, node: Node, before: Node) -> Replacement:
                 return None
             axis = kept[sum(n != 1 for n in data.constant.shape[:axis])]
     moved = r.constant(np.ascontiguousarray(node.op.reference(data.constant)), data.name)
-    return r.add(replace(before.op, axis=axis), moved, scale, zero)  # type: ignore[no-any-return]
+    return r.add(replace(before.op, axis=axis), moved, scale, zero)
 
 
 def _ordered(r: Rewriter, node: Node, inputs: Inputs) -> Replacement:
@@ -420,4 +420,4 @@ def _narrow_scale(r: Rewriter, node: Node, inputs: Inputs) -> Replacement:
     data, scale = inputs[:2]
     if scale is None or scale.constant is None or scale.dtype != dt.float64:
         return None
-    return r.add(node.op, data, r.constant(scale.constant.astype(np.float32), scale.name), *inputs[2:])  # type: ignore[no-any-return]
+    return r.add(node.op, data, r.constant(scale.constant.astype(np.float32), scale.name), *inputs[2:])

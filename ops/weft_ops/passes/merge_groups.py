@@ -101,4 +101,4 @@ def _merge(
     for k in range(count):
         new[:, k, :, k] = w.reshape(left, count, oc, *w.shape[1:])[:, k]
     merged = r.constant(new.reshape(left * count * oc, count * ic, *w.shape[2:]), weights.name, like=weights)
-    return r.add(replace(node.op, groups=left), x, merged, *inputs[2:])  # type: ignore[no-any-return]
+    return r.add(replace(node.op, groups=left), x, merged, *inputs[2:])

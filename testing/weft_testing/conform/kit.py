@@ -69,8 +69,7 @@ class Case:
     def graph(self) -> Graph:
         builder = GraphBuilder("sample")
         inputs = [None if t is None else builder.input(f"x{k}", t) for k, t in enumerate(self.types)]
-        result = builder.add(self.sample.op, *inputs)
-        for k, value in enumerate(result if isinstance(result, tuple) else (result,)):
+        for k, value in enumerate(builder.add_all(self.sample.op, *inputs)):
             builder.output(value, f"y{k}")
         return builder.build()
 

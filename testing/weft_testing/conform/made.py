@@ -281,9 +281,7 @@ class _Draft:
         return self.builder.constant(data, f"c{self.count}")
 
     def __call__(self, op: Operator, *inputs: Value | None) -> Value:
-        result = self.builder.add(op, *inputs)
-        assert isinstance(result, Value)
-        return result
+        return self.builder.add(op, *inputs)
 
     def built(self, *outputs: Value) -> Graph:
         for k, v in enumerate(outputs):

@@ -151,6 +151,6 @@ def shaped(builder: GraphBuilder, value: Value, rank: int | None = None) -> Valu
     if rank is None:
         return value
     if rank == 0:
-        return builder.add(WithSizes(()), value)  # type: ignore[no-any-return]
+        return builder.add(WithSizes(()), value)
     sizes = builder.add(Sizes(rank), value)
-    return builder.add(WithSizes(tuple(builder.symbol(sizes, k) for k in range(rank))), value)  # type: ignore[no-any-return]
+    return builder.add(WithSizes(tuple(builder.symbol(sizes, k) for k in range(rank))), value)

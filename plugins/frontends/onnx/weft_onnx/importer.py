@@ -238,7 +238,7 @@ class Importer:
     def constant(self, array: Array, name: str) -> Value:
         """A constant; of strings, a node."""
         if array.dtype == object:
-            return self.builder.add(StringConstant(tuple(array.reshape(-1).tolist()), array.shape), name=name)  # type: ignore[no-any-return]
+            return self.builder.add(StringConstant(tuple(array.reshape(-1).tolist()), array.shape), name=name)
         return self.builder.constant(array, name)
 
     def input(self, info: onnx.ValueInfoProto) -> Value:
@@ -399,10 +399,10 @@ class Importer:
             # What leaves its dtype's range wraps around, which numbers here do not: operators do.
             if result is not None and all(r.fits for r in _sequence(result) if isinstance(r, ct.Content)):
                 return [self.short_content(r) if isinstance(r, Content) else r for r in _sequence(result)]
-        return [self.refined(r) for r in _sequence(converter(c))]
+        return [self.refined(r) if isinstance(r, Value) else r for r in _sequence(converter(c))]
 
-    def refined(self, result: Any) -> Any:
-        return self.short_value(self.folded(result)) if isinstance(result, Value) else result
+    def refined(self, result: Value) -> Value:
+        return self.short_value(self.folded(result))
 
     # -- long formulas
     def short_content(self, content: Content) -> Content:
@@ -423,7 +423,7 @@ class Importer:
             return value
         short = self._short(long)
         shape = tuple(as_dim(short.get(d, d)) if isinstance(d, Expr) else d for d in value.shape)
-        return self.builder.add(Reshape(shape), value, name=value.name)  # type: ignore[no-any-return]
+        return self.builder.add(Reshape(shape), value, name=value.name)
 
     def _short(self, formulas: Sequence[Expr]) -> dict[Expr, Expr]:
         """By formula what stands for it: a symbol, which is a size, or the difference of two where it may be negative; of a condition, whether it is not 0."""
@@ -571,7 +571,7 @@ class Importer:
             return operand
         if isinstance(operand, Elements):
             made = SequenceConstruct() if operand else SequenceEmpty(operand.dtype)
-            return self.builder.add(made, *map(self.as_value, operand))  # type: ignore[no-any-return]
+            return self.builder.add(made, *map(self.as_value, operand))
         assert isinstance(operand, Content)
         kept = self._tensors.get(id(operand))
         if kept is None:
@@ -593,7 +593,7 @@ class Importer:
         sequence = isinstance(type_, SequenceType)
         element = type_.element if isinstance(type_, SequenceType) else type_
         assert isinstance(element, OpenType)
-        return self.builder.add(OptionalEmpty(element.dtype, sequence), name=name)  # type: ignore[no-any-return]
+        return self.builder.add(OptionalEmpty(element.dtype, sequence), name=name)
 
     def _tensor(self, content: Content, name: str) -> Value:
         b = self.builder
@@ -601,7 +601,7 @@ class Importer:
             return b.constant(content.array(), name)
         if content.dtype.is_bool:
             ints = ct.content(dt.int64, [ct.choose(x, 1, 0) for x in content.dims()], content.shape)
-            return b.add(Cast(dt.bool_), self._tensor(ints, name))  # type: ignore[no-any-return]
+            return b.add(Cast(dt.bool_), self._tensor(ints, name))
         value: Value = b.add(Dims(tuple(content.dims()), content.dtype), name=name)
         return value if len(content.shape) == 1 else b.add(Reshape(content.shape), value)
 
@@ -657,12 +657,12 @@ class Context(Composer):
         except Exception:  # noqa: BLE001 - onnx's own class of error, which is not public
             self.schema = None
 
-    def __call__(self, op: Operator, *inputs: Any) -> Any:
-        """`op` applied; small results of constants are constants."""
+    def all(self, op: Operator, *inputs: Any) -> tuple[Value, ...]:
+        """The outputs of `op`; small results of constants are constants."""
         if isinstance(op, Elementwise) and len(inputs) > 1:
             inputs = tuple(self.aligned(inputs))
-        result = super().__call__(op, *inputs)
-        return self.importer.refined(result)
+        results = super().all(op, *inputs)
+        return (self.importer.refined(results[0]),) if len(results) == 1 else results
 
     def aligned(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Operands of an elementwise operator, so that they certainly broadcast: where it shows only at run time whether a dimension is 1 or
@@ -916,7 +916,7 @@ class Context(Composer):
 
     def clamped(self, x: Value, low: int, high: int) -> Value:
         """`x`, what lies beyond `low` … `high` moved to the nearer of them."""
-        return self(Minimum(), self(Maximum(), x, low), high)  # type: ignore[no-any-return]
+        return self(Minimum(), self(Maximum(), x, low), high)
 
     def runtime_axes(self, k: int, rank: int) -> tuple[Dim, ...] | None:
         """The axes of operand k, counted from the front where they are known only at run time; then they are checked there, and that no two are the same."""
@@ -930,7 +930,7 @@ class Context(Composer):
         if isinstance(count, int) and count > rank:
             raise self.error(f"axes: {count} of them, the operand has {rank} dimension(s)")
         x = self.within(self.cast(x, dt.int64), -rank, rank - 1, "axis")
-        return self(Where(), self(Less(), x, 0), self.add(x, rank), x)  # type: ignore[no-any-return]
+        return self(Where(), self(Less(), x, 0), self.add(x, rank), x)
 
     def different(self, x: Value) -> Value:
         """`x`, axes of which no two may be the same."""
@@ -960,7 +960,7 @@ class Context(Composer):
         """Dimensions as data, int64."""
         if all(isinstance(d, int) for d in dims):
             return self.builder.constant(np.array(dims, np.int64))
-        return self(Dims(tuple(dims)))  # type: ignore[no-any-return]
+        return self(Dims(tuple(dims)))
 
     def numbers(self, k: int, what: str) -> tuple[int, ...] | None:
         """The integers of operand k, which must be known at import; None if it is absent."""

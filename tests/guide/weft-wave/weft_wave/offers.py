@@ -38,8 +38,7 @@ def alone(node: Node) -> Program:
     """The kernel of one node."""
     g = GraphBuilder("alone")
     inputs = [None if v is None else g.input(f"x{n}", v.type) for n, v in enumerate(node.inputs)]
-    made = g.add(node.op, *inputs)
-    for n, value in enumerate(made if isinstance(made, tuple | list) else [made]):
+    for n, value in enumerate(g.add_all(node.op, *inputs)):
         g.output(value, f"y{n}")
     return lower_group(g.build())
 

@@ -29,7 +29,7 @@ def attention(c: Context) -> Any:
     if operands[6] is not None:
         keys = c.shape(1)
         operands[6] = c.within(operands[6], 0, keys[1 if len(keys) == 3 else 2], "length")
-    return c(op, *operands)
+    return c.all(op, *operands)
 
 
 @onnx_op("RotaryEmbedding")
@@ -38,4 +38,4 @@ def rotary_embedding(c: Context) -> Value:
     positions, cosines = c.optional(3), c.value(1)
     if positions is not None:
         positions = c.within(positions, 0, as_dim(dim_expr(cosines.shape[0]) - 1), "position")
-    return c(op, c.value(0), cosines, c.value(2), positions)  # type: ignore[no-any-return]
+    return c(op, c.value(0), cosines, c.value(2), positions)

@@ -126,8 +126,7 @@ def _repeated(c: Context, graph: GraphProto) -> list[Any]:
 
 def _added(c: Context, op: Operator, *inputs: Value | None) -> list[Any]:
     """The results of an operator that holds bodies, as tensors where their ranks are known."""
-    found = c.builder.add(op, *inputs)
-    return [shaped(c.builder, v) for v in (found if isinstance(found, tuple) else (found,))]
+    return [shaped(c.builder, v) for v in c.builder.add_all(op, *inputs)]
 
 
 def _carried(c: Context, k: int) -> Value:

@@ -31,15 +31,15 @@ _BINARY: dict[str, type[Operator]] = {
 
 @onnx_op(*_UNARY)
 def unary(c: Context) -> Value:
-    return c(_UNARY[c.op_type](), c.value(0))  # type: ignore[no-any-return]
+    return c(_UNARY[c.op_type](), c.value(0))
 
 
 @onnx_op(*_BINARY)
 def binary(c: Context) -> Value:
     y = c.value(1)
     if c.op_type == "Equal" and y.dtype == dt.string:
-        return c.builder.add(ops.StringEqual(), c.value(0), y)  # type: ignore[no-any-return]
-    return c(_BINARY[c.op_type](), c.value(0), _divisor(c, y) if c.op_type == "Div" else y)  # type: ignore[no-any-return]
+        return c.builder.add(ops.StringEqual(), c.value(0), y)
+    return c(_BINARY[c.op_type](), c.value(0), _divisor(c, y) if c.op_type == "Div" else y)
 
 
 def _divisor(c: Context, y: Value) -> Value:
@@ -56,42 +56,42 @@ def identity(c: Context) -> Any:
 
 @onnx_op("LeakyRelu")
 def leaky_relu(c: Context) -> Value:
-    return c(ops.LeakyRelu(c.real("alpha", 0.01)), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.LeakyRelu(c.real("alpha", 0.01)), c.value(0))
 
 
 @onnx_op("Elu")
 def elu(c: Context) -> Value:
-    return c(ops.Elu(c.real("alpha", 1.0)), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.Elu(c.real("alpha", 1.0)), c.value(0))
 
 
 @onnx_op("Celu")
 def celu(c: Context) -> Value:
-    return c(ops.Celu(c.real("alpha", 1.0)), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.Celu(c.real("alpha", 1.0)), c.value(0))
 
 
 @onnx_op("Selu")
 def selu(c: Context) -> Value:
-    return c(ops.Selu(c.real("alpha", 1.67326319217681884765625), c.real("gamma", 1.05070102214813232421875)), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.Selu(c.real("alpha", 1.67326319217681884765625), c.real("gamma", 1.05070102214813232421875)), c.value(0))
 
 
 @onnx_op("HardSigmoid")
 def hard_sigmoid(c: Context) -> Value:
-    return c(ops.HardSigmoid(c.real("alpha", 0.2), c.real("beta", 0.5)), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.HardSigmoid(c.real("alpha", 0.2), c.real("beta", 0.5)), c.value(0))
 
 
 @onnx_op("ThresholdedRelu")
 def thresholded_relu(c: Context) -> Value:
-    return c(ops.ThresholdedRelu(c.real("alpha", 1.0)), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.ThresholdedRelu(c.real("alpha", 1.0)), c.value(0))
 
 
 @onnx_op("Shrink")
 def shrink(c: Context) -> Value:
-    return c(ops.Shrink(c.real("lambd", 0.5), c.real("bias", 0.0)), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.Shrink(c.real("lambd", 0.5), c.real("bias", 0.0)), c.value(0))
 
 
 @onnx_op("Swish")
 def swish(c: Context) -> Value:
-    return c(ops.Swish(c.real("alpha", 1.0)), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.Swish(c.real("alpha", 1.0)), c.value(0))
 
 
 @onnx_op("Gelu")
@@ -99,17 +99,17 @@ def gelu(c: Context) -> Value:
     approximate = c.string("approximate", "none")
     if approximate not in ("none", "tanh"):
         raise c.error(f"approximate is '{approximate}', expected none or tanh")
-    return c(ops.Gelu(approximate == "tanh"), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.Gelu(approximate == "tanh"), c.value(0))
 
 
 @onnx_op("IsInf")
 def is_inf(c: Context) -> Value:
-    return c(ops.IsInf(c.flag("detect_negative", True), c.flag("detect_positive", True)), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.IsInf(c.flag("detect_negative", True), c.flag("detect_positive", True)), c.value(0))
 
 
 @onnx_op("Mod")
 def mod(c: Context) -> Value:
-    return c(ops.Fmod() if c.flag("fmod") else ops.Mod(), c.value(0), _divisor(c, c.value(1)))  # type: ignore[no-any-return]
+    return c(ops.Fmod() if c.flag("fmod") else ops.Mod(), c.value(0), _divisor(c, c.value(1)))
 
 
 @onnx_op("BitShift")
@@ -117,14 +117,14 @@ def bit_shift(c: Context) -> Value:
     direction = c.string("direction")
     if direction not in ("LEFT", "RIGHT"):
         raise c.error(f"direction is '{direction}', expected LEFT or RIGHT")
-    return c(ops.LeftShift() if direction == "LEFT" else ops.RightShift(), c.value(0), c.value(1))  # type: ignore[no-any-return]
+    return c(ops.LeftShift() if direction == "LEFT" else ops.RightShift(), c.value(0), c.value(1))
 
 
 @onnx_op("Pow")
 def power(c: Context) -> Value:
     base, exponent = c.value(0), c.value(1)
     if base.dtype == exponent.dtype:
-        return c(ops.Power(), base, exponent)  # type: ignore[no-any-return]
+        return c(ops.Power(), base, exponent)
     # The result has the base's type; the power is taken in the wider of the two, as a float if either is.
     wide = _wider(base.dtype, exponent.dtype)
     return c.cast(c(ops.Power(), c.cast(base, wide), c.cast(exponent, wide)), base.dtype)
@@ -162,12 +162,12 @@ def clip(c: Context) -> Value:
         limits = [c.optional(1), c.optional(2)]
     if limits == [None, None]:
         return x
-    return c(ops.Clip(), x, *limits)  # type: ignore[no-any-return]
+    return c(ops.Clip(), x, *limits)
 
 
 @onnx_op("Where")
 def where(c: Context) -> Value:
-    return c(ops.Where(), c.value(0), c.value(1), c.value(2))  # type: ignore[no-any-return]
+    return c(ops.Where(), c.value(0), c.value(1), c.value(2))
 
 
 # -- types ------------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def _cast(c: Context, x: Value, to: dt.DType) -> Value:
         # What does not fit wraps, as it does from the integers.
         x = c(ops.Cast(dt.int32), x)
     narrow = to.is_float and to.bits <= 8
-    return c(ops.Cast(to, saturate=narrow and c.flag("saturate", True)), x)  # type: ignore[no-any-return]
+    return c(ops.Cast(to, saturate=narrow and c.flag("saturate", True)), x)
 
 
 def _power_of_two(c: Context, x: Value, mode: str, saturate: bool) -> Value:
@@ -203,7 +203,7 @@ def _power_of_two(c: Context, x: Value, mode: str, saturate: bool) -> Value:
     infinite = c(ops.LogicalAnd(), c(ops.Equal(), exponent, 0xFF), c(ops.Equal(), fraction, 0))
     if saturate:
         exponent = c(ops.Where(), infinite, c.number(0xFE, dt.uint32), exponent)
-    return c(ops.Bitcast(dt.float8_e8m0fnu), c.cast(exponent, dt.uint8))  # type: ignore[no-any-return]
+    return c(ops.Bitcast(dt.float8_e8m0fnu), c.cast(exponent, dt.uint8))
 
 
 @onnx_op("Cast", "CastLike")
@@ -212,7 +212,7 @@ def cast(c: Context) -> Value:
     if to == dt.string:
         return x if x.dtype == to else c.builder.add(ops.NumberToString(), x)
     if x.dtype == dt.string:
-        return c.builder.add(ops.StringToNumber(to), x)  # type: ignore[no-any-return]
+        return c.builder.add(ops.StringToNumber(to), x)
     return _cast(c, x, to)
 
 
@@ -221,7 +221,7 @@ def bit_cast(c: Context) -> Value:
     x, to = c.value(0), c.dtype("to", dt.float32)
     if x.dtype.bits != to.bits and {x.dtype.name, to.name} not in ({"bool", "uint8"}, {"bool", "int8"}):
         raise c.unsupported(f"{x.dtype} as {to}, of another width")
-    return c(ops.Bitcast(to), x)  # type: ignore[no-any-return]
+    return c(ops.Bitcast(to), x)
 
 
 @onnx_op("Constant")

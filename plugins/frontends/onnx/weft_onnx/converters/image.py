@@ -36,7 +36,7 @@ def resize(c: Context) -> Value:
         shape, c.string("mode", "nearest"), coordinates, c.string("nearest_mode", "round_prefer_floor"), axes and chosen, scales,  # type: ignore[arg-type]
         c.real("cubic_coeff_a", -0.75), c.flag("exclude_outside"), c.flag("antialias"), c.real("extrapolation_value", 0.0),
     )  # fmt: skip
-    return c(op, x, scale_values, roi)  # type: ignore[no-any-return]
+    return c(op, x, scale_values, roi)
 
 
 @onnx_op("Upsample", "Resize", versions=(7, 10))
@@ -50,7 +50,7 @@ def upsample(c: Context) -> Value:
     else:
         shape, scales, values = _by_scales(c, x, 1, tuple(range(len(x.shape))), None)
     mode = c.string("mode", "nearest")
-    return c(ops.Resize(shape, mode, "asymmetric", "floor", None, scales), x, values, None)  # type: ignore[arg-type,no-any-return]
+    return c(ops.Resize(shape, mode, "asymmetric", "floor", None, scales), x, values, None)  # type: ignore[arg-type]
 
 
 def _scaled(d: Dim, scale: float) -> Dim:
@@ -116,7 +116,7 @@ def _by_sizes(c: Context, x: Value, chosen: tuple[int, ...]) -> tuple[tuple[Dim,
 @onnx_op("GridSample")
 def grid_sample(c: Context) -> Value:
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(name := c.string("mode", "linear"), name)
-    return c(ops.GridSample(mode, c.string("padding_mode", "zeros"), c.flag("align_corners")), c.value(0), c.value(1))  # type: ignore[arg-type,no-any-return]
+    return c(ops.GridSample(mode, c.string("padding_mode", "zeros"), c.flag("align_corners")), c.value(0), c.value(1))  # type: ignore[arg-type]
 
 
 @onnx_op("RoiAlign")
@@ -128,7 +128,7 @@ def roi_align(c: Context) -> Value:
         coordinates == "half_pixel", c.string("mode", "avg") == "max",
     )  # fmt: skip
     x = c.value(0)
-    return c(op, x, c.value(1), c.within(c.value(2), 0, as_dim(dim_expr(x.shape[0]) - 1), "batch index"))  # type: ignore[no-any-return]
+    return c(op, x, c.value(1), c.within(c.value(2), 0, as_dim(dim_expr(x.shape[0]) - 1), "batch index"))
 
 
 @onnx_op("AffineGrid")

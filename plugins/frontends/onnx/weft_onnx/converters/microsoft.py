@@ -21,13 +21,13 @@ onnx_op("DequantizeLinear", domain=DOMAIN)(dequantize)
 
 def operand(c: Context, k: int, axis: int = 0) -> Value:
     """Operands k, k + 1 and k + 2: integers, their scale and their zero point, as the floats that they stand for."""
-    return c(ops.Dequantize(axis), c.value(k), c.value(k + 1), c.optional(k + 2))  # type: ignore[no-any-return]
+    return c(ops.Dequantize(axis), c.value(k), c.value(k + 1), c.optional(k + 2))
 
 
 def quantised(c: Context, value: Value, k: int, to: dt.DType) -> Value:
     """Floats by the scale and the zero point that are operands k and k + 1."""
     zero = c.optional(k + 1)
-    return c(ops.Quantize(to if zero is None else zero.dtype), value, c.value(k), zero)  # type: ignore[no-any-return]
+    return c(ops.Quantize(to if zero is None else zero.dtype), value, c.value(k), zero)
 
 
 @onnx_op("QLinearAdd", "QLinearMul", domain=DOMAIN)
@@ -99,7 +99,7 @@ def matmul_to_float(c: Context) -> Value:
 @onnx_op("DynamicQuantizeMatMul", domain=DOMAIN)
 def dynamic_matmul(c: Context) -> Value:
     """Operands A of floats, quantised by their own range, B, its scale and zero point, and a bias of floats; the last two are optional."""
-    x, scale, zero = c(ops.DynamicQuantize(), c.value(0))
+    x, scale, zero = c.all(ops.DynamicQuantize(), c.value(0))
     total = c(ops.MatMulInteger(), x, c.value(1), zero, c.optional(3))
     return _scaled(c, total, c.mul(scale, c.value(2)), c.optional(4))
 

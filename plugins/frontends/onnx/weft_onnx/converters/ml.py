@@ -42,7 +42,7 @@ def normalizer(c: Context) -> Value:
     norm = c.string("norm", "MAX")
     if norm == "MAX":
         return c.div(x, c.max(c(ops.Absolute(), x), (len(x.shape) - 1,)))
-    return c(ops.LpNorm(-1, 1 if norm == "L1" else 2), x)  # type: ignore[no-any-return]
+    return c(ops.LpNorm(-1, 1 if norm == "L1" else 2), x)
 
 
 @onnx_op("LinearRegressor", domain=DOMAIN)
@@ -96,7 +96,7 @@ def _mapped(c: Context, x: Value, keys: Any, values: Any, default: Any) -> Value
         place = c.broadcast(place, x.shape)
     if values.dtype == object:
         strings = c.builder.add(ops.StringConstant(tuple(map(str, table)), (len(table),)))
-        return c.builder.add(ops.StringTake(), place, strings)  # type: ignore[no-any-return]
+        return c.builder.add(ops.StringTake(), place, strings)
     return c.gather(c.builder.constant(table), place, 0)
 
 
@@ -147,7 +147,7 @@ def imputer(c: Context) -> Value:
         raise c.error(f"expected one value, or one for each of {x.shape[-1]} features, got {len(values)}")
     replaced = c.real("replaced_value_float", 0.0) if real else c.integer("replaced_value_int64", 0)
     missing = c(ops.IsNan(), x) if replaced != replaced else c(ops.Equal(), x, replaced)
-    return c(ops.Where(), missing, c.builder.constant(np.array(values, x.dtype.numpy)), x)  # type: ignore[no-any-return]
+    return c(ops.Where(), missing, c.builder.constant(np.array(values, x.dtype.numpy)), x)
 
 
 @onnx_op("FeatureVectorizer", domain=DOMAIN)

@@ -112,7 +112,7 @@ def squeeze(c: Context) -> Value:
         return c.reshape(x, ops.ReduceSum(axes, False).out_shape(x.shape))
     if _axes(c, 12, 1, len(x.shape)) is None and any(isinstance(d, Expr) for d in x.shape):
         if not c.scope.prefix and c.node.output[0] in {o.name for o in c.importer.proto.graph.output}:
-            return c.builder.add(ops.Squeezed(), x)  # type: ignore[no-any-return]
+            return c.builder.add(ops.Squeezed(), x)
         # What follows needs to know how many dimensions there are: those of sizes that only the run knows stay, and may not turn out to be 1.
         for axis, d in enumerate(x.shape):
             if isinstance(d, Expr):
@@ -184,14 +184,14 @@ def _order(c: Context, rank: int) -> tuple[int, ...]:
 def expand(c: Context) -> Value:
     dims = c.dims(1, "the shape")
     assert dims is not None
-    return c(ops.BroadcastTo(dims), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.BroadcastTo(dims), c.value(0))
 
 
 @onnx_op("Tile")
 def tile(c: Context) -> Value:
     repeats = c.dims(1, "the repeats")
     assert repeats is not None
-    return c(ops.Tile(repeats), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.Tile(repeats), c.value(0))
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def slice_(c: Context) -> Value:
         all_starts[axis], all_sizes[axis], all_steps[axis] = _tidy(first), _tidy(count), step
     if tuple(all_sizes) == x.shape and all(s == 1 for s in all_steps):
         return x
-    return c(ops.Slice(tuple(all_starts), tuple(all_sizes), tuple(all_steps)), x)  # type: ignore[no-any-return]
+    return c(ops.Slice(tuple(all_starts), tuple(all_sizes), tuple(all_steps)), x)
 
 
 def _runtime_slice(c: Context, x: Value) -> Value:
@@ -244,7 +244,7 @@ def _runtime_slice(c: Context, x: Value) -> Value:
         where = c.different(c.axes(c.value(3), rank))
 
         def put(default: int, v: Value) -> Value:
-            return c(ops.ScatterElements(0), c.builder.constant(np.full(rank, default, np.int64)), where, v)  # type: ignore[no-any-return]
+            return c(ops.ScatterElements(0), c.builder.constant(np.full(rank, default, np.int64)), where, v)
 
         starts, ends, steps = put(0, starts), put(LARGEST, ends), put(1, steps)
         chosen: tuple[int, ...] = tuple(range(rank))
@@ -257,7 +257,7 @@ def _runtime_slice(c: Context, x: Value) -> Value:
 
     def bounded(v: Value) -> Value:
         wrapped = c(ops.Where(), c(ops.Less(), v, 0), c.add(v, size), v)
-        return c(ops.Minimum(), c(ops.Maximum(), wrapped, lowest), highest)  # type: ignore[no-any-return]
+        return c(ops.Minimum(), c(ops.Maximum(), wrapped, lowest), highest)
 
     first, last = bounded(starts), bounded(ends)
     stride = c(ops.Absolute(), steps)
@@ -272,7 +272,7 @@ def _runtime_slice(c: Context, x: Value) -> Value:
     result: list[tuple[Dim, Dim, Dim]] = [(0, d, 1) for d in x.shape]
     for axis, start, amount, step in zip(chosen, firsts, sizes, all_steps):
         result[axis] = (start, amount, step)
-    return c(ops.Slice(*(tuple(r[k] for r in result) for k in range(3))), x)  # type: ignore[no-any-return]
+    return c(ops.Slice(*(tuple(r[k] for r in result) for k in range(3))), x)
 
 
 def _tidy(d: Dim) -> Dim:
@@ -356,7 +356,7 @@ def pad(c: Context) -> Value:
     if not any(isinstance(p, Expr) or p for p in pads):
         return x
     inputs = [x] if fill is None or mode != "constant" else [x, fill]
-    return c(ops.Pad(tuple(pads), mode), *inputs)  # type: ignore[arg-type,no-any-return]
+    return c(ops.Pad(tuple(pads), mode), *inputs)  # type: ignore[arg-type]
 
 
 def _spread_pads(c: Context, rank: int) -> tuple[Dim, ...]:
@@ -378,14 +378,14 @@ def _spread_pads(c: Context, rank: int) -> tuple[Dim, ...]:
 def gather(c: Context) -> Value:
     x = c.value(0)
     axis = axis_of(c.integer("axis"), len(x.shape))
-    return c(ops.Gather(axis), x, c.indices(c.value(1), x.shape[axis]))  # type: ignore[no-any-return]
+    return c(ops.Gather(axis), x, c.indices(c.value(1), x.shape[axis]))
 
 
 @onnx_op("GatherElements")
 def gather_elements(c: Context) -> Value:
     x = c.value(0)
     axis = axis_of(c.integer("axis"), len(x.shape))
-    return c(ops.GatherElements(axis), x, c.indices(c.value(1), x.shape[axis]))  # type: ignore[no-any-return]
+    return c(ops.GatherElements(axis), x, c.indices(c.value(1), x.shape[axis]))
 
 
 def _places(c: Context, indices: Value, shape: Sequence[Dim]) -> Value:
@@ -403,20 +403,20 @@ def _places(c: Context, indices: Value, shape: Sequence[Dim]) -> Value:
 @onnx_op("GatherND")
 def gather_nd(c: Context) -> Value:
     x, first = c.value(0), c.integer("batch_dims")
-    return c(ops.GatherND(first), x, _places(c, c.value(1), x.shape[first:]))  # type: ignore[no-any-return]
+    return c(ops.GatherND(first), x, _places(c, c.value(1), x.shape[first:]))
 
 
 @onnx_op("ScatterElements", "Scatter")
 def scatter_elements(c: Context) -> Value:
     x = c.value(0)
     axis = axis_of(c.integer("axis"), len(x.shape))
-    return c(ops.ScatterElements(axis, c.string("reduction", "none")), x, c.indices(c.value(1), x.shape[axis]), c.value(2))  # type: ignore[arg-type,no-any-return]
+    return c(ops.ScatterElements(axis, c.string("reduction", "none")), x, c.indices(c.value(1), x.shape[axis]), c.value(2))  # type: ignore[arg-type]
 
 
 @onnx_op("ScatterND")
 def scatter_nd(c: Context) -> Value:
     x = c.value(0)
-    return c(ops.ScatterND(c.string("reduction", "none")), x, _places(c, c.value(1), x.shape), c.value(2))  # type: ignore[arg-type,no-any-return]
+    return c(ops.ScatterND(c.string("reduction", "none")), x, _places(c, c.value(1), x.shape), c.value(2))  # type: ignore[arg-type]
 
 
 @onnx_op("OneHot")
@@ -430,20 +430,20 @@ def one_hot(c: Context) -> Value:
         depths = depth.dims()
     if len(depths) != 1:
         raise c.error(f"the depth has {len(depths)} elements, expected one")
-    return c(ops.OneHot(depths[0], c.integer("axis", -1)), indices, c.value(2))  # type: ignore[no-any-return]
+    return c(ops.OneHot(depths[0], c.integer("axis", -1)), indices, c.value(2))
 
 
 @onnx_op("Trilu")
 def trilu(c: Context) -> Value:
     k = c.signed(1, "k", clamped=True)
-    return c(ops.Trilu(c.flag("upper", True), k[0] if k else 0), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.Trilu(c.flag("upper", True), k[0] if k else 0), c.value(0))
 
 
 @onnx_op("ReverseSequence")
 def reverse_sequence(c: Context) -> Value:
     x, time = c.value(0), c.integer("time_axis", 0)
     lengths = c.within(c.value(1), 0, x.shape[axis_of(time, len(x.shape))], "length")
-    return c(ops.ReverseSequence(time, c.integer("batch_axis", 1)), x, lengths)  # type: ignore[no-any-return]
+    return c(ops.ReverseSequence(time, c.integer("batch_axis", 1)), x, lengths)
 
 
 @onnx_op("NonZero")
@@ -451,7 +451,7 @@ def non_zero(c: Context) -> Value:
     x = c.value(0)
     count = c.importer.demanded(c(ops.CountNonZero(), x))
     assert count is not None
-    return c(ops.NonZero(count.dims()[0]), x)  # type: ignore[no-any-return]
+    return c(ops.NonZero(count.dims()[0]), x)
 
 
 @onnx_op("DepthToSpace")
@@ -487,7 +487,7 @@ def constant_of_shape(c: Context) -> Value:
     value = c.tensor("value")
     if value is None:
         value = np.zeros(1, np.float32)
-    return c(ops.Fill(dt.dtype(value.dtype), dims, value.reshape(-1)[0].item()))  # type: ignore[no-any-return]
+    return c(ops.Fill(dt.dtype(value.dtype), dims, value.reshape(-1)[0].item()))
 
 
 @onnx_op("EyeLike")
@@ -495,7 +495,7 @@ def eye_like(c: Context) -> Value:
     if len(c.shape(0)) != 2:
         raise c.error(f"the input has {len(c.shape(0))} dimension(s), expected two")
     rows, columns = c.shape(0)
-    return c(ops.Eye(c.dtype("dtype", c.operand_dtype(0)), rows, columns, c.integer("k")))  # type: ignore[no-any-return]
+    return c(ops.Eye(c.dtype("dtype", c.operand_dtype(0)), rows, columns, c.integer("k")))
 
 
 @onnx_op("Range")

@@ -88,20 +88,20 @@ def pool(c: Context, x: Value) -> tuple[tuple[int, ...], tuple[int, ...], tuple[
 @onnx_op("AveragePool")
 def average_pool(c: Context) -> Value:
     x = c.value(0)
-    return c(ops.AveragePool(*pool(c, x), c.flag("count_include_pad")), x)  # type: ignore[no-any-return]
+    return c(ops.AveragePool(*pool(c, x), c.flag("count_include_pad")), x)
 
 
 @onnx_op("LpPool")
 def lp_pool(c: Context) -> Value:
     x = c.value(0)
-    return c(ops.LpPool(*pool(c, x), c.integer("p", 2)), x)  # type: ignore[no-any-return]
+    return c(ops.LpPool(*pool(c, x), c.integer("p", 2)), x)
 
 
 @onnx_op("MaxPool")
 def max_pool(c: Context) -> Any:
     x = c.value(0)
     if len(c.node.output) > 1 and c.node.output[1]:
-        return c(ops.MaxPoolWithIndices(*pool(c, x), c.flag("storage_order")), x)
+        return c.all(ops.MaxPoolWithIndices(*pool(c, x), c.flag("storage_order")), x)
     return c(ops.MaxPool(*pool(c, x)), x)
 
 
@@ -118,8 +118,8 @@ def max_unpool(c: Context) -> Value:
     if wanted is not None and tuple(wanted) != shape:
         # Indices are flat in the natural shape.
         y = c(ops.MaxUnpool(shape), x, indices)
-        return c(ops.Pad((*([0] * len(shape)), *(as_dim(dim_expr(w) - d) for w, d in zip(wanted, shape)))), y)  # type: ignore[no-any-return]
-    return c(ops.MaxUnpool(shape), x, indices)  # type: ignore[no-any-return]
+        return c(ops.Pad((*([0] * len(shape)), *(as_dim(dim_expr(w) - d) for w, d in zip(wanted, shape)))), y)
+    return c(ops.MaxUnpool(shape), x, indices)
 
 
 @onnx_op("GlobalLpPool")
@@ -128,7 +128,7 @@ def global_lp_pool(c: Context) -> Value:
     size = tuple(x.shape[2:])
     if not all(isinstance(d, int) for d in size):
         raise c.unsupported("sizes known only at run time")
-    return c(ops.LpPool(size, p=p), x)  # type: ignore[arg-type,no-any-return]
+    return c(ops.LpPool(size, p=p), x)  # type: ignore[arg-type]
 
 
 @onnx_op("Col2Im")
@@ -138,7 +138,7 @@ def col2im(c: Context) -> Value:
     op = ops.Col2Im(image, block, c.integers("strides") or (), c.integers("pads") or (), c.integers("dilations") or ())
     x = c.value(0)
     # Where the sizes are known only at run time, x's number of windows is what they give.
-    return c(op, c.reshape(x, (*x.shape[:2], product(op.windows()))))  # type: ignore[no-any-return]
+    return c(op, c.reshape(x, (*x.shape[:2], product(op.windows()))))
 
 
 @onnx_op("GlobalAveragePool")
@@ -190,38 +190,38 @@ def layer_normalization(c: Context) -> Any:
 
 @onnx_op("RMSNormalization")
 def rms_normalization(c: Context) -> Value:
-    return c(ops.RMSNorm(c.integer("axis", -1), c.real("epsilon", 1e-5)), c.value(0), c.value(1))  # type: ignore[no-any-return]
+    return c(ops.RMSNorm(c.integer("axis", -1), c.real("epsilon", 1e-5)), c.value(0), c.value(1))
 
 
 @onnx_op("InstanceNormalization")
 def instance_normalization(c: Context) -> Value:
-    return c(ops.InstanceNorm(c.real("epsilon", 1e-5)), *(c.value(k) for k in range(3)))  # type: ignore[no-any-return]
+    return c(ops.InstanceNorm(c.real("epsilon", 1e-5)), *(c.value(k) for k in range(3)))
 
 
 @onnx_op("GroupNormalization", versions=(21, 10_000))
 def group_normalization(c: Context) -> Value:
-    return c(ops.GroupNorm(c.real("epsilon", 1e-5), c.integer("num_groups")), *(c.value(k) for k in range(3)))  # type: ignore[no-any-return]
+    return c(ops.GroupNorm(c.real("epsilon", 1e-5), c.integer("num_groups")), *(c.value(k) for k in range(3)))
 
 
 @onnx_op("LRN")
 def lrn(c: Context) -> Value:
-    return c(ops.LRN(c.integer("size"), c.real("alpha", 1e-4), c.real("beta", 0.75), c.real("bias", 1.0)), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.LRN(c.integer("size"), c.real("alpha", 1e-4), c.real("beta", 0.75), c.real("bias", 1.0)), c.value(0))
 
 
 @onnx_op("LpNormalization")
 def lp_normalization(c: Context) -> Value:
-    return c(ops.LpNorm(c.integer("axis", -1), c.integer("p", 2)), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.LpNorm(c.integer("axis", -1), c.integer("p", 2)), c.value(0))
 
 
 @onnx_op("Hardmax", versions=(13, 10_000))
 def hardmax(c: Context) -> Value:
-    return c(ops.Hardmax(c.integer("axis", -1)), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.Hardmax(c.integer("axis", -1)), c.value(0))
 
 
 @onnx_op("Softmax", "LogSoftmax", versions=(13, 10_000))
 def softmax(c: Context) -> Value:
     op = ops.Softmax if c.op_type == "Softmax" else ops.LogSoftmax
-    return c(op(c.integer("axis", -1)), c.value(0))  # type: ignore[no-any-return]
+    return c(op(c.integer("axis", -1)), c.value(0))
 
 
 @onnx_op("Softmax", "LogSoftmax", "Hardmax", versions=(1, 12))

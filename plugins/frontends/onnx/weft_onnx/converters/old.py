@@ -33,7 +33,7 @@ def binary(c: Context) -> Value:
         raise c.error(f"takes operands of one shape without broadcast, got {list(map(str, a.shape))} and {list(map(str, b.shape))}")
     if c.op_type == "Div" and b.dtype.is_integer:
         b = c.nonzero(b, "the divisor")
-    return c(_BINARY[c.op_type](), a, b)  # type: ignore[no-any-return]
+    return c(_BINARY[c.op_type](), a, b)
 
 
 @onnx_op("PRelu", versions=OLD)
@@ -42,7 +42,7 @@ def prelu(c: Context) -> Value:
     x, slope = c.value(0), c.value(1)
     if len(slope.shape) == 1 and slope.shape[0] != 1:
         slope = c.reshape(slope, (slope.shape[0], *(1 for _ in x.shape[2:])))
-    return c(ops.PRelu(), x, slope)  # type: ignore[no-any-return]
+    return c(ops.PRelu(), x, slope)
 
 
 @onnx_op("BatchNormalization", versions=OLD)

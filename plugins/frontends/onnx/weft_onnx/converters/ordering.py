@@ -24,7 +24,7 @@ def top_k(c: Context) -> Any:
         dims = c.dims(1, "k")
         assert dims is not None
         k = dims[0]
-    return c(ops.TopK(k, c.integer("axis", -1), c.flag("largest", True)), c.value(0))
+    return c.all(ops.TopK(k, c.integer("axis", -1), c.flag("largest", True)), c.value(0))
 
 
 @onnx_op("Unique")
@@ -38,7 +38,7 @@ def unique(c: Context) -> Any:
         axis, order = 0, (0,)
         lines = c.reshape(x, (product(x.shape),))
     rows = c.reshape(lines, (lines.shape[0], product(lines.shape[1:])))
-    first, inverse, counts, number = c(ops.UniqueRows(c.flag("sorted", True)), rows)
+    first, inverse, counts, number = c.all(ops.UniqueRows(c.flag("sorted", True)), rows)
     (found,) = c.sizes(number, "the number of different elements")
     first, counts = (c.slice(v, 0, 0, found) for v in (first, counts))
     y = c.gather(lines, first, 0)
@@ -66,7 +66,7 @@ def non_max_suppression(c: Context) -> Value:
     if threshold is None:
         threshold = c.builder.constant(np.zeros((), np.float32))
     op = ops.NonMaxSuppression(limit[0] if limit else 0, c.flag("center_point_box"))
-    chosen, number = c(op, boxes, scores, threshold, c.optional(4))
+    chosen, number = c.all(op, boxes, scores, threshold, c.optional(4))
     (count,) = c.sizes(number, "the number of boxes")
     return c.slice(chosen, 0, 0, count)
 
@@ -89,4 +89,4 @@ def tensor_scatter(c: Context) -> Value:
     inside = c(ops.LogicalAnd(), c(ops.GreaterEqual(), place, 0), c(ops.Less(), place, c.dim(length)))
     safe = c(ops.Maximum(), c(ops.Minimum(), place, c.sub(c.dim(length), 1)), 0)
     taken = c(ops.GatherElements(axis), update, c.broadcast(safe, past.shape))
-    return c(ops.Where(), inside, taken, past)  # type: ignore[no-any-return]
+    return c(ops.Where(), inside, taken, past)

@@ -22,7 +22,7 @@ def _key(c: Context) -> Value:
     """The key of a node's numbers: its seed, or what the system gives at every run."""
     a = c.attribute("seed")
     if a is None:
-        return c.builder.add(ops.Entropy())  # type: ignore[no-any-return]
+        return c.builder.add(ops.Entropy())
     # A seed is a float, but for Dropout's; the same number is the same key, and different ones are different.
     bits = np.uint64(np.float64(a.f).view(np.uint64)) if a.type == a.FLOAT else np.uint64(a.i & 0xFFFFFFFFFFFFFFFF)
     return c.builder.constant(np.array([bits], np.uint64))

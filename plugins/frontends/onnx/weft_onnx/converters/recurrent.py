@@ -35,4 +35,4 @@ def recurrent(c: Context) -> Any:
     operands = [c.optional(k) for k in range(8 if c.op_type == "LSTM" else 6)]
     if operands[4] is not None:
         operands[4] = c.within(operands[4], 0, c.shape(0)[1 if c.integer("layout", 0) else 0], "length")
-    return c(op, *operands)
+    return c.all(op, *operands)

@@ -32,7 +32,7 @@ def reduce(c: Context) -> Value:
         "ReduceSum": ops.ReduceSum, "ReduceMean": ops.ReduceMean, "ReduceMax": ops.ReduceMax, "ReduceMin": ops.ReduceMin, "ReduceProd": ops.ReduceProd,
     }  # fmt: skip
     if c.op_type in plain:
-        return c(plain[c.op_type](axes, keep), x)  # type: ignore[call-arg,no-any-return]
+        return c(plain[c.op_type](axes, keep), x)  # type: ignore[call-arg]
     dtype = x.dtype
     if c.op_type == "ReduceLogSumExp":
         return _log_sum_exp(c, x, axes, keep)
@@ -52,7 +52,7 @@ def reduce(c: Context) -> Value:
 def _in_floats(c: Context, op: Operator, x: Value) -> Value:
     from weft import dtypes as dt
 
-    return c(op, x if x.dtype.is_float else c.cast(x, dt.float64))  # type: ignore[no-any-return]
+    return c(op, x if x.dtype.is_float else c.cast(x, dt.float64))
 
 
 def _log_sum_exp(c: Context, x: Value, axes: tuple[Dim, ...] | None, keep: bool) -> Value:
@@ -75,7 +75,7 @@ def _log_sum_exp(c: Context, x: Value, axes: tuple[Dim, ...] | None, keep: bool)
 @onnx_op("ArgMax", "ArgMin")
 def arg(c: Context) -> Value:
     op = ops.Argmax if c.op_type == "ArgMax" else ops.Argmin
-    return c(op(c.integer("axis"), c.flag("keepdims", True), c.flag("select_last_index")), c.value(0))  # type: ignore[no-any-return]
+    return c(op(c.integer("axis"), c.flag("keepdims", True), c.flag("select_last_index")), c.value(0))
 
 
 @onnx_op("CumSum", "CumProd")
@@ -83,4 +83,4 @@ def cumulative(c: Context) -> Value:
     axis = c.runtime_axes(1, len(c.shape(0)))
     assert axis is not None
     op = ops.CumSum if c.op_type == "CumSum" else ops.CumProd
-    return c(op(axis[0], c.flag("exclusive"), c.flag("reverse")), c.value(0))  # type: ignore[no-any-return]
+    return c(op(axis[0], c.flag("exclusive"), c.flag("reverse")), c.value(0))

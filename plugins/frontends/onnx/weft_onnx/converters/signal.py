@@ -24,7 +24,7 @@ def dft(c: Context) -> Value:
         given = c.numbers(2, "the axis")
         axis = given[0] if given else -2
     assert axis is not None
-    return c(ops.DFT(axis, c.flag("inverse"), c.flag("onesided"), size), c.value(0))  # type: ignore[no-any-return]
+    return c(ops.DFT(axis, c.flag("inverse"), c.flag("onesided"), size), c.value(0))
 
 
 def _along_runtime_axis(c: Context, x: Value, size: Dim | None) -> Value:
@@ -50,7 +50,7 @@ def stft(c: Context) -> Value:
     if step is None or (length is None and window is None):
         raise c.error("neither a window nor a frame's length is given")
     size = length[0] if length else window.shape[0]  # type: ignore[union-attr]
-    return c(ops.STFT(step[0], size, c.flag("onesided", True)), x, window)  # type: ignore[no-any-return]
+    return c(ops.STFT(step[0], size, c.flag("onesided", True)), x, window)
 
 
 @onnx_op("HannWindow", "HammingWindow", "BlackmanWindow")
@@ -58,4 +58,4 @@ def window(c: Context) -> Value:
     size = c.dims(0, "the size")
     assert size is not None
     name = c.op_type.removesuffix("Window").lower()
-    return c(ops.Window(name, size[0], c.flag("periodic", True), c.dtype("output_datatype", dt.float32)))  # type: ignore[no-any-return]
+    return c(ops.Window(name, size[0], c.flag("periodic", True), c.dtype("output_datatype", dt.float32)))

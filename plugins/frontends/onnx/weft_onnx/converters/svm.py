@@ -33,7 +33,7 @@ def svm_regressor(c: Context) -> Value:
     y = c(ops.MatMul(), y, c.builder.constant(weights.reshape(-1, 1))) if supports else y
     y = c.add(y, float((c.reals("rho") or (0.0,))[0]))
     if c.integer("one_class"):
-        return c(ops.Where(), c(ops.Greater(), y, 0.0), c.number(1.0, dt.float32), c.number(-1.0, dt.float32))  # type: ignore[no-any-return]
+        return c(ops.Where(), c(ops.Greater(), y, 0.0), c.number(1.0, dt.float32), c.number(-1.0, dt.float32))
     return transformed(c, y, c.string("post_transform", "NONE"))
 
 
@@ -129,7 +129,7 @@ def _coupled(c: Context, scores: Value, classes: int) -> Value:
     squares = c.sum(c.mul(r, r), (1,))
     q = c(ops.Where(), c.builder.constant(np.eye(classes, dtype=bool)), squares, c(ops.Negative(), c.mul(r, c.transpose(r, (0, 2, 1)))))
     even = c.add(c.mul(c.pick(q, 1, 0), 0.0), 1.0 / classes)  # of what is not a number, nothing is
-    return c(ops.Loop(_search(q, classes), 1, True), c.number(max(TRIPS, classes), dt.int64), None, even, q)  # type: ignore[no-any-return]
+    return c(ops.Loop(_search(q, classes), 1, True), c.number(max(TRIPS, classes), dt.int64), None, even, q)
 
 
 def _search(q: Value, classes: int) -> Graph:
@@ -161,13 +161,13 @@ def _kernel(c: Context, x: Value, vectors: Any) -> Value:
     kind = c.string("kernel_type", "LINEAR")
     if kind == "RBF":
         apart = c.sub(c.reshape(x, (x.shape[0], 1, x.shape[1])), c.builder.constant(vectors))
-        return c(ops.Exp(), c.mul(c.sum(c.mul(apart, apart), (2,), False), -float(gamma)))  # type: ignore[no-any-return]
+        return c(ops.Exp(), c.mul(c.sum(c.mul(apart, apart), (2,), False), -float(gamma)))
     dot = c(ops.MatMul(), x, c.builder.constant(np.ascontiguousarray(vectors.T)))
     if kind == "LINEAR":
-        return dot  # type: ignore[no-any-return]
+        return dot
     inner = c.add(c.mul(dot, float(gamma)), float(shift))
     if kind == "POLY":
-        return c(ops.Power(), inner, float(degree))  # type: ignore[no-any-return]
+        return c(ops.Power(), inner, float(degree))
     if kind == "SIGMOID":
-        return c(ops.Tanh(), inner)  # type: ignore[no-any-return]
+        return c(ops.Tanh(), inner)
     raise c.unsupported(f"kernel_type {kind}")

@@ -17,8 +17,7 @@ from weft_onnx.registry import onnx_op
 
 def _step(c: Context, op: ops.HostOperator, *inputs: Value) -> Any:
     """A step on the host; what it gives of sizes that only the run knows has symbols for them."""
-    found = c.builder.add(op, *inputs)
-    return tuple(shaped(c.builder, v) for v in found) if isinstance(found, tuple) else shaped(c.builder, found)
+    return tuple(shaped(c.builder, v) for v in c.builder.add_all(op, *inputs))
 
 
 @onnx_op("StringConcat")

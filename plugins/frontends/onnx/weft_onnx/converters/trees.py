@@ -94,7 +94,7 @@ def ensemble(c: Context, x: Value, forest: Forest, combine: Any) -> Value:
     if wrong.size:
         raise c.error(f"a node tests feature {wrong[0]} of {columns}")
     constants = [None if a is None else c.builder.constant(np.ascontiguousarray(a)) for a in made.arrays]
-    return c(ops.TreeEnsemble(made.depth, combine, made.missing), x, *constants)  # type: ignore[no-any-return]
+    return c(ops.TreeEnsemble(made.depth, combine, made.missing), x, *constants)
 
 
 # -- operators --------------------------------------------------------------------------------------------------------
@@ -113,14 +113,14 @@ def transformed(c: Context, y: Value, name: str) -> Value:
     if name in ("", "NONE"):
         return y
     if name == "LOGISTIC":
-        return c(ops.Sigmoid(), y)  # type: ignore[no-any-return]
+        return c(ops.Sigmoid(), y)
     if name == "SOFTMAX":
-        return c(ops.Softmax(-1), y)  # type: ignore[no-any-return]
+        return c(ops.Softmax(-1), y)
     if name == "SOFTMAX_ZERO":
         # Scores of zero stay so, and take no part.
         none = c(ops.Equal(), y, 0.0)
         shares = c(ops.Softmax(-1), c(ops.Where(), none, float("-inf"), y))
-        return c(ops.Where(), none, 0.0, shares)  # type: ignore[no-any-return]
+        return c(ops.Where(), none, 0.0, shares)
     raise c.unsupported(f"post_transform {name}")
 
 
@@ -147,7 +147,7 @@ def chosen(c: Context, place: Value, ints: str = "classlabels_int64s", strings: 
     """The label at a place."""
     if c.has(strings) and c.strings(strings):
         labels = c.strings(strings) or ()
-        return c.builder.add(ops.StringTake(), place, c.builder.add(ops.StringConstant(tuple(labels), (len(labels),))))  # type: ignore[no-any-return]
+        return c.builder.add(ops.StringTake(), place, c.builder.add(ops.StringConstant(tuple(labels), (len(labels),))))
     return c.gather(c.builder.constant(np.array(c.integers(ints) or (0, 1), np.int64)), place, 0)
 
 
@@ -293,7 +293,7 @@ def _member(c: Context, value: Value, at: Value) -> Value:
         table[k, : len(s)] = s
     own = c.gather(c.builder.constant(table), at, 0)
     same = c(ops.Equal(), own, c.reshape(value, (*value.shape, 1)))
-    return c(ops.ReduceMax((2,), False), same)  # type: ignore[no-any-return]
+    return c(ops.ReduceMax((2,), False), same)
 
 
 def forest_of(c: Context, x: Value) -> Forest | None:
