@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 HEAVY = {"llvmlite", "onnx", "onnxruntime", "openvino", "pyopencl", "torch", "tensorflow", "jax", "scipy", "rich", "typer", "pluggy"}
-COMPILER = {"weft_ops.library", *(f"weft.{m}" for m in ("pipeline", "kernel", "expr", "tensor", "loop", "graph", "ops", "passes", "lower", "schedule", "codegen", "plugins", "hooks"))}
+LAYERS = (
+    "pipeline", "kernel", "expr", "tensor", "loop", "graph", "ops", "passes", "lower", "schedule", "codegen", "plugins", "hooks",
+)  # fmt: skip
+COMPILER = {"weft_ops.library", *(f"weft.{m}" for m in LAYERS)}
 
 
 def modules_after(code: str, *arguments: str) -> set[str]:
