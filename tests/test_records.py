@@ -28,7 +28,7 @@ from weft.pipeline import model_key, resolve_targets
 from weft.plugins import host
 from weft.records import MOST_CHOICES, Record, Records, graph_key, group_key, machine_key, program_key
 from weft.scheduling.schedule import Schedule
-from weft_ops import Conv, MatMul
+from weft_ops import Conv, MatMul, Relu, Sqrt
 
 TARGET = "llvm -mcpu=x86-64-v3 -threads=1"
 KEY, MACHINE = "0" * 32, "llvm-" + "0" * 12
@@ -126,6 +126,15 @@ def test_what_of_a_machine_matters() -> None:
     assert machine_key("m", machine) != machine_key("m", replace(machine, cores=2)) != machine_key("other", machine)
 
 
+def test_all_choices_of_a_kernel_are_its_defaults() -> None:
+    _, before, _ = kernel()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, after, _ = kernel(record(**{c.name: c.value for c in before.choices}))
+    assert all(c.recorded for c in after.choices)
+    assert str(after.scheduled).replace(after.name, before.name) == str(before.scheduled)
+
+
 # -- names
 
 
@@ -209,6 +218,27 @@ def test_choices_of_a_graph(prefix: str) -> None:
         assert (str(grouped) == str(before)) == (option == choice.default)
         got = weft.compile(graph, "llvm -threads=1", cache=False, records=Records((made,))).run(inputs)["y"]
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+
+
+def test_a_node_that_is_not_to_be_fused() -> None:
+    b = GraphBuilder("fused")
+    x, w = b.input("x", tensor_type("float32", (8, 16))), b.input("w", tensor_type("float32", (16, 32)))
+    y = b.add(Relu(), b.add(MatMul(), x, w))
+    b.output(b.add(Sqrt(), y), "y")
+    graph, data = b.build(), {n: np.random.default_rng(k).random(s, np.float32) for k, (n, s) in enumerate({"x": (8, 16), "w": (16, 32)}.items())}
+    compilation, before, record = optimized(graph, target="llvm -threads=1")
+    assert len(before.nodes) == 1
+    names = [c.name for c in compilation.choices if c.name.startswith("fuse.")]
+    assert len(names) == 3 and all(record.choices[name] is True for name in names)
+    counts = []
+    for name in names:
+        records = Records((replace(record, choices={name: False}),))
+        after, grouped, _ = optimized(graph, records, "llvm -threads=1")
+        assert not after.refused and [c.name for c in after.choices if c.recorded] == [name]
+        counts.append(len(grouped.nodes))
+        got = weft.compile(graph, "llvm -threads=1", cache=False, records=records).run(data)["y"]
+        np.testing.assert_allclose(got, np.sqrt(np.maximum(data["x"] @ data["w"], 0)), rtol=1e-4)
+    assert counts == [2, 3, 2]  # the product alone, all three, the root alone
 
 
 @pytest.mark.parametrize(

@@ -302,7 +302,9 @@ def choice_rows(found: Inspection) -> list[tuple[str, str, str, str, str]]:
         return of, c.name, str(c.value), str(c.default), "record" if c.recorded else "default"
 
     one = found.compilation
-    rows = [row("the graph", c) for c in one.choices if len(c.options) > 1]
+    rows = [row("the graph", c) for c in one.choices if c.recorded]
+    others = len(one.choices) - len(rows)
+    rows += [("the graph", f"{others} more: --stage {RECORDS}", "", "", "default")] if others else []
     rows += [("the graph", "", "", "", f"record not followed: {one.refused}")] if one.refused else []
     for k in one.kernels.values():
         rows += [row(k.name, c) for c in (*k.algorithms, *k.choices) if len(c.options) > 1]

@@ -15,6 +15,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from weft import dtypes as dt
+from weft.choices import Choices
 from weft.expr.linear import polynomial
 from weft.expr.nodes import Add, Expr, Mul, Sub, Var, size_of, walk
 from weft.graph.group import Group
@@ -37,14 +38,24 @@ LONGEST_INDEX = 64
 ALIKE = 32
 
 
-def fuse(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
-    """Afterwards every node is a Group, but control flow and nodes on strings, sequences and optionals."""
-    return _Fusion(copy_graph(graph), capabilities or Capabilities()).run()
+def fuse(graph: Graph, capabilities: Capabilities | None = None, choices: Choices | None = None) -> Graph:
+    """Afterwards every node is a Group, but control flow and nodes on strings, sequences and optionals.
+
+    Every node that shares a group has a choice `fuse.%VALUE`: true by default; false leaves it a group of its own.
+    """
+    choices = Choices() if choices is None else choices
+    fusion = _Fusion(copy_graph(graph), capabilities or Capabilities())
+    grouped = fusion.run()
+    shared = sorted(k for members in fusion.members if len(members) > 1 for k in members)
+    alone = {k for k in shared if not choices.choose(f"fuse.%{graph.nodes[k].outputs[0].name}", [True, False], True)}
+    return _Fusion(copy_graph(graph), capabilities or Capabilities(), alone).run() if alone else grouped
 
 
 class _Fusion:
-    def __init__(self, graph: Graph, capabilities: Capabilities) -> None:
-        self.graph, self.capabilities = graph, capabilities
+    """`alone`: numbers of nodes that share no group."""
+
+    def __init__(self, graph: Graph, capabilities: Capabilities, alone: Collection[int] = ()) -> None:
+        self.graph, self.capabilities, self.alone = graph, capabilities, frozenset(alone)
         self.nodes = graph.nodes
         self.index = {id(n): k for k, n in enumerate(self.nodes)}
         self.users: list[list[int]] = [[] for _ in self.nodes]
@@ -153,7 +164,10 @@ class _Fusion:
         return found
 
     def sound(self, members: set[int]) -> bool:
-        """Whether no path leaves the set and comes back, groups already made taken as one node, and no size is computed inside."""
+        """Whether no path leaves the set and comes back, groups already made taken as one node, no size is computed
+        inside, and no node in it is to be alone."""
+        if len(members) > 1 and not self.alone.isdisjoint(members):
+            return False
         if self.apart and any(not members.isdisjoint(self.apart.get(k, ())) for k in members):
             return False
         # Beyond the set's last node a path can only come back through a made group that reaches back over it.
