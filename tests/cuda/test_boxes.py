@@ -40,7 +40,7 @@ FUNCTIONS = GpuCodegen(CUDA).functions
 
 @pytest.fixture(autouse=True)
 def _of_short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fragments' tiles have rows of 32 bytes, in bricks of 16."""
+    """Fragments' tiles have rows of 32 bytes, in core matrices of 16."""
     monkeypatch.setattr(bulk_copies, "LEAST_ROW", 16)
 
 
@@ -90,7 +90,7 @@ def agrees(graph: Graph, program: Program) -> None:
 
 @pytest.mark.parametrize("size", [(128, 192, 128), (130, 200, 128)], ids=str)
 @pytest.mark.parametrize("tile", ["2x1 of 1x2 by 1 ahead", "1x2 of 2x1 by 1"])
-def test_warp_groups_get_bricks_by_boxes(size: tuple[int, int, int], tile: str) -> None:
+def test_warp_groups_get_core_matrices_by_boxes(size: tuple[int, int, int], tile: str) -> None:
     """8 elements side by side, then rows, then the next pieces of rows: a box has more dims than the matrix. Tails are zeros."""
     graph = product("float16", *size)
     choices = {"fragments": "wgmma_f16_64_along_across", "rows.copies": "boxes", "columns.copies": "boxes"}

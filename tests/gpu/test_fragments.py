@@ -24,13 +24,13 @@ from weft.tensor.language import sum as total
 from weft_gpu.machines import grid_machine
 from weft_gpu.passes import grid_passes
 from weft_gpu.schedules.contraction import ContractionRule
-from weft_gpu.schedules.fragments import kits
+from weft_gpu.schedules.fragments import instruction_sets
 from weft_testing.intrinsics import Run, check_intrinsic
 
 MACHINE = grid_machine("gpu", cores=2, shared=24 << 10, threads=32, threads_per_axis=(32, 32, 32), warp=4, resident=64, features={"matrix"})
 
 
-def kit(m: int, n: int, k: int, factor: dt.DType, result: dt.DType, across: bool, shared: bool) -> list[Intrinsic]:
+def instruction_set(m: int, n: int, k: int, factor: dt.DType, result: dt.DType, across: bool, shared: bool) -> list[Intrinsic]:
     """Instructions for C[i, j] += Σ A[i, k]·B, where B is [k, j] (`across`) or [j, k]; factors in shared memory, or in fragments."""
     name = f"mma_{m}_{n}_{k}_{factor}"
     a, b, r = placeholder((m, k), factor, "A"), placeholder((k, n) if across else (n, k), factor, "B"), reduce_axis(k, "k")
@@ -49,11 +49,11 @@ def kit(m: int, n: int, k: int, factor: dt.DType, result: dt.DType, across: bool
     return found
 
 
-KITS = {
-    "fragments": kit(4, 4, 4, dt.float16, dt.float32, True, False),
-    "shared": kit(8, 4, 8, dt.float16, dt.float32, False, True),
-    "bytes": kit(4, 8, 4, dt.int8, dt.int32, False, True),
-    "floats": kit(4, 4, 2, dt.float32, dt.float32, True, True),
+SETS = {
+    "fragments": instruction_set(4, 4, 4, dt.float16, dt.float32, True, False),
+    "shared": instruction_set(8, 4, 8, dt.float16, dt.float32, False, True),
+    "bytes": instruction_set(4, 8, 4, dt.int8, dt.int32, False, True),
+    "floats": instruction_set(4, 4, 2, dt.float32, dt.float32, True, True),
 }
 
 
@@ -79,13 +79,13 @@ def scheduled(graph: Any, intrinsics: list[Intrinsic], **choices: str) -> tuple[
     ],
 )
 def test_products_in_fragments_mean_what_they_meant(name: str, graph: Any, dims: dict[str, int], lowered: bool) -> None:
-    program, s = scheduled(graph, KITS[name])
-    assert f'tensorize="{KITS[name][0].name}"' in str(s.program), s.program
+    program, s = scheduled(graph, SETS[name])
+    assert f'tensorize="{SETS[name][0].name}"' in str(s.program), s.program
     assert str(replay(program, s.trace, intrinsics=s.intrinsics)) == str(s.program)
     inputs = random_inputs(program, dims)
     want = interpret(program, inputs, dims)
     run = lower_program(s.program, frozenset({"exp"}), extra=grid_passes()) if lowered else s.program
-    got = interpret(run, [x.reshape(-1) for x in inputs] if lowered else inputs, dims, intrinsics=meanings(KITS[name]), shuffle_seed=5)
+    got = interpret(run, [x.reshape(-1) for x in inputs] if lowered else inputs, dims, intrinsics=meanings(SETS[name]), shuffle_seed=5)
     agree(list(got.values()), list(want.values()), 64.0, str(run))
 
 
@@ -95,7 +95,7 @@ def test_operands_come_a_step_ahead(name: str, features: tuple[str, ...]) -> Non
     graph = product((8, 24), (24, 16), "float32" if features else "float16")
     machine = replace(MACHINE, features=MACHINE.features | set(features))
     program = lower_group(graph, "kernel")
-    s = Schedule(program, machine, overrides={"warp_tile": "1x2 of 1x1 by 1 ahead"}, checked=True, intrinsics={i.name: i for i in KITS[name]})
+    s = Schedule(program, machine, overrides={"warp_tile": "1x2 of 1x1 by 1 ahead"}, checked=True, intrinsics={i.name: i for i in SETS[name]})
     ContractionRule().apply(s)
     within_limits(s.program, MACHINE)
     assert "tensorize" in str(s.program) and "fragments_declined" not in str(s.program), s.program
@@ -105,9 +105,9 @@ def test_operands_come_a_step_ahead(name: str, features: tuple[str, ...]) -> Non
     low = lower_program(s.program, frozenset(), extra=grid_passes(["cp.async"] if features else []))
     assert ("@copy_async" in str(low)) == bool(features)
     for p, shapes in ((s.program, inputs), (low, [x.reshape(-1) for x in inputs])):
-        got = interpret(p, shapes, intrinsics=meanings(KITS[name]), shuffle_seed=5)
+        got = interpret(p, shapes, intrinsics=meanings(SETS[name]), shuffle_seed=5)
         agree(list(got.values()), list(want.values()), 64.0, str(p))
-    steps = [x for x in walk_stmts(low.body) if isinstance(x, For) and x.kind == "serial" and "@barrier" in str(x) and KITS[name][0].name in str(x)]
+    steps = [x for x in walk_stmts(low.body) if isinstance(x, For) and x.kind == "serial" and "@barrier" in str(x) and SETS[name][0].name in str(x)]
     assert [str(x).count("@barrier()") for x in steps[:1]] == [1], str(low)
 
 
@@ -117,29 +117,29 @@ def test_integer_products() -> None:
 
     g = GraphBuilder("bytes")
     g.output(g.add(MatMul(dt.int32), g.input("a", tensor_type("int8", (12, 20))), g.input("b", tensor_type("int8", (20, 24)))), "y")
-    program, s = scheduled(g.build(), KITS["bytes"])
+    program, s = scheduled(g.build(), SETS["bytes"])
     assert "tensorize" in str(s.program)
     inputs = random_inputs(program)
-    agree(list(interpret(s.program, inputs, intrinsics=meanings(KITS["bytes"])).values()), list(interpret(program, inputs).values()), 0.0, str(s.program))
+    agree(list(interpret(s.program, inputs, intrinsics=meanings(SETS["bytes"])).values()), list(interpret(program, inputs).values()), 0.0, str(s.program))
 
 
 def test_kits_are_whole_or_not_there() -> None:
-    assert [k.product.name for k in kits(KITS["fragments"] + KITS["shared"])] == ["mma_4_4_4_float16", "mma_8_4_8_float16"]
-    (found,) = kits(KITS["shared"])
+    assert [k.product.name for k in instruction_sets(SETS["fragments"] + SETS["shared"])] == ["mma_4_4_4_float16", "mma_8_4_8_float16"]
+    (found,) = instruction_sets(SETS["shared"])
     assert (found.rows, found.columns, found.depth, found.loads) == (8, 4, 8, (None, None))
     assert found.orders == ((("row", 0), ("term", 0)), (("column", 0), ("term", 0)))
-    assert kits(KITS["shared"][:1]) == [] and kits(KITS["fragments"][:3]) == []  # nothing stores the result, loads the right factor
+    assert instruction_sets(SETS["shared"][:1]) == [] and instruction_sets(SETS["fragments"][:3]) == []  # nothing stores the result, loads the right factor
 
 
 def test_products_that_no_instruction_fits_are_tiled() -> None:
     for graph in (product((1, 8), (8, 16), "float16"), product((8, 8), (8, 16))):
-        _, s = scheduled(graph, KITS["fragments"])
+        _, s = scheduled(graph, SETS["fragments"])
         assert "tensorize" not in str(s.program) and "shared" in str(s.program)
 
 
 def test_instructions_of_warps_are_reached_by_all_their_threads() -> None:
     """Fragments are each thread's part in the text; the condition on lanes is one that only the interpreter asks."""
-    _, s = scheduled(product((8, 8), (8, 16), "float16"), KITS["fragments"])
+    _, s = scheduled(product((8, 8), (8, 16), "float16"), SETS["fragments"])
     low = lower_program(s.program, frozenset(), extra=grid_passes())
     text = str(low)
     assert "@whole_warp(" in text and "@mma_4_4_4_float16_add(" in text
@@ -172,32 +172,32 @@ def by_warps(intrinsics: list[Intrinsic], broken: str = "") -> Run:
     return lambda p: lambda arrays: interpret(lower_program(p, frozenset(), extra=grid_passes()), arrays, intrinsics=functions, shuffle_seed=3)["result"]
 
 
-INSTRUCTIONS = [(kit, i.name) for kit, found in KITS.items() for i in found]
+INSTRUCTIONS = [(which, i.name) for which, found in SETS.items() for i in found]
 
 
 def calls(i: Intrinsic) -> list[str]:
     return [c.name for c in (i.compute, i.reset, i.update) if isinstance(c, Call)]
 
 
-@pytest.mark.parametrize(("kit", "name"), INSTRUCTIONS)
-def test_instructions_are_tried_on_fragments_that_others_fill(kit: str, name: str) -> None:
-    i = next(i for i in KITS[kit] if i.name == name)
-    compared = check_intrinsic(i, run=by_warps(KITS[kit]), copies=KITS[kit], warp=4)
+@pytest.mark.parametrize(("which", "name"), INSTRUCTIONS)
+def test_instructions_are_tried_on_fragments_that_others_fill(which: str, name: str) -> None:
+    i = next(i for i in SETS[which] if i.name == name)
+    compared = check_intrinsic(i, run=by_warps(SETS[which]), copies=SETS[which], warp=4)
     assert compared == len(calls(i)) * 2 * 4 * 2  # forms, strides, kinds of data, places
     for broken in calls(i):
         with pytest.raises(ScheduleError, match=f"code of intrinsic '{name}' disagrees with its meaning(.|\n)*run, least strides"):
-            check_intrinsic(i, run=by_warps(KITS[kit], broken), copies=KITS[kit], warp=4)
+            check_intrinsic(i, run=by_warps(SETS[which], broken), copies=SETS[which], warp=4)
 
 
 def test_what_a_load_gets_wrong_is_seen_through_a_product() -> None:
-    kit = KITS["fragments"]
+    which = SETS["fragments"]
     with pytest.raises(ScheduleError) as caught:
-        check_intrinsic(kit[2], run=by_warps(kit, "mma_4_4_4_float16_load_a"), copies=kit, warp=4)
+        check_intrinsic(which[2], run=by_warps(which, "mma_4_4_4_float16_load_a"), copies=which, warp=4)
     assert "seen through 'mma_4_4_4_float16'" in str(caught.value) and " of warp 0 " in str(caught.value)
 
 
 def test_fragments_that_nothing_fills_or_shows() -> None:
-    product, store, load_a, load_b = KITS["fragments"]
+    product, store, load_a, load_b = SETS["fragments"]
     for given, what in (
         ([product, store, load_a], "no instruction brings a float16 matrix of 4 × 4 into scope 'fragment.b'"),
         ([product, product, store], "no instruction brings a float16 matrix of 4 × 4 into scope 'fragment.a'"),

@@ -16,7 +16,7 @@ from weft.passes.capabilities import Capabilities, DotProduct, LayoutOffer, Layo
 # Queries that make up for packing the keys that they all read.
 QUERIES_TO_PACK = 8
 # Input channels with those that pad the last block, over the channels: from there on rows are read as they are.
-MOST_VAIN = 1.3
+MOST_PADDED_WORK = 1.3
 # Share of taps inside the picture below which weights lie tap by tap: what is skipped would leave gaps in a stream, which no prefetcher follows.
 MOST_GAPS = 0.9
 # Rows of one channel with a stride give no vector of neighbours: a convolution per channel or group runs about so many times as long as at stride 1.
@@ -100,14 +100,14 @@ def conv_offers(node: Node, lanes: int, bytes_per_flop: float) -> list[LayoutOff
         return []
     output, group = conv_layout(rank, oc, groups, lanes), oc // groups if groups > 1 else None
     found = []
-    if wider == 1 or depthwise or wider < MOST_VAIN:
+    if wider == 1 or depthwise or wider < MOST_PADDED_WORK:
         times = longer if depthwise else longer * wider if groups > 1 else longer + wider - 1
         taps_first = taps_inside(node) < MOST_GAPS
         weights = conv_weight_layout(rank, lanes, True, depthwise, taps_first, group)
         found.append(LayoutOffer((conv_layout(rank, ic, groups, lanes), weights, *rest), (output,), -half * (rows + 1 - times)))
     if not depthwise:
         # Few input channels (an image's three, a group's): rows are read as they are, blocks written.
-        loss = half / 2 if wider < MOST_VAIN else 0.0
+        loss = half / 2 if wider < MOST_PADDED_WORK else 0.0
         weights = conv_weight_layout(rank, lanes, False, False, group=group)
         found.append(LayoutOffer((None, weights, *rest), (output,), loss - half * (rows + 1 - longer)))
     return found

@@ -14,7 +14,7 @@ import numpy as np
 from weft.graph.nodes import Graph, Node, Value
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.passes.capabilities import Capabilities
-from weft.passes.layout_offers import MOST_VAIN, elements, rows_cost
+from weft.passes.layout_offers import MOST_PADDED_WORK, elements, rows_cost
 from weft_ops.contraction import Conv
 
 # Bytes for each element that is read from or written to blocks that are a group's own: those around store it in another way.
@@ -69,9 +69,9 @@ def choose_groups(
     best, least = 1, rows * moved + MOVED_BYTES * (before * (not in_rows) + after * (not out_rows))
     for count in (c for c in range(1, groups + 1) if groups % c == 0):
         wider, longer = padded(count * inputs), padded(count * outputs)
-        cost = count * min(wider, MOST_VAIN) * longer * moved
+        cost = count * min(wider, MOST_PADDED_WORK) * longer * moved
         if count < groups:  # a convolution without groups pads its own blocks
-            read = wider == 1 or (in_rows and wider >= MOST_VAIN)  # as it lies
+            read = wider == 1 or (in_rows and wider >= MOST_PADDED_WORK)  # as it lies
             cost += MOVED_BYTES * (before * (not read) + after * (longer > 1))
         if cost < least:
             best, least = count, cost

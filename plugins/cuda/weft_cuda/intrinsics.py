@@ -8,7 +8,7 @@ and bfloat16 are exact in float32; the hardware adds them in an order of its own
 float32's. TF32 keeps 10 bits after the point of the factors of a float32 product, rounded to nearest by mma.sync's loads, cut by wgmma, which reads memory
 itself: a target has it only where it is asked for (-tf32).
 
-On sm_90a four warps take 64 rows and 64 or 128 columns together (wgmma), whose factors stay in shared memory, in bricks of 8 lines of 16 bytes:
+On sm_90a four warps take 64 rows and 64 or 128 columns together (wgmma), whose factors stay in shared memory, in core matrices of 8 rows of 16 bytes:
 
     C[i, i', j, j'] += Σ A·B        i', j', k' in 8 (k' in 4 or 16 where elements have 4 bytes or one)
 
@@ -93,11 +93,11 @@ def intrinsics() -> Iterator[Intrinsic]:
 # -- warp groups ------------------------------------------------------------------------------------------------------
 
 WIDE, GROUP_WARPS = "fragment.wide", 4
-GROUP_ROWS, GROUP_COLUMNS, BRICK = 64, (64, 128), 8
+GROUP_ROWS, GROUP_COLUMNS, CORE_MATRIX = 64, (64, 128), 8
 CHAIN = 128
 """Bytes of terms of one chain of instructions, of which each takes 32."""
 _WAYS = ("along", "across")
-"""How lines of a factor's bricks go: along the sum, or across it."""
+"""How rows of a factor's core matrices go: along the sum, or across it."""
 
 
 def ways(m: Mma) -> list[tuple[str, str]]:
@@ -112,9 +112,9 @@ def wide_product(m: Mma, columns: int, left: str, right: str) -> Intrinsic:
 
     def factor(name: str, side: int, way: str) -> tuple[Tensor, Callable[[Expr, Expr], Expr]]:
         if way == "along":
-            x = placeholder((CHAIN // 16, side // BRICK, BRICK, line), m.factor, name)
+            x = placeholder((CHAIN // 16, side // CORE_MATRIX, CORE_MATRIX, line), m.factor, name)
             return x, lambda i, j: x[terms[0], i, j, terms[1]]
-        y = placeholder((side // BRICK, CHAIN // 16, line, BRICK), m.factor, name)
+        y = placeholder((side // CORE_MATRIX, CHAIN // 16, line, CORE_MATRIX), m.factor, name)
         return y, lambda i, j: y[i, terms[0], terms[1], j]
 
     (_, a), (_, b) = factor("a", GROUP_ROWS, left), factor("b", columns, right)
@@ -123,8 +123,8 @@ def wide_product(m: Mma, columns: int, left: str, right: str) -> Intrinsic:
         x, y = a(i, i1), b(j, j1)
         return sum(x * y if m.factor == m.result else cast_to(x, m.result) * cast_to(y, m.result), axis=list(terms))
 
-    meaning = compute((GROUP_ROWS // BRICK, BRICK, columns // BRICK, BRICK), element, "c")
-    strides = (None, BRICK * line, line, 1)
+    meaning = compute((GROUP_ROWS // CORE_MATRIX, CORE_MATRIX, columns // CORE_MATRIX, CORE_MATRIX), element, "c")
+    strides = (None, CORE_MATRIX * line, line, 1)
     operands = (Operand("a", SHARED, 16, strides, bits=m.bits), Operand("b", SHARED, 16, strides, bits=m.bits), Operand("c", WIDE))
     name = f"wgmma_{m.word}_{columns}_{left}_{right}"
     requires = ("wgmma", "arch-specific", *(r for r in m.requires if r != "mma"))
@@ -133,9 +133,9 @@ def wide_product(m: Mma, columns: int, left: str, right: str) -> Intrinsic:
 
 def wide_store(d: DType, columns: int) -> Intrinsic:
     """A warp group's result to shared memory."""
-    x = placeholder((GROUP_ROWS // BRICK, BRICK, columns // BRICK, BRICK), d, "x")
+    x = placeholder((GROUP_ROWS // CORE_MATRIX, CORE_MATRIX, columns // CORE_MATRIX, CORE_MATRIX), d, "x")
     y = compute(tuple(x.shape), lambda i, i1, j, j1: x[i, i1, j, j1], "y")
-    operands = (Operand("x", WIDE), Operand("y", SHARED, 16, (None, None, BRICK, 1)))
+    operands = (Operand("x", WIDE), Operand("y", SHARED, 16, (None, None, CORE_MATRIX, 1)))
     name = f"wide_store_{d}_{columns}"
     return Intrinsic(name, y, operands, Call(name), requires=("wgmma", "arch-specific"), warps=GROUP_WARPS)
 

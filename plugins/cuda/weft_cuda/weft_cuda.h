@@ -148,15 +148,15 @@ static __device__ __forceinline__ unsigned int weft_tf32(float x) {
 
 // -- tensor cores of a warp group, four warps whose first is a multiple of four, on compute capability 9.0 alone ----------
 
-// A matrix in shared memory in bricks of 8 lines of 16 bytes, 128 bytes in a row: `terms` bytes from one brick to the next along the sum, `side` bytes along
+// A matrix in shared memory in core matrices of 8 rows of 16 bytes, 128 bytes in a row: `terms` bytes from one core matrix to the next along the sum, `side` bytes along
 // rows or columns. ACROSS 0: a line's 16 bytes go along the sum; 1: along rows or columns.
-struct weft_bricks {
+struct weft_core_matrices {
   const void *at;
   unsigned int terms, side;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-static __device__ __forceinline__ unsigned long long weft_described(const weft_bricks &m) {
+static __device__ __forceinline__ unsigned long long weft_described(const weft_core_matrices &m) {
   unsigned long long at;
   asm("cvta.to.shared.u64 %0, %1;" : "=l"(at) : "l"(m.at));
   return (at & 0x3ffff) >> 4 | (unsigned long long)(m.terms >> 4 & 0x3fff) << 16 | (unsigned long long)(m.side >> 4 & 0x3fff) << 32;
@@ -192,7 +192,7 @@ WEFT_CHAIN(int, "r", 64)
 // D += A . B of 64 rows, N columns and 32 bytes of terms; a thread holds HELD = N / 2 results.
 #define WEFT_WGMMA(NAME, RESULT, C, SHAPE, HELD, A, B, MORE, ...)                                                                    \
   template <int ACROSS_A, int ACROSS_B>                                                                                           \
-  static __device__ __forceinline__ void NAME(RESULT (&d)[HELD], const weft_bricks &a, const weft_bricks &b) {                    \
+  static __device__ __forceinline__ void NAME(RESULT (&d)[HELD], const weft_core_matrices &a, const weft_core_matrices &b) {                    \
     asm volatile("{ .reg .pred more; setp.eq.u32 more, 0, 0; wgmma.mma_async.sync.aligned." SHAPE                                 \
                  " {" WEFT_NAMES_##HELD "}, " A ", " B ", more" MORE "; }"                                                        \
                  : WEFT_HELD_##HELD(C, d) : "l"(weft_described(a)), "l"(weft_described(b)) __VA_ARGS__ : "memory");               \

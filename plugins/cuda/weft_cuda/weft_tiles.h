@@ -78,7 +78,7 @@ WEFT_MMA(u8, unsigned int, int)
 // -- warp groups: 64 rows by 64 or 128 columns in the layouts of wgmma ----------------------------------------------------
 //
 // Warp w of the group has rows 16w to 16w + 15 of a result; in each 8 columns its threads have what they have of mma's. Factors stay in shared memory, in
-// bricks. Source: NVIDIA, "Parallel Thread Execution ISA", "Asynchronous warpgroup level matrix instructions".
+// core matrices. Source: NVIDIA, "Parallel Thread Execution ISA", "Asynchronous warpgroup level matrix instructions".
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // SIZE elements of 32 bits that a warp group holds.
@@ -101,10 +101,10 @@ template <int COLUMNS, class T> static __device__ __forceinline__ void weft_wide
   for (int k = 0; k < COLUMNS / 2; ++k) to[(2 * warp + k % 4 / 2) * eight + g * row + k / 4 * 8 + 2 * t + k % 2] = c[k];
 }
 
-// A chain of four products, 128 bytes of terms. A factor lies in bricks of 8 lines of 16 bytes, 128 bytes in a row. ACROSS 0: a line goes along the sum,
-// eight of them along rows (or columns), which follow each other; `stride` elements lead to the next bricks of terms. 1: a line goes along rows (or
-// columns), eight of them along the sum, which follow each other; `stride` leads to the next bricks of rows.
-template <int ACROSS, class T> static __device__ __forceinline__ weft_bricks weft_bricks_of(const T *at, long long stride, int turn) {
+// A chain of four products, 128 bytes of terms. A factor lies in core matrices of 8 rows of 16 bytes, 128 bytes in a row. ACROSS 0: a line goes along the sum,
+// eight of them along rows (or columns), which follow each other; `stride` elements lead to the next core matrices of terms. 1: a line goes along rows (or
+// columns), eight of them along the sum, which follow each other; `stride` leads to the next core matrices of rows.
+template <int ACROSS, class T> static __device__ __forceinline__ weft_core_matrices weft_core_matrices_of(const T *at, long long stride, int turn) {
   const unsigned int next = (unsigned int)(stride * (int)sizeof(T));
   const unsigned int terms = ACROSS ? 128 : next;
   return {reinterpret_cast<const char *>(at) + 2 * turn * terms, terms, ACROSS ? next : 128};
@@ -115,7 +115,7 @@ template <int ACROSS, class T> static __device__ __forceinline__ weft_bricks wef
     RESULT(&d)[COLUMNS / 2] = weft_held<COLUMNS / 2>(c);                                                                   \
     weft_ptx_wgmma_begin(d);                                                                                               \
     for (int k = 0; k < 4; ++k)                                                                                            \
-      weft_ptx_wgmma_##NAME<ACROSS_A, ACROSS_B>(d, weft_bricks_of<ACROSS_A>(a, next_a, k), weft_bricks_of<ACROSS_B>(b, next_b, k)); \
+      weft_ptx_wgmma_##NAME<ACROSS_A, ACROSS_B>(d, weft_core_matrices_of<ACROSS_A>(a, next_a, k), weft_core_matrices_of<ACROSS_B>(b, next_b, k)); \
     weft_ptx_wgmma_end(d);                                                                                                 \
   }
 WEFT_WGMMA(f16, unsigned short, float)

@@ -51,13 +51,13 @@ inline void weft_ptx_mma_u8(int *c, const unsigned *a, const unsigned *b) {
 }
 inline unsigned weft_tf32(float x) { return (__builtin_bit_cast(unsigned, x) + 0x1000u) & 0xffffe000u; }  // to nearest, ties away from zero
 
-// wgmma: warp w of a group of four has rows 16w to 16w + 15; of each 8 columns thread 4g + t of it has those of mma. Factors lie in bricks in shared memory.
-struct weft_bricks {
+// wgmma: warp w of a group of four has rows 16w to 16w + 15; of each 8 columns thread 4g + t of it has those of mma. Factors lie in core matrices in shared memory.
+struct weft_core_matrices {
   const void *at;
   unsigned terms, side;
 };
 // Element k of line x of a factor: of the rows of A, of the columns of B.
-template <int ACROSS, class T> inline T shim_brick(const weft_bricks &m, unsigned x, unsigned k) {
+template <int ACROSS, class T> inline T shim_core_matrix(const weft_core_matrices &m, unsigned x, unsigned k) {
   constexpr unsigned each = 16 / sizeof(T);
   const char *at = (const char *)m.at;
   if ((uintptr_t)at % 16) shim::fail("wgmma: a matrix does not begin at a multiple of 16 bytes, thread %u", shim::current->number);
@@ -67,16 +67,16 @@ template <int ACROSS, class T> inline T shim_brick(const weft_bricks &m, unsigne
 template <class R, int HELD> inline void weft_ptx_wgmma_begin(R (&)[HELD]) { shim::warp_barrier(0); }
 template <class R, int HELD> inline void weft_ptx_wgmma_end(R (&)[HELD]) { shim::warp_barrier(0); }
 template <class T, int A, int B, class R, int HELD, class Element>
-inline void shim_wgmma(R (&d)[HELD], const weft_bricks &a, const weft_bricks &b, Element element) {
+inline void shim_wgmma(R (&d)[HELD], const weft_core_matrices &a, const weft_core_matrices &b, Element element) {
   static_assert(sizeof(T) == 2 || (A == 0 && B == 0), "only elements of 16 bits go across the sum");
   const unsigned warp = shim::current->number / 32 % 4;
   for (unsigned r = 0; r < HELD; ++r) {
     const unsigned row = 16 * warp + shim::lane() / 4 + r % 4 / 2 * 8, column = r / 4 * 8 + shim::lane() % 4 * 2 + r % 2;
-    for (unsigned k = 0; k < 32 / sizeof(T); ++k) d[r] = (R)(d[r] + element(shim_brick<A, T>(a, row, k)) * element(shim_brick<B, T>(b, column, k)));
+    for (unsigned k = 0; k < 32 / sizeof(T); ++k) d[r] = (R)(d[r] + element(shim_core_matrix<A, T>(a, row, k)) * element(shim_core_matrix<B, T>(b, column, k)));
   }
 }
 #define SHIM_WGMMA(NAME, T, R, ELEMENT)                                                                                     \
-  template <int A, int B, int HELD> inline void weft_ptx_wgmma_##NAME(R (&d)[HELD], const weft_bricks &a, const weft_bricks &b) { \
+  template <int A, int B, int HELD> inline void weft_ptx_wgmma_##NAME(R (&d)[HELD], const weft_core_matrices &a, const weft_core_matrices &b) { \
     shim_wgmma<T, A, B>(d, a, b, [](T x) { return ELEMENT; });                                                              \
   }
 SHIM_WGMMA(f16, uint16_t, float, (float)__builtin_bit_cast(_Float16, x))

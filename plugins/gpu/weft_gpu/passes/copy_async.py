@@ -32,7 +32,7 @@ from weft.loop.nodes import (
 from weft_gpu.bulk_copies import ALIGNED
 from weft_gpu.grids import has_threads, map_groups, written_in
 from weft_gpu.passes.bulk_copies import box_nest, is_box
-from weft_gpu.passes.remove_barriers import is_barrier, needless_haste
+from weft_gpu.passes.remove_barriers import deferrable_stores, is_barrier
 
 WIDTHS = (4, 8, 16)
 """Bytes that one copy may have; it begins at a multiple of them in both memories."""
@@ -84,7 +84,7 @@ class _Group:
         if any(is_barrier(s) for s in walk_stmts(self.group)):
             self._collect(self.group, copies)
         stores = [c.store for c in copies]
-        fit, awaited = needless_haste(self.program, self.group, stores, [c.store for c in copies if c.box]) if copies else (set(), set())
+        fit, awaited = deferrable_stores(self.program, self.group, stores, [c.store for c in copies if c.box]) if copies else (set(), set())
         done = {id(c.place): c for c in copies if id(c.store) in fit}
         self._tell(self.group, done.keys())
         if not done:

@@ -58,7 +58,7 @@ def remove_barriers(program: Program) -> Program:
     return map_groups(program, lambda group: _Group(program, group).cleared() if any(is_barrier(s) for s in walk_stmts(group)) else group)
 
 
-def needless_haste(program: Program, group: Stmt, stores: Sequence[Store], alone: Sequence[Store] = ()) -> tuple[set[int], set[int]]:
+def deferrable_stores(program: Program, group: Stmt, stores: Sequence[Store], alone: Sequence[Store] = ()) -> tuple[set[int], set[int]]:
     """Which of the stores of a group, lowered to one nest of threads with its barriers, may be done any time until the next barrier: by `id`; and which
     barriers, by their numbers in program order, are the next of one.
 

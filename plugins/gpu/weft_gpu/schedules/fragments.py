@@ -37,7 +37,7 @@ Role = tuple[Literal["row", "column", "term"], int]
 
 
 @dataclass(frozen=True)
-class Kit:
+class InstructionSet:
     """What a product in fragments takes: the product itself, copies of its factors from shared memory, if it wants them in fragments, and of the result to it.
 
     `extents`: of the instruction's axes, the first of rows, of columns and of terms outermost; `orders`: by which of them the left and the right factor are
@@ -76,13 +76,13 @@ class Kit:
         return self.product.warps * grid_of(machine).warp
 
 
-def kits(intrinsics: Iterable[Intrinsic]) -> list[Kit]:
-    """The kits that a target's intrinsics make, each product with copies of its own sizes and dtypes."""
+def instruction_sets(intrinsics: Iterable[Intrinsic]) -> list[InstructionSet]:
+    """The instruction sets that a target's intrinsics make, each product with copies of its own sizes and dtypes."""
     every = list(intrinsics)
-    return [kit for i in every if (kit := _kit(i, every)) is not None]
+    return [mma for i in every if (mma := _instruction_set(i, every)) is not None]
 
 
-def _kit(i: Intrinsic, every: list[Intrinsic]) -> Kit | None:
+def _instruction_set(i: Intrinsic, every: list[Intrinsic]) -> InstructionSet | None:
     if i.reduction is None or i.update is None or i.reset is None or i.lengths or len(i.operands) != 3:
         return None
     if any(len(o.scopes) != 1 for o in i.operands) or not _is_fragment(i.operands[2].scopes[0]):
@@ -116,7 +116,7 @@ def _kit(i: Intrinsic, every: list[Intrinsic]) -> Kit | None:
         return None
     dtypes = i.tensors[0].dtype, i.tensors[1].dtype
     orders = tuple(names[x] for x in left), tuple(names[x] for x in right)
-    return Kit(i, (loads[0], loads[1]), store, extents, orders, dtypes, i.meaning.dtype, scopes)
+    return InstructionSet(i, (loads[0], loads[1]), store, extents, orders, dtypes, i.meaning.dtype, scopes)
 
 
 def _is_fragment(scope: str) -> bool:
@@ -155,15 +155,15 @@ SPARE_REGISTERS = 64
 """Registers of a thread that addresses, counters and what is on its way from memory take."""
 
 
-def find_kits(s: Schedule, name: str, product: Product, machine: Machine) -> list[Kit]:
-    """The kits for a product's dtypes; none if the target has none, or the product is smaller than half an instruction of each."""
+def find_instruction_sets(s: Schedule, name: str, product: Product, machine: Machine) -> list[InstructionSet]:
+    """The instruction sets for a product's dtypes; none if the target has none, or the product is smaller than half an instruction of each."""
     pair = factors(s.block(name))
     operands = narrow(pair[1 - product.right]).dtype, narrow(pair[product.right]).dtype
     view = access.LoopView.of(s, name)
     if not product.rows or not product.columns or grid_of(machine).warp < 2:
         return []
     rows, columns = (_size(view, loops) for loops in (product.rows, product.columns))
-    fitting = [k for k in kits(s.intrinsics.values()) if k.operands == operands and k.result == view.store.buffer.dtype]
+    fitting = [k for k in instruction_sets(s.intrinsics.values()) if k.operands == operands and k.result == view.store.buffer.dtype]
     return [k for k in fitting if set(k.product.requires) <= machine.features and 2 * rows > k.rows and 2 * columns > k.columns]
 
 
@@ -174,7 +174,7 @@ def _size(view: access.LoopView, loops: Iterable[str]) -> int:
     return total
 
 
-def warp_tiles(kit: Kit, machine: Machine) -> list[WarpTile]:
+def warp_tiles(mma: InstructionSet, machine: Machine) -> list[WarpTile]:
     """The tiles for which there are threads, registers and shared memory."""
     grid = grid_of(machine)
     shared = machine.scopes["shared"].size if "shared" in machine.scopes else None
@@ -183,100 +183,100 @@ def warp_tiles(kit: Kit, machine: Machine) -> list[WarpTile]:
         tile = WarpTile((wm, wn), (fm, fn), steps, ahead)
         if wm * wn < 2:  # a loop over one warp would be no loop
             continue
-        lanes = kit.lanes(machine)
+        lanes = mma.lanes(machine)
         threads = wm * wn * lanes
-        held = results_held(kit, tile, machine)
+        held = results_held(mma, tile, machine)
         if threads > min(grid.threads, 512) or lanes > grid.threads_per_axis[0] or wm * wn > grid.threads_per_axis[1]:
             continue
         if held > MOST_ACCUMULATORS or threads * (held + SPARE_REGISTERS) > grid.registers:
             continue
-        if shared is None or room(kit, tile) <= shared:
+        if shared is None or room(mma, tile) <= shared:
             found.append(tile)
     return found
 
 
-def results_held(kit: Kit, tile: WarpTile, machine: Machine) -> int:
+def results_held(mma: InstructionSet, tile: WarpTile, machine: Machine) -> int:
     """Registers of a thread for results."""
-    return prod(tile.fragments) * kit.rows * kit.columns * max(1, kit.result.bytes // 4) // kit.lanes(machine)
+    return prod(tile.fragments) * mma.rows * mma.columns * max(1, mma.result.bytes // 4) // mma.lanes(machine)
 
 
-def staged_bytes(kit: Kit, tile: WarpTile) -> int:
+def staged_bytes(mma: InstructionSet, tile: WarpTile) -> int:
     """Of both operands' tiles."""
     rows, columns = (w * f for w, f in zip(tile.warps, tile.fragments))
-    return tile.steps * kit.depth * (rows * kit.rows * kit.operands[0].bytes + columns * kit.columns * kit.operands[1].bytes)
+    return tile.steps * mma.depth * (rows * mma.rows * mma.operands[0].bytes + columns * mma.columns * mma.operands[1].bytes)
 
 
-def room(kit: Kit, tile: WarpTile) -> int:
+def room(mma: InstructionSet, tile: WarpTile) -> int:
     """Bytes of shared memory that a group takes."""
-    return staged_bytes(kit, tile) * (2 if tile.ahead else 1) + result_bytes(kit, tile)
+    return staged_bytes(mma, tile) * (2 if tile.ahead else 1) + result_bytes(mma, tile)
 
 
-def result_bytes(kit: Kit, tile: WarpTile) -> int:
+def result_bytes(mma: InstructionSet, tile: WarpTile) -> int:
     """Of what goes through shared memory at a time: the first of a warp's rows of fragments, or columns if it has one row."""
     at_once = prod(tile.warps) * prod(tile.fragments) // next((n for n in tile.fragments if n > 1), 1)
-    return at_once * kit.rows * kit.columns * kit.result.bytes
+    return at_once * mma.rows * mma.columns * mma.result.bytes
 
 
-def rate(kit: Kit, machine: Machine) -> float:
+def rate(mma: InstructionSet, machine: Machine) -> float:
     """Operations that a core starts in a cycle by the instruction, where the machine says so by its name; else a guess."""
-    guess = machine.rates.grid.matrix_speedup * machine.flops(kit.operands[0])
-    return max(1, machine.flops_per_cycle.get(kit.product.name, guess))
+    guess = machine.rates.grid.matrix_speedup * machine.flops(mma.operands[0])
+    return max(1, machine.flops_per_cycle.get(mma.product.name, guess))
 
 
-def warp_cycles(sizes: tuple[int, int, int, int], kit: Kit, tile: WarpTile, machine: Machine, along: tuple[bool, bool] | None = None) -> float:
+def warp_cycles(sizes: tuple[int, int, int, int], mma: InstructionSet, tile: WarpTile, machine: Machine, along: tuple[bool, bool] | None = None) -> float:
     """Of a product of sizes (batch, rows, columns, terms) on the machine; `along`: whether each factor is contiguous along the sum, where that is known."""
     batch, rows, columns, terms = sizes
     grid, costs, shared_bytes = grid_of(machine), machine.rates.grid, machine.rates.grid.shared_bytes_per_cycle
     # Groups side by side find each other's tiles in the second cache.
     from_cache = machine.rates.per_cycle(machine.rates.second_cache.read(machine.cores))
-    across = tile.warps[1] * tile.fragments[1] * kit.columns
-    down = tile.warps[0] * tile.fragments[0] * kit.rows
+    across = tile.warps[1] * tile.fragments[1] * mma.columns
+    down = tile.warps[0] * tile.fragments[0] * mma.rows
     groups = batch * -(-rows // down) * -(-columns // across)
-    steps = -(-terms // (tile.steps * kit.depth))
-    arithmetic = 2.0 * steps * tile.steps * kit.depth * down * across / max(1, rate(kit, machine))
-    each, warps = tile.warps[0] * tile.warps[1], tile.warps[0] * tile.warps[1] * kit.product.warps
-    a, b = tile.fragments[0] * kit.rows * kit.operands[0].bytes, tile.fragments[1] * kit.columns * kit.operands[1].bytes
-    read = steps * tile.steps * kit.depth * each * (a + b)
-    sides = down * kit.operands[0].bytes, across * kit.operands[1].bytes
-    turned = 0.0 if along is None else sum(x for k, x in enumerate(sides) if along[k] != (kit.orders[k][-1][0] == "term"))
-    fetched = steps * staged_bytes(kit, tile)
-    threads, registers = warps * grid.warp, results_held(kit, tile, machine) + SPARE_REGISTERS
-    resident = min(grid.resident // threads, grid.registers // (threads * registers), (shared_of_core(machine) or 8 * room(kit, tile)) // room(kit, tile))
+    steps = -(-terms // (tile.steps * mma.depth))
+    arithmetic = 2.0 * steps * tile.steps * mma.depth * down * across / max(1, rate(mma, machine))
+    each, warps = tile.warps[0] * tile.warps[1], tile.warps[0] * tile.warps[1] * mma.product.warps
+    a, b = tile.fragments[0] * mma.rows * mma.operands[0].bytes, tile.fragments[1] * mma.columns * mma.operands[1].bytes
+    read = steps * tile.steps * mma.depth * each * (a + b)
+    sides = down * mma.operands[0].bytes, across * mma.operands[1].bytes
+    turned = 0.0 if along is None else sum(x for k, x in enumerate(sides) if along[k] != (mma.orders[k][-1][0] == "term"))
+    fetched = steps * staged_bytes(mma, tile)
+    threads, registers = warps * grid.warp, results_held(mma, tile, machine) + SPARE_REGISTERS
+    resident = min(grid.resident // threads, grid.registers // (threads * registers), (shared_of_core(machine) or 8 * room(mma, tile)) // room(mma, tile))
     resident = max(1, resident)
     at_once = max(1, min(resident, -(-groups // machine.cores)))
     waiting = max(1.0, costs.busy_threads / grid.warp / (at_once * warps * (AHEAD_THREADS if tile.ahead else 1)))
     # A group that waits for what it computes with.
     alone = 0.0 if tile.ahead else max(arithmetic, read / shared_bytes) + fetched / from_cache
     bound = max(arithmetic, read / shared_bytes, fetched / from_cache, alone / at_once)
-    bound += steps * tile.steps * kit.depth * turned * costs.bank_conflicts / shared_bytes
+    bound += steps * tile.steps * mma.depth * turned * costs.bank_conflicts / shared_bytes
     step = costs.matrix_ahead_step_cycles if tile.ahead else costs.matrix_step_cycles
     group = bound * waiting**0.5 + (steps * step + costs.matrix_group_cycles) / at_once
     return float(group * -(-groups // machine.cores))
 
 
-def choose_warps(s: Schedule, name: str, product: Product, machine: Machine) -> tuple[Kit, WarpTile] | None:
-    """The kit and the tile of the least time for a product, or a record's; None if the target has no instruction for it or no tile fits.
+def choose_warps(s: Schedule, name: str, product: Product, machine: Machine) -> tuple[InstructionSet, WarpTile] | None:
+    """The instruction set and the tile of the least time for a product, or a record's; None if the target has no instruction for it or no tile fits.
 
     Raises:
         ScheduleError: the record's is none of those that fit.
     """
-    found, view = find_kits(s, name, product, machine), access.LoopView.of(s, name)
+    found, view = find_instruction_sets(s, name, product, machine), access.LoopView.of(s, name)
     sizes = (_size(view, product.batch), _size(view, product.rows), _size(view, product.columns), _size(view, product.sums))
     along = along_sum(s, name, product)
-    able: dict[str, tuple[Kit, dict[str, WarpTile]]] = {}
+    able: dict[str, tuple[InstructionSet, dict[str, WarpTile]]] = {}
     times: dict[str, tuple[float, str]] = {}
-    for kit in found:
-        tiles = {str(t): t for t in warp_tiles(kit, machine) if not t.ahead or sizes[3] >= LEAST_STEPS * t.steps * kit.depth}
+    for mma in found:
+        tiles = {str(t): t for t in warp_tiles(mma, machine) if not t.ahead or sizes[3] >= LEAST_STEPS * t.steps * mma.depth}
         if tiles:
-            able[kit.product.name] = kit, tiles
-            times[kit.product.name] = min((warp_cycles(sizes, kit, t, machine, along), text) for text, t in tiles.items())
+            able[mma.product.name] = mma, tiles
+            times[mma.product.name] = min((warp_cycles(sizes, mma, t, machine, along), text) for text, t in tiles.items())
     if not able:
         return None
-    wanted = s.overrides.get("warp_tile")  # a record of a machine that has one kit alone
+    wanted = s.overrides.get("warp_tile")  # a record of a machine that has one instruction set alone
     fitting = [n for n, (_, tiles) in able.items() if wanted in tiles] or list(able)
     best = min(fitting, key=lambda n: (times[n][0], n))
-    kit, tiles = able[str(s.choose("fragments", list(able), best))]
-    return kit, tiles[str(s.choose("warp_tile", list(tiles), times[kit.product.name][1]))]
+    mma, tiles = able[str(s.choose("fragments", list(able), best))]
+    return mma, tiles[str(s.choose("warp_tile", list(tiles), times[mma.product.name][1]))]
 
 
 def along_sum(s: Schedule, name: str, product: Product) -> tuple[bool, bool]:
@@ -285,7 +285,7 @@ def along_sum(s: Schedule, name: str, product: Product) -> tuple[bool, bool]:
     return left, right
 
 
-def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machine, kit: Kit, tile: WarpTile) -> None:
+def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machine, mma: InstructionSet, tile: WarpTile) -> None:
     """Schedules a product in fragments.
 
     Raises:
@@ -295,9 +295,9 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
     s.reorder(*product.batch, *product.rows, *product.columns, *product.sums)
     batch, row, column = (flatten(s, group) for group in (product.batch, product.rows, product.columns))
     assert row is not None and column is not None
-    rows = pieces(s, row, {"warp": tile.warps[0], "fragment": tile.fragments[0]}, kit, "row")
-    columns = pieces(s, column, {"warp": tile.warps[1], "fragment": tile.fragments[1]}, kit, "column")
-    terms = pieces(s, s.fuse(*product.sums), {"fragment": tile.steps}, kit, "term")
+    rows = pieces(s, row, {"warp": tile.warps[0], "fragment": tile.fragments[0]}, mma, "row")
+    columns = pieces(s, column, {"warp": tile.warps[1], "fragment": tile.fragments[1]}, mma, "column")
+    terms = pieces(s, s.fuse(*product.sums), {"fragment": tile.steps}, mma, "term")
     element = {role: x for part in (rows, columns, terms) for role, x in part.items() if isinstance(role, tuple)}
     outer = [x for x in (batch, rows["grid"], columns["grid"]) if x]
     warps, mine = ([x[role] for x in (rows, columns) if role in x] for role in ("warp", "fragment"))
@@ -305,14 +305,14 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
     inner, spatial = list(element.values()), [x for role, x in element.items() if role[0] != "term"]
     s.reorder(*outer, terms["grid"], *steps, *warps, *mine, *inner)
 
-    copy = s.stage_result(name, terms["grid"], kit.scopes[2])
+    copy = s.stage_result(name, terms["grid"], mma.scopes[2])
     absorb(s, copy)
     start = s.decompose_reduction(name, terms["grid"])
     for b in (start, name, copy):
         s.specialize(b)
     for b in (start, name):
         s.pad_tile(b)
-    held = next(str(x) for x in access.loads(s.block(copy)) if x.buffer.scope == kit.scopes[2])
+    held = next(str(x) for x in access.loads(s.block(copy)) if x.buffer.scope == mma.scopes[2])
     results = dict(zip([*warps, *mine, *spatial], s.loops(copy)[len(outer) :]))
     turns = [results[x] for x in mine[:1]]  # one row of fragments at a time goes through shared memory
     s.reorder(*turns, *(results[x] for x in (*warps, *mine[1:])))
@@ -326,13 +326,13 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
         formula = narrow(factors(s.block(name))[order[k]])
         if isinstance(formula, Load) and formula.buffer.scope == "shared":
             raise ScheduleError("contraction: both factors are the same, which fragments do not share")
-        place = [element[role] for role in kit.orders[k]]
+        place = [element[role] for role in mma.orders[k]]
         s.reorder(*steps, *warps, *mine, *(x for x in inner if x not in place), *place)
         inside = kept(s, name, formula, [*steps, *warps, *mine, *place])
         made = s.stage(name, s.loops(name)[len(outer) + 1], str(formula), "shared")
         copied = dict(zip(inside, s.loops(made)[-len(inside) :]))
-        shared.append((made, [copied[x] for x in _neighbours(kit, k, axis, steps, element, along[k]) if x in copied]))
-    lanes = kit.lanes(machine)
+        shared.append((made, [copied[x] for x in _neighbours(mma, k, axis, steps, element, along[k]) if x in copied]))
+    lanes = mma.lanes(machine)
     threads = tile.warps[0] * tile.warps[1], lanes
     for operand, (made, loops) in zip(("rows", "columns"), shared):
         with s.choices_of(operand):
@@ -344,15 +344,15 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
             bring_ahead(s, made, terms["grid"], machine)
     s.reorder(*warps, *steps, *mine, *inner)
     for k in range(2):
-        load = kit.loads[k]
+        load = mma.loads[k]
         if load is not None:
             formula = narrow(factors(s.block(name))[order[k]])
-            s.reorder(*(x for x in inner if x not in [element[role] for role in kit.orders[k]]), *(element[role] for role in kit.orders[k]))
-            made = s.stage(name, [*mine, *s.loops(name)[-len(inner) :]][0], str(formula), kit.scopes[k])
-            instruct(s, made, s.loops(made)[len(outer) + 1 + len(warps) + len(steps) :], load, len(kit.orders[k]))
+            s.reorder(*(x for x in inner if x not in [element[role] for role in mma.orders[k]]), *(element[role] for role in mma.orders[k]))
+            made = s.stage(name, [*mine, *s.loops(name)[-len(inner) :]][0], str(formula), mma.scopes[k])
+            instruct(s, made, s.loops(made)[len(outer) + 1 + len(warps) + len(steps) :], load, len(mma.orders[k]))
     s.reorder(*inner)
-    instruct(s, name, [*mine, *inner], kit.product, len(inner))
-    for b, instruction in ((start, kit.product), (out, kit.store)):
+    instruct(s, name, [*mine, *inner], mma.product, len(inner))
+    for b, instruction in ((start, mma.product), (out, mma.store)):
         loops = s.loops(b)[len(outer) + (len(turns) if b == out else 0) :]
         instruct(s, b, loops[len(warps) :], instruction, len(spatial))
         s.bind(s.fuse(*loops[: len(warps)]), "threadIdx.y")
@@ -364,30 +364,30 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
         s.bind(x, kind)
 
 
-def pieces(s: Schedule, loop: str, sizes: Mapping[str, int], kit: Kit, kind: str) -> dict[str | Role, str]:
+def pieces(s: Schedule, loop: str, sizes: Mapping[str, int], mma: InstructionSet, kind: str) -> dict[str | Role, str]:
     """A loop cut into pieces of these sizes, outermost first, and the axes of an instruction within them; pieces of one iteration are left out. "grid" is
     whatever is left."""
     wanted: dict[str | Role, int] = {role: n for role, n in sizes.items() if n > 1}
-    wanted |= {role: kit.extents[role] for role in kit.roles(kind)}
+    wanted |= {role: mma.extents[role] for role in mma.roles(kind)}
     return dict(zip(("grid", *wanted), s.split(loop, [None, *wanted.values()])))
 
 
-def _neighbours(kit: Kit, k: int, axis: Mapping[str | Role, str], steps: list[str], element: Mapping[Role, str], along: bool) -> list[str]:
+def _neighbours(mma: InstructionSet, k: int, axis: Mapping[str | Role, str], steps: list[str], element: Mapping[Role, str], along: bool) -> list[str]:
     """The loops that copy a factor's tile to shared memory as threads should share them: the last ones are what neighbouring threads take.
 
-    These read neighbours in global memory. Where the tile lies in bricks of 16 bytes by a few lines, neighbours store those of one brick, and a warp reads
-    some bricks side by side.
+    These read neighbours in global memory. Where the tile lies in core matrices, neighbours store the rows of one of them,
+    and a warp reads some core matrices side by side.
     """
-    others, terms = [axis[role] for role in axis if isinstance(role, str) and role != "grid"], [element[r] for r in kit.roles("term")]
-    *_, line, vector = kit.orders[k]
+    others, terms = [axis[role] for role in axis if isinstance(role, str) and role != "grid"], [element[r] for r in mma.roles("term")]
+    *_, line, vector = mma.orders[k]
     kind = vector[0]
-    side = [element[r] for r in kit.orders[k] if r[0] != "term"]
-    if len(kit.roles(kind)) == 1 or (kind == "term") != along:
+    side = [element[r] for r in mma.orders[k] if r[0] != "term"]
+    if len(mma.roles(kind)) == 1 or (kind == "term") != along:
         return [*others, *side, *steps, *terms] if along else [*steps, *terms, *others, *side]
-    brick = [r for r in kit.orders[k] if r[0] == kind and r != vector]
-    rest = [element[r] for r in kit.orders[k] if r not in (line, vector, *brick)]
+    core_matrix = [r for r in mma.orders[k] if r[0] == kind and r != vector]
+    rest = [element[r] for r in mma.orders[k] if r not in (line, vector, *core_matrix)]
     outside = [*others, *steps, *rest] if kind == "term" else [*steps, *rest, *others]
-    return [*outside, *(element[r] for r in (*brick, line, vector))]
+    return [*outside, *(element[r] for r in (*core_matrix, line, vector))]
 
 
 def instruct(s: Schedule, name: str, loops: list[str], instruction: Intrinsic, elements: int = 2) -> None:

@@ -25,7 +25,7 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.winograd import RESULT, SPARING, STAGES, stages_of
 from weft_gpu.schedules.contraction import parts_of, schedule_others, schedule_product, vectorizes
-from weft_gpu.schedules.fragments import Kit, kits, warp_cycles, warp_tiles
+from weft_gpu.schedules.fragments import InstructionSet, instruction_sets, warp_cycles, warp_tiles
 from weft_gpu.schedules.groups import absorb, own
 from weft_gpu.schedules.threads import threads_for
 from weft_gpu.schedules.tiles import LEAST_STEPS, Problem, choose_tile, cycles, memory_bytes
@@ -181,7 +181,7 @@ def choose_winograd(node: Node, machine: Machine, intrinsics: Iterable[Intrinsic
     outputs, height, width = (d for d in node.output.shape[1:] if isinstance(d, int))
     if min(height, width) == 1 or 0 in (images, channels, outputs, *picture, height, width):
         return None
-    able = [k for k in kits(intrinsics) if k.operands == (float32, float32) and k.result == float32 and set(k.product.requires) <= machine.features]
+    able = [k for k in instruction_sets(intrinsics) if k.operands == (float32, float32) and k.result == float32 and set(k.product.requires) <= machine.features]
     direct = Problem(1, outputs, images * height * width, TAPS**2 * channels, TAPS**2, float32, (4, 4), (True, False))
     best = product_cycles(direct, channels, machine, able)
     choice = None
@@ -204,7 +204,7 @@ def launch_cycles(machine: Machine) -> float:
     return machine.rates.cycles(machine.rates.grid.launch_seconds)
 
 
-def product_cycles(p: Problem, outermost: int, machine: Machine, able: Iterable[Kit]) -> float:
+def product_cycles(p: Problem, outermost: int, machine: Machine, able: Iterable[InstructionSet]) -> float:
     """Cycles of a product as `schedule_product` schedules it, the `outermost` loop of its sum cut into parts where there are few tiles."""
     elements = p.batch * p.rows * p.columns
     parts = parts_of(elements, p.terms, outermost, machine)
