@@ -73,7 +73,7 @@ class ChoiceError(ScheduleError):
 
 class ScheduleWarning(UserWarning):
     """A rule that offered to schedule a kernel met a step that may not act, so another rule took it, or what it counted on could not be done, or a record
-    could not be followed: results are right, the code may be slow."""
+    could not be followed: results are right, the code may be slow. Also: what a rule says of costs cannot be followed."""
 
 
 class LoweringError(WeftError):

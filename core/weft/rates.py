@@ -84,6 +84,10 @@ CPU_HZ = 3 * GHZ
 """Of a CPU of which no other is known. Models count cycles: it matters where they meet what is given in seconds."""
 
 
+PLAUSIBLE_SECONDS = 600.0
+"""Of one kernel, or one node: who estimates more counts bytes, operations or cycles."""
+
+
 @dataclass(frozen=True)
 class Rates:
     """How fast a machine is; of one core where nothing else is said.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
 from tests.scheduling.nests import matmul, softmax
 
-from weft.errors import PluginError, ScheduleError
+from weft.errors import PluginError, ScheduleError, ScheduleWarning
 from weft.loop.nodes import Program
+from weft.machine import Machine
 from weft.scheduling import Decline, Offer, Rule, Schedule, Trace, replay, select_rule
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand
 from weft.scheduling.rule import offers_of
@@ -171,3 +173,21 @@ def test_rules_that_take_no_offer() -> None:
             schedule.vectorize("j")
 
     assert run_rules([Plain()], matmul(), None, {}, lambda p: None).schedule.trace.steps[0].do == "vectorize"
+
+
+@pytest.mark.parametrize(("cost", "warns"), [(5e6, True), (601.0, True), (599.0, False), (1e-6, False)])
+def test_costs_that_are_no_seconds_are_said(cost: float, warns: bool) -> None:
+    class Counts(Rule):
+        name = "counts"
+
+        def offer(self, program: Program, machine: Any) -> Offer:
+            return Offer(cost)
+
+        def apply(self, schedule: Schedule) -> None:
+            """Nothing."""
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        offers_of([Counts()], matmul(), Machine("m", 256, 16))
+    said = "rule 'counts' offers costs that are no seconds (more than 600 for one kernel), and may never be chosen: estimate times by weft.scheduling.costs"
+    assert [(w.category, str(w.message)) for w in caught] == [(ScheduleWarning, said)] * warns

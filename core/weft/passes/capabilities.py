@@ -11,6 +11,7 @@ from weft.dtypes import DType
 from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Node, TensorType
 from weft.graph.operator import Operator
+from weft.rates import Rates
 
 # Stands in an offer for "as it comes": reading the operand costs the same in any layout.
 ANY = Layout((Split(0, 1),))
@@ -23,7 +24,8 @@ class LayoutOffer:
     Args:
         inputs: one layout per operand (None: row-major, and absent operands; ANY: as it comes).
         outputs: one layout per output.
-        cost: of the node computed this way, in bytes of memory moved meanwhile; row-major everywhere is possible at 0, unless one of the offers says `only`.
+        cost: seconds that the node takes longer this way than row-major, which is possible at 0 unless one of the offers
+            says `only`; below 0 where it is faster. Conversions are weighed against it.
         only: the target cannot compute the node row-major everywhere: it gets one of its offers, whatever conversions cost.
     """
 
@@ -103,7 +105,9 @@ class Capabilities:
             `channel_block`, each alone if that is None.
         doubles: float64 takes no more than twice as long as float32: quantised sums are scaled in it.
         bytes_per_flop: bytes that are stored in another layout in the time of one FLOP
-            (`Machine.bytes_per_flop`): layouts are weighed by it.
+            (`Machine.bytes_per_flop`).
+        relayout_bytes_per_second: bytes that are stored in another layout in a second (`Machine.rates`): what a
+            conversion takes, which is weighed against the costs of layouts.
     """
 
     claims: frozenset[type[Operator] | str] = CLAIMED
@@ -116,6 +120,12 @@ class Capabilities:
     dots: tuple[DotProduct, ...] = ()
     doubles: bool = False
     bytes_per_flop: float = 1 / 8
+    relayout_bytes_per_second: float = Rates.relayout_bytes_per_second
 
     def __post_init__(self) -> None:
         warn_of_names(self.claims, self.layouts, stacklevel=3)
+
+    @property
+    def flop_seconds(self) -> float:
+        """Seconds of one FLOP, as default layouts count it."""
+        return self.bytes_per_flop / self.relayout_bytes_per_second

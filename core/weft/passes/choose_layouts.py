@@ -8,17 +8,22 @@ offer, then each node in turn takes what is cheapest given its neighbours, until
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 
 from weft.choices import Choices
+from weft.errors import ScheduleWarning
 from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.relayout import Relayout
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.passes.capabilities import ANY, Capabilities, LayoutOffer, layout_rule
 from weft.passes.layout_offers import RuleFor, default_rules, elements
+from weft.rates import PLAUSIBLE_SECONDS
 
 ROUNDS = 8
+ROUNDING = 2.0**-40
+"""Of a sum of costs: less than this share of it is no difference."""
 
 
 def choose_layouts(graph: Graph, capabilities: Capabilities | None = None, choices: Choices | None = None) -> Graph:
@@ -27,7 +32,7 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None, choic
     graph = strip_layouts(graph)
     given = capabilities.layouts
     rule_for = default_rules(capabilities) if given is None else lambda op: layout_rule(type(op), given)
-    labels = _labels(graph, rule_for, Choices() if choices is None else choices)
+    labels = _labels(graph, rule_for, capabilities.relayout_bytes_per_second, Choices() if choices is None else choices)
     if not labels:
         return graph
 
@@ -72,9 +77,9 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None, choic
     return new
 
 
-def _labels(graph: Graph, rule_for: RuleFor, choices: Choices) -> dict[int, LayoutOffer]:
+def _labels(graph: Graph, rule_for: RuleFor, relayout_bytes_per_second: float, choices: Choices) -> dict[int, LayoutOffer]:
     """The offer of every node; those that a record has chosen stay, and their neighbours take what is cheapest beside them."""
-    search = _Choice(graph, rule_for)
+    search = _Choice(graph, rule_for, relayout_bytes_per_second)
     labels = search.run()
     pinned: dict[int, LayoutOffer] = {}
     for node in graph.nodes:
@@ -85,7 +90,7 @@ def _labels(graph: Graph, rule_for: RuleFor, choices: Choices) -> dict[int, Layo
         chosen = choices.choose(name, list(options), _option(labels[id(node)]))
         if choices.made[name].recorded:
             pinned[id(node)] = options[chosen]
-    return _Choice(graph, rule_for, pinned).run() if pinned else labels
+    return _Choice(graph, rule_for, relayout_bytes_per_second, pinned).run() if pinned else labels
 
 
 def _option(offer: LayoutOffer) -> str:
@@ -206,10 +211,12 @@ def _fits(value: Value, layout: Layout, padding: bool = False) -> bool:
 class _Choice:
     """Labels nodes with offers. `pinned`: node → the one that it has in any case."""
 
-    def __init__(self, graph: Graph, rule_for: RuleFor, pinned: Mapping[int, LayoutOffer] | None = None) -> None:
+    def __init__(
+        self, graph: Graph, rule_for: RuleFor, relayout_bytes_per_second: float, pinned: Mapping[int, LayoutOffer] | None = None
+    ) -> None:
         self.graph = graph
         self.pinned = dict(pinned or {})
-        self.rule_for = rule_for
+        self.rule_for, self.relayout_bytes_per_second = rule_for, relayout_bytes_per_second
         self.users = graph.users()
         self.outputs = {id(v) for v in graph.outputs}
         self.offers: dict[int, list[LayoutOffer]] = {}
@@ -278,12 +285,17 @@ class _Choice:
             plain = follower_offer(n, None) if offers is None else None if any(o.only for o in offers) else offers[-1]
             if plain is not None and ANY not in self.labels[id(n)].inputs:
                 self.labels[id(n)] = plain
-        if total() >= cost:
+        if not _is_less(total(), cost):
             self.labels.update(before)
 
     def _own_offers(self, node: Node) -> list[LayoutOffer]:
         rule = self.rule_for(node.op)
-        return rule(node) if rule is not None else []
+        offers = rule(node) if rule is not None else []
+        for offer in offers:
+            if not abs(offer.cost) <= PLAUSIBLE_SECONDS:  # true of nan too
+                what = f"layouts of {node.op.operator_name} are offered at costs that are no seconds (more than {PLAUSIBLE_SECONDS:g} for one node)"
+                warnings.warn(ScheduleWarning(f"{what}, and may be preferred wrongly: LayoutOffer.cost was in bytes before 0.2"), stacklevel=2)
+        return offers
 
     def stored(self, value: Value) -> Layout | None:
         """The layout in which the value's producer writes it."""
@@ -295,14 +307,14 @@ class _Choice:
         return label.inputs[position] if label is not None else None
 
     def conversions(self, value: Value | None) -> float:
-        """Bytes moved to give every user of `value` what it wants: each layout once, read and written."""
+        """Seconds to give every user of `value` what it wants: each layout is made once, read and written."""
         if value is None or value.constant is not None or not isinstance(value.type, TensorType):
             return 0.0
         have = self.stored(value)
         wanted = {self._wanted(n, k) for n, k in self.users.get(id(value), ())}
         if id(value) in self.outputs:
             wanted.add(None)
-        return 2.0 * elements(value) * value.type.dtype.bytes * len(wanted - {have, ANY})
+        return 2.0 * elements(value) * value.type.dtype.bytes * len(wanted - {have, ANY}) / self.relayout_bytes_per_second
 
     def _cost(self, node: Node, label: LayoutOffer) -> float:
         before = self.labels[id(node)]
@@ -323,10 +335,15 @@ class _Choice:
         best, least = now, self._cost(node, now)
         for offer in candidates:
             cost = self._cost(node, offer)
-            if cost < least:
+            if _is_less(cost, least):
                 best, least = offer, cost
         self.labels[id(node)] = best
         return best is not now
+
+
+def _is_less(a: float, b: float) -> bool:
+    """Whether a sum of seconds is smaller than another, by more than rounding."""
+    return b - a > ROUNDING * max(abs(a), abs(b))
 
 
 def _same_rank(value: Value, node: Node) -> bool:

@@ -36,22 +36,22 @@ RuleFor: TypeAlias = "Callable[[Operator], LayoutRule | None]"
 def default_rules(capabilities: Capabilities) -> RuleFor:
     """The rules for operators, by their `layout_role`, for the channel block and the panel of `capabilities`."""
     offers: dict[str, LayoutRule] = {}
-    moved = capabilities.bytes_per_flop
+    flop, preferred = capabilities.flop_seconds, -1 / capabilities.relayout_bytes_per_second
     if capabilities.channel_block is not None:
         lanes = capabilities.channel_block
-        offers["convolution"] = lambda node: _conv(node, lanes, capabilities.dots, moved)
-        offers["winograd"] = lambda node: winograd_offers(node, lanes, capabilities.panel or lanes, moved)
+        offers["convolution"] = lambda node: _conv(node, lanes, capabilities.dots, flop)
+        offers["winograd"] = lambda node: winograd_offers(node, lanes, capabilities.panel or lanes, flop)
     if capabilities.panel is not None:
         width = capabilities.panel
-        offers["product"] = lambda node: matmul_offers(node, width, dot_of(node, capabilities.dots))
-        offers["attention"] = lambda node: attention_offers(node, width, moved)
-        offers["recurrence"] = lambda node: recurrence_offers(node, width)
+        offers["product"] = lambda node: matmul_offers(node, width, preferred, dot_of(node, capabilities.dots))
+        offers["attention"] = lambda node: attention_offers(node, width, flop)
+        offers["recurrence"] = lambda node: recurrence_offers(node, width, preferred)
     return lambda op: offers.get(op.layout_role)
 
 
-def _conv(node: Node, lanes: int, dots: Sequence[DotProduct], moved: float) -> list[LayoutOffer]:
+def _conv(node: Node, lanes: int, dots: Sequence[DotProduct], flop_seconds: float) -> list[LayoutOffer]:
     dot = dot_of(node, dots)
-    return conv_offers(node, lanes, moved) if dot is None else dot_conv_offers(node, lanes, dot, moved)
+    return conv_offers(node, lanes, flop_seconds) if dot is None else dot_conv_offers(node, lanes, dot, flop_seconds)
 
 
 def conv_layout(rank: int, channels: int, groups: int, lanes: int) -> Layout:
@@ -79,7 +79,7 @@ def conv_weight_layout(rank: int, lanes: int, input_blocked: bool, depthwise: bo
     return Layout((Split(0, lanes), Split(2, lanes), Permute((0, 2, *range(4, rank + 2), 3, 1))))
 
 
-def conv_offers(node: Node, lanes: int, bytes_per_flop: float) -> list[LayoutOffer]:
+def conv_offers(node: Node, lanes: int, flop_seconds: float) -> list[LayoutOffer]:
     """Blocked output, of each group where its channels are no whole blocks, with blocked input or with rows as they are; weights packed to match."""
     x, w = node.inputs[0], node.inputs[1]
     if x is None or w is None or w.constant is None or not isinstance(x.type, TensorType):
@@ -92,8 +92,8 @@ def conv_offers(node: Node, lanes: int, bytes_per_flop: float) -> list[LayoutOff
     if depthwise:
         groups = 1
     rank, rest = x.tensor.rank, (None,) * (len(node.inputs) - 2)
-    # What a convolution on rows of one channel loses of what it reaches on blocks of channels, in bytes.
-    half = conv_flops(node.output, w) * bytes_per_flop
+    # What a convolution on rows of one channel loses of what it reaches on blocks of channels, in seconds.
+    half = conv_flops(node.output, w) * flop_seconds
     rows = rows_cost(node, groups, lanes, depthwise)
     wider, longer = (-(-n // lanes) * lanes / n for n in (ic // groups, oc // groups))
     if rows + 1 - longer <= 0:
@@ -157,7 +157,7 @@ def conv_flops(output: Value, weights: Value) -> float:
     return 2.0 * float(np.prod(weights.constant.shape[1:])) * elements(output)
 
 
-def winograd_offers(node: Node, lanes: int, panel: int, bytes_per_flop: float) -> list[LayoutOffer]:
+def winograd_offers(node: Node, lanes: int, panel: int, flop_seconds: float) -> list[LayoutOffer]:
     """Activations in blocks of channels; transformed weights in panels of output channels, of one block where panels do not divide them."""
     x, u = node.inputs
     if x is None or u is None or u.constant is None or node.op.attributes()["block"] != lanes:
@@ -166,7 +166,7 @@ def winograd_offers(node: Node, lanes: int, panel: int, bytes_per_flop: float) -
     activation = blocked(4, 1, lanes)
     weights = Layout((Split(2, panel if outputs % panel == 0 else lanes), Permute((2, 0, 1, 3))))
     taps = 9 * u.constant.shape[1]
-    return [LayoutOffer((activation, weights), (activation,), -2.0 * taps * elements(node.output) * bytes_per_flop)]
+    return [LayoutOffer((activation, weights), (activation,), -2.0 * taps * elements(node.output) * flop_seconds)]
 
 
 def elements(value: Value) -> float:
@@ -205,7 +205,7 @@ def dot_weight_layout(rank: int, block: int, lanes: int, depth: int) -> Layout:
     return Layout((Split(0, lanes), Split(2, block), Split(3, depth), Permute((0, 2, *range(5, rank + 3), 3, 1, 4))))
 
 
-def dot_conv_offers(node: Node, lanes: int, dot: DotProduct, bytes_per_flop: float) -> list[LayoutOffer]:
+def dot_conv_offers(node: Node, lanes: int, dot: DotProduct, flop_seconds: float) -> list[LayoutOffer]:
     """Blocked input and output, weights packed for dot products over the input's channels."""
     x, w = node.inputs
     assert x is not None and w is not None
@@ -214,20 +214,20 @@ def dot_conv_offers(node: Node, lanes: int, dot: DotProduct, bytes_per_flop: flo
         return []
     block = dot_block(channels, lanes, dot)
     weights = dot_weight_layout(rank, block, lanes, dot.depth)
-    cost = -WITHOUT_DOTS * conv_flops(node.output, w) * bytes_per_flop
+    cost = -WITHOUT_DOTS * conv_flops(node.output, w) * flop_seconds
     return [LayoutOffer((blocked(rank, 1, block), weights), (blocked(rank, 1, lanes),), cost)]
 
 
-def matmul_offers(node: Node, panel: int, dot: DotProduct | None = None) -> list[LayoutOffer]:
-    """A constant right matrix packed in panels of columns."""
+def matmul_offers(node: Node, panel: int, preferred: float, dot: DotProduct | None = None) -> list[LayoutOffer]:
+    """A constant right matrix packed in panels of columns, always better than not at a cost of `preferred` seconds."""
     a, b = node.inputs[0], node.inputs[1]
     if a is None or b is None or b.constant is None or b.constant.ndim != 2 or a.tensor.rank < 2 or b.constant.shape[1] * 2 < panel:
         return []
     layout = panel_layout(panel) if dot is None or b.constant.shape[0] % dot.depth else dot_panel_layout(panel, dot.depth)
-    return [LayoutOffer((None, layout, *(None,) * (len(node.inputs) - 2)), (None,), -1.0)]
+    return [LayoutOffer((None, layout, *(None,) * (len(node.inputs) - 2)), (None,), preferred)]
 
 
-def attention_offers(node: Node, panel: int, bytes_per_flop: float) -> list[LayoutOffer]:
+def attention_offers(node: Node, panel: int, flop_seconds: float) -> list[LayoutOffer]:
     """Keys transposed in panels of keys, [..., t/p, d, p], and values in panels of columns, [..., e/p, t, p], where enough queries read them."""
     q, k, v = node.inputs[:3]
     if q is None or k is None or v is None:
@@ -240,15 +240,15 @@ def attention_offers(node: Node, panel: int, bytes_per_flop: float) -> list[Layo
     values = None
     if isinstance(columns, int) and columns % panel == 0 and columns > panel:
         values = Layout((Split(last, panel), Permute((*before, last, last - 1, inner))))
-    cost = -bytes_per_flop * elements(node.output) * elements(k)
+    cost = -flop_seconds * elements(node.output) * elements(k)
     return [LayoutOffer((None, keys, values, *(None,) * (len(node.inputs) - 3)), (None,), cost)]
 
 
-def recurrence_offers(node: Node, panel: int) -> list[LayoutOffer]:
+def recurrence_offers(node: Node, panel: int, preferred: float) -> list[LayoutOffer]:
     """Constant recurrent weights [gates, hidden, hidden], read transposed step after step: panels of all gates of `panel` units, one after another."""
     weights = node.inputs[1]
     if weights is None or weights.constant is None:
         return []
     layout = Layout((Split(1, panel), Permute((1, 0, 3, 2))))
     inputs = tuple(layout if k == 1 else None for k in range(len(node.inputs)))
-    return [LayoutOffer(inputs, tuple(None for _ in node.outputs), -1.0)]
+    return [LayoutOffer(inputs, tuple(None for _ in node.outputs), preferred)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,8 +10,10 @@ from functools import cache
 from inspect import signature
 from typing import Any, ClassVar
 
-from weft.errors import PluginError, ScheduleError
+from weft.errors import PluginError, ScheduleError, ScheduleWarning
 from weft.loop.nodes import Program
+from weft.rates import PLAUSIBLE_SECONDS
+from weft.scheduling import costs
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.schedule import Schedule
 
@@ -72,6 +75,14 @@ def apply_rule(rule: Rule, schedule: Schedule, offer: Offer | None = None) -> No
     rule.apply(schedule, **more)
 
 
+def _warn_if_no_time(rule: Rule, cost: float, program: Program, machine: Any) -> None:
+    """Says of a rule that its costs are no seconds: so many, and far more than element by element takes."""
+    if cost <= PLAUSIBLE_SECONDS or cost <= 1000 * costs.seconds(program, machine, lambda b: costs.one_by_one(b, machine)):
+        return
+    what = f"rule '{rule.name}' offers costs that are no seconds (more than {PLAUSIBLE_SECONDS:g} for one kernel)"
+    warnings.warn(ScheduleWarning(f"{what}, and may never be chosen: estimate times by weft.scheduling.costs"), stacklevel=3)
+
+
 def offers_of(
     rules: Sequence[Rule], program: Program, machine: Any, intrinsics: Mapping[str, Intrinsic] | None = None
 ) -> tuple[list[tuple[Rule, Offer]], list[tuple[str, Decline]]]:
@@ -97,6 +108,7 @@ def offers_of(
                 hint="estimate it: weft.scheduling.costs",
             )
         else:
+            _warn_if_no_time(rule, answer.cost, program, machine)
             offers.append((rule, answer))
     return sorted(offers, key=lambda o: o[1].cost), declines
 

@@ -25,8 +25,8 @@ from weft_ops.contraction import Conv, MatMul
 from weft_ops.movement import Pad, Slice
 from weft_ops.winograd import WinogradConv
 
-WORTH = -1e12
-"""Bytes that a convolution on rows of single channels would cost more: the matrix unit takes blocks of channels only."""
+WORTH = -1.0
+"""Seconds, more than any conversion takes: the matrix unit takes blocks of channels only."""
 
 
 def legalize(graph: Graph) -> Graph:

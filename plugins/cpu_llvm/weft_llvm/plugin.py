@@ -50,6 +50,7 @@ def capabilities(target: Target) -> Capabilities | None:
         dots=dots,
         doubles=True,
         bytes_per_flop=machine.bytes_per_flop(float32),
+        relayout_bytes_per_second=machine.rates.relayout_bytes_per_second,
     )
 
 

@@ -30,7 +30,7 @@ def of_matmul(node: Node) -> list[LayoutOffer]:
         return []
     if all(terms // STEP % n for n in range(3, 17)) and terms // STEP > 16:
         return []  # no tile of whole steps
-    return [LayoutOffer((None, PANELS), (None,), cost=-1.0)]
+    return [LayoutOffer((None, PANELS), (None,), cost=-1e-9)]
 
 
 def of_conv(node: Node) -> list[LayoutOffer]:
