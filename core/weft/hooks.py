@@ -201,11 +201,11 @@ class Specifications:
 
     @hookspec
     def loop_passes(self, target: Target) -> Sequence[LoopPass]:
-        """Program → Program passes, each naming the slot it runs after.
+        """Program → Program passes, each naming the stage it runs after: one of the core's, or another pass of this hook.
 
         @hookimpl
         def loop_passes(target):
-            return [LoopPass("insert_dma", insert_dma, after="flatten_buffers")]
+            return [LoopPass("insert_dma", insert_dma, after="flatten_buffers", holds="copies are DMA requests")]
         """
 
     @hookspec
