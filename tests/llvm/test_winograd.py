@@ -22,7 +22,7 @@ from weft.lower.lower import lower_group
 from weft.passes.choose_layouts import choose_layouts
 from weft.pipeline import resolve_target
 from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules.winograd import Pieces, Shape, WinogradRule, choose_pieces, choose_winograd
+from weft_llvm.schedules.winograd import Pieces, Shape, WinogradRule, choose_pieces, choose_winograd, shape_of
 from weft_ops.activation import Relu
 from weft_ops.arithmetic import Add, Clip
 from weft_ops.contraction import Conv
@@ -108,10 +108,7 @@ def test_transformed_weights_from_memory_are_asked_for_ahead() -> None:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("pieces", "skip"), [(Pieces(1, True), False), (Pieces(1, False), False), (Pieces(1, True, 2), False), (Pieces(2, False), True)])
 @pytest.mark.parametrize("m", [2, 4])
-def test_the_schedule_means_the_same(m: int, pieces: Pieces, skip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft_llvm.schedules import winograd as module
-
-    monkeypatch.setattr(module, "choose_pieces", lambda shape, *_: pieces._replace(rows=shape.down) if skip else pieces)
+def test_the_schedule_means_the_same(m: int, pieces: Pieces, skip: bool) -> None:
     target = resolve_target("llvm -mcpu=x86-64-v2 -mtriple=x86_64-unknown-linux-gnu -threads=2")  # four lanes
     w = numbers(16, 8, 3, 3)
     body = choose_layouts(winograd(m, (2, 8, 7, 6), w, (1, 1, 1, 1), "bias relu", 4, skip), target.capabilities)
@@ -127,8 +124,12 @@ def test_the_schedule_means_the_same(m: int, pieces: Pieces, skip: bool, monkeyp
         y.type = n.output.type
     b.output(y)
     program = lower_group(b.build())
-    s = Schedule(program, target.machine, checked=True)
+    shape = shape_of(program)
+    assert shape is not None
+    chosen = str(pieces._replace(rows=shape.down) if skip else pieces)
+    s = Schedule(program, target.machine, overrides={"pieces": chosen}, checked=True)
     WinogradRule().apply(s)
+    assert s.trace.choices["pieces"] == chosen
     data = numbers(2, 8, 7, 6, seed=2)
     assert x.tensor.layout is not None and u.tensor.layout is not None and y.tensor.layout is not None
     packed = [x.tensor.layout.pack(data), u.tensor.layout.pack(u.constant), numbers(16, 1, 1, seed=5)]

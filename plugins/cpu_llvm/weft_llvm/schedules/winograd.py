@@ -7,6 +7,7 @@ what follows it in the group. Where pieces are too few for the machine's cores V
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -130,7 +131,8 @@ def schedule_winograd(s: Schedule, shape: Shape, machine: Machine) -> None:
     panel = panel_blocks(shape)
     *batch, channel, height, width, lane = s.loops(tail)
     images = int_const(s.loop(batch[0]).extent) if batch else 1
-    pieces = choose_pieces(shape, images or 1, machine)
+    options = {str(p): p for p in able_pieces(shape, images or 1, machine)}
+    pieces = options[s.choose("pieces", list(options), str(cheapest(options.values())))]
 
     # The result's loops: pieces of the picture, panels of channels; inside, tile by tile.
     if pieces.rows < shape.down:
@@ -157,8 +159,9 @@ def schedule_winograd(s: Schedule, shape: Shape, machine: Machine) -> None:
         s.compute_at(v, outer[-1])
         # Before the product is tiled: its tiles reach beyond the piece, and what is written there is held back by conditions only.
         s.compact_buffer(access.target(s.block(v)).buffer.name)
-    for name, copy in zip(products, copies):
-        _product(s, name, copy, panels, panel, pieces.group, machine)
+    for k, (name, copy) in enumerate(zip(products, copies)):
+        with s.choices_of(f"product{k}"):
+            _product(s, name, copy, panels, panel, pieces.group, machine)
     _input(s, rows, v, outer[-1] if pieces.together else None, shape)
     s.compact_buffer(access.target(s.block(columns)).buffer.name)
     *_, r, q, _ = s.loops(columns)
@@ -197,7 +200,8 @@ def _product(s: Schedule, product: str, copy: str, panels: str, panel: int, grou
         which.append(chosen)
     depth = (int_const(s.loop(cb).extent) or 1) * (int_const(s.loop(ci).extent) or 1)
     _, tile = choose_tile(int_const(s.loop(t).extent), [panel], panel, machine, dtype, depth=depth)
-    t_outer, t_inner = s.split(t, [None, tile.rows])
+    rows = s.choose("tile_rows", range(1, machine.vector_registers), tile.rows)
+    t_outer, t_inner = s.split(t, [None, rows])
     s.reorder(*which, t_outer, cb, ci, t_inner, *channels, lane)
     s.reverse_compute_at(copy, t_outer)
     init = s.decompose_reduction(product, cb)
@@ -245,6 +249,9 @@ class Pieces(NamedTuple):
     group: int = 1
     cycles: float = 0.0
 
+    def __str__(self) -> str:
+        return f"{self.rows} rows, {self.group} panels" + (", together" if self.together else "")
+
 
 def panel_blocks(shape: Shape) -> int:
     """Channel blocks in a panel of output channels, as the weights are packed."""
@@ -259,7 +266,17 @@ def row_tiles_cycles(rows: int, panel: int, depth: int, machine: Machine) -> flo
 
 
 def choose_pieces(shape: Shape, images: int, machine: Machine) -> Pieces:
-    """The pieces that take least time: what they leave of cores idle, and what they read from beyond the second cache again and again."""
+    """The pieces that take least time."""
+    return cheapest(able_pieces(shape, images, machine))
+
+
+def cheapest(pieces: Iterable[Pieces]) -> Pieces:
+    """Those of the least time."""
+    return min(pieces, key=lambda p: (p.cycles, p.rows, -p.group))
+
+
+def able_pieces(shape: Shape, images: int, machine: Machine) -> list[Pieces]:
+    """All pieces there are, with what they take: what they leave of cores idle, and what they read from beyond the second cache again and again."""
     panel = panel_blocks(shape)
     panels = shape.outputs // (shape.block * panel)
     weights = 4 * shape.products * shape.channels * shape.outputs
@@ -293,7 +310,7 @@ def choose_pieces(shape: Shape, images: int, machine: Machine) -> Pieces:
                 total = overlapped(cycles * idle, count * moved / far, machine.rates.cache_unhidden)
                 total += count * waited / far
                 found.append(Pieces(rows, together, group, total))
-    return min(found, key=lambda p: (p.cycles, p.rows, -p.group))
+    return found
 
 
 def overlapped(work: float, reading: float, unhidden: float) -> float:
