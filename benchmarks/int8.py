@@ -186,7 +186,7 @@ def models(names: Sequence[str], target: str, threads: int, seconds: float) -> l
 
 def instructions(target: str) -> tuple[list[str], bool]:
     """The integer dot products that kernels of the target use, best first, and whether the limit holds for them."""
-    from weft.pipeline import resolve_target
+    from weft.resolve import resolve_target
     from weft_llvm.intrinsics import dots_of
 
     found = [d for d in dots_of(resolve_target(target).machine) if d.result.is_integer]

@@ -125,8 +125,9 @@ def measure_arena(name: str, path: Path, threads: int) -> dict[str, Any]:
     from weft.codegen.base import THREADS
     from weft.compilation import Compilation
     from weft.expr.nodes import Expr, free_vars
+    from weft.loading import load
     from weft.passes.plan_memory import bytes_at
-    from weft.pipeline import load, resolve_target
+    from weft.resolve import resolve_target
 
     compilation = Compilation(resolve_target(f"llvm -threads={threads}"))
     compilation.run(load(path))

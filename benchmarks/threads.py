@@ -48,7 +48,7 @@ done:
 
 def measure_join(threads: int) -> list[dict[str, Any]]:
     """Seconds of a fork-join of one empty task for each thread: the least of many with workers awake, the median with workers asleep."""
-    from weft.pipeline import resolve_target
+    from weft.resolve import resolve_target
     from weft_llvm.codegen import LlvmCodegen
     from weft_llvm.link import link
     from weft_llvm.toolchain import compile_object
@@ -83,7 +83,7 @@ def measure_join(threads: int) -> list[dict[str, Any]]:
 def measure_kernels(name: str, path: Path, threads: int, seconds: float) -> list[dict[str, Any]]:
     """Per kernel call the least seconds on one thread and on `threads`; the clocks are those of `weft bench --roofline`."""
     from weft.cli.profile import compile_profiled, measure
-    from weft.pipeline import resolve_target
+    from weft.resolve import resolve_target
 
     inputs = load_inputs(path)
     profiled = {n: compile_profiled(str(path), resolve_target(f"llvm -threads={n}"), n) for n in (1, threads)}

@@ -46,8 +46,9 @@ def model() -> bytes:
 def pieces() -> dict[str, str]:
     """The text of every stage, by name."""
     from weft.compilation import Compilation
+    from weft.loading import load
     from weft.loop.pipeline import lower_program
-    from weft.pipeline import load, resolve_target
+    from weft.resolve import resolve_target
 
     target = resolve_target(TARGET)
     graph = load(model())

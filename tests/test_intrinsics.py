@@ -14,8 +14,8 @@ from weft.errors import PluginError, ScheduleError
 from weft.expr.nodes import Broadcast, const
 from weft.hooks import hookimpl
 from weft.loop.nodes import Evaluate, For, IntrinsicCall, Stmt, Store, seq
-from weft.pipeline import resolve_target
 from weft.plugins import PluginHost
+from weft.resolve import resolve_target
 from weft.scheduling import Intrinsic, Operand, Schedule
 from weft.tensor import language as tl
 from weft_testing.intrinsics import check_intrinsic

@@ -18,11 +18,12 @@ from tests.mixed import board
 from weft.errors import FrontendError, PluginError, ScheduleWarning, TargetError, WeftError
 from weft.graph.evaluate import evaluate
 from weft.hooks import Frontend, Specifications, StageReport, hookimpl
+from weft.loading import find_frontend, load
 from weft.loop.nodes import Program
 from weft.machine import Machine
 from weft.passes.place import Refuse, Take
-from weft.pipeline import find_frontend, load, resolve_target, resolve_targets, target_kinds
 from weft.plugins import PluginHost, device_kinds, engine_kinds, host, operator_claims, operator_classes
+from weft.resolve import resolve_target, resolve_targets, target_kinds
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 
@@ -259,7 +260,8 @@ def install_frontends(site: Site, monkeypatch: pytest.MonkeyPatch, names: str, *
     for name, sniff in zip(("one", "two", "three"), sniffs):
         site.install(name, FRONTEND.replace("{names}", names).replace("{sniff}", sniff))
     found = site.host()
-    monkeypatch.setattr("weft.pipeline.host", lambda: found)
+    for module in ("loading", "pipeline", "resolve"):
+        monkeypatch.setattr(f"weft.{module}.host", lambda: found)
     return found
 
 
@@ -337,7 +339,8 @@ def test_a_frontend_that_two_claim(site: Site, monkeypatch: pytest.MonkeyPatch) 
     frontend += "    return [Frontend(n, ('.' + n,), lambda head: False, lambda o: False, lambda source, options: None) for n in ('same', '{name}')]\n"
     for name in ("one", "two"):
         site.install(name, frontend)
-    monkeypatch.setattr("weft.pipeline.host", site.host)
+    for module in ("loading", "pipeline", "resolve"):
+        monkeypatch.setattr(f"weft.{module}.host", site.host)
     model = site.folder / "model.one"
     model.write_text("x")
     assert find_frontend(model).name == "one", "others are not harmed"
@@ -384,7 +387,8 @@ def test_a_pass_that_two_claim(hook: str, made: str, name: str, site: Site, monk
         site.install(plugin, source)
     everything = PluginHost()
     assert [p.failure for p in everything.plugins if p.name in ("one", "two")] == [None] * (2 if name == "mine" else 1)
-    monkeypatch.setattr("weft.pipeline.host", lambda: everything)
+    for module in ("loading", "pipeline", "resolve"):
+        monkeypatch.setattr(f"weft.{module}.host", lambda: everything)
     with pytest.raises(PluginError) as caught:
         weft.compile(mlp(), cache=False)
     core = str(everything.core)
@@ -478,7 +482,8 @@ def test_a_frontend_that_fails_to_look_takes_nothing_and_leaves_others_in_use(si
     site.install("broken", frontend.replace("SNIFF", "1 // 0"))
     site.install("good", frontend.replace("SNIFF", "True"))
     host = site.host()
-    monkeypatch.setattr("weft.pipeline.host", lambda: host)
+    for module in ("loading", "pipeline", "resolve"):
+        monkeypatch.setattr(f"weft.{module}.host", lambda: host)
     assert find_frontend(b"xyz").name == "good"
     assert [(p.distribution, h, type(e)) for p, h, e in host.failures] == [("broken", "frontends", ZeroDivisionError)]
     with pytest.raises(PluginError) as caught:
@@ -644,7 +649,7 @@ def test_a_plugin_that_raises_in_any_hook_harms_nobody_else(
 
     everything.register(Reader(), "reader")
     everything.register(board, "board")
-    for module in ("mixed", "compilation", "pipeline", "plugins"):  # the last: what is imported meanwhile keeps what it finds there
+    for module in ("mixed", "compilation", "loading", "resolve", "pipeline", "plugins"):  # the last: what is imported meanwhile keeps what it finds there
         monkeypatch.setattr(f"weft.{module}.host", lambda: everything)
     monkeypatch.setattr(device, "_open", {})
     x = np.ones((2, 64), np.float32)
@@ -695,7 +700,7 @@ def test_what_a_plugin_contributed_and_fails_is_named(place: str, doing: str, mo
 def with_board(monkeypatch: pytest.MonkeyPatch) -> PluginHost:
     everything = PluginHost()
     everything.register(board, "board")
-    for module in ("mixed", "compilation", "pipeline", "plugins"):  # the last: what is imported meanwhile keeps what it finds there
+    for module in ("mixed", "compilation", "loading", "resolve", "pipeline", "plugins"):  # the last: what is imported meanwhile keeps what it finds there
         monkeypatch.setattr(f"weft.{module}.host", lambda: everything)
     return everything
 
@@ -796,7 +801,8 @@ def test_a_pass_of_a_plugin_that_fails_is_named(hook: str, monkeypatch: pytest.M
     setattr(Passes, hook, hookimpl(lambda self: [made], specname=hook))
     everything = PluginHost()
     everything.register(Passes(), "passes")
-    monkeypatch.setattr("weft.pipeline.host", lambda: everything)
+    for module in ("loading", "pipeline", "resolve"):
+        monkeypatch.setattr(f"weft.{module}.host", lambda: everything)
     what = hook.split("_")[0]
     with pytest.raises(PluginError, match=rf"plugin 'passes' \(.*\) failed in its {what} pass 'mine'\n  why: AttributeError: "):
         weft.compile(mlp(), cache=False)
@@ -866,7 +872,7 @@ def test_a_memory_that_a_schedule_overflows(others: bool, monkeypatch: pytest.Mo
     """The next rule has its turn; if there is none, the error names rule, memory and distribution. Other targets are as they were."""
     from weft.compilation import Compilation
     from weft.machine import Scope
-    from weft.pipeline import resolve_target
+    from weft.resolve import resolve_target
     from weft_testing.models import mlp
 
     monkeypatch.setattr(board.Board, "machine", lambda self, target: Machine("board", 128, 16, scopes={"board.chip": Scope("board.chip", 100)}))
@@ -896,7 +902,7 @@ def test_a_limit_of_a_target_of_its_own_takes_a_program_from_its_rule(monkeypatc
     """What `TargetKind.exceeds` says stands beside what the machine's description says, and the next rule has its turn."""
     from weft.compilation import Compilation
     from weft.machine import Scope
-    from weft.pipeline import resolve_target
+    from weft.resolve import resolve_target
     from weft_testing.models import mlp
 
     def exceeds(self: object, program: Program, machine: Machine) -> str | None:

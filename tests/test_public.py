@@ -42,7 +42,8 @@ def test_a_target_whose_plugin_is_not_installed_names_the_package(target: str, p
     from weft.plugins import PluginHost
 
     # Where the package is installed after all, this process acts as if it were not.
-    monkeypatch.setattr("weft.pipeline.host", lambda: PluginHost([]))
+    for module in ("loading", "pipeline", "resolve"):
+        monkeypatch.setattr(f"weft.{module}.host", lambda: PluginHost([]))
     name = target.split()[0]
     hint = f"{package} is not part of this installation, in Weft's repository: pip install \".[gpu]\""
     assert message("TargetError", mlp(), target) == f"the plugin of target '{name}' is not in use\n  {target}\n  hint: {hint}"
@@ -96,7 +97,8 @@ def test_no_file() -> None:
 def test_a_format_that_nothing_reads_says_what_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weft.plugins import PluginHost
 
-    monkeypatch.setattr("weft.pipeline.host", lambda: PluginHost([]))
+    for module in ("loading", "pipeline", "resolve"):
+        monkeypatch.setattr(f"weft.{module}.host", lambda: PluginHost([]))
     path = tmp_path / "model.keras"
     path.write_bytes(b"x")
     with pytest.raises(weft.WeftError) as caught:
@@ -107,7 +109,8 @@ def test_a_format_that_nothing_reads_says_what_does(tmp_path: Path, monkeypatch:
 def test_a_format_whose_frontend_is_not_installed_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weft.plugins import PluginHost
 
-    monkeypatch.setattr("weft.pipeline.host", lambda: PluginHost([]))
+    for module in ("loading", "pipeline", "resolve"):
+        monkeypatch.setattr(f"weft.{module}.host", lambda: PluginHost([]))
     path = tmp_path / "model.onnx"
     path.write_bytes(b"x")
     with pytest.raises(weft.WeftError) as caught:

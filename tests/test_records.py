@@ -24,9 +24,10 @@ from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.hooks import hookimpl
 from weft.kernel_cache import KernelCache
 from weft.machine import Machine
-from weft.pipeline import model_key, resolve_targets
+from weft.pipeline import model_key
 from weft.plugins import host
 from weft.records import MOST_CHOICES, Record, Records, graph_key, group_key, machine_key, program_key
+from weft.resolve import resolve_targets
 from weft.scheduling.schedule import Schedule
 from weft_ops import Conv, MatMul, Relu, Sqrt
 

@@ -16,7 +16,7 @@ from weft.graph.operator import Operator, Sample
 from weft.kernel_cache import KernelCache
 from weft.loop.nodes import Allocate, Block, For, Let, Program, walk_stmts
 from weft.loop.parser import parse_program
-from weft.pipeline import ResolvedTarget, resolve_target
+from weft.resolve import ResolvedTarget, resolve_target
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
 from weft_ops import ALL_OPERATORS

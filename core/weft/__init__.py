@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from weft.errors import WeftError as WeftError
     from weft.kernel import build as build
     from weft.kernel import schedule as schedule
+    from weft.loading import load as load
     from weft.pipeline import compile as compile
-    from weft.pipeline import load as load
     from weft.tensor.language import compute as compute
     from weft.tensor.language import placeholder as placeholder
     from weft.tensor.language import reduce as reduce
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "WeftError": "weft.errors",
     "Executable": "weft_runtime.executable",
-    "load": "weft.pipeline",
+    "load": "weft.loading",
     "compile": "weft.pipeline",
     "compile_adaptive": "weft.adaptive",
     "schedule": "weft.kernel",

@@ -57,7 +57,8 @@ from weft_runtime.files import obstacle_of_folder
 from weft_runtime.plan import Native, ObjectInfo, TensorInfo
 
 if TYPE_CHECKING:
-    from weft.pipeline import OnStage, ResolvedTarget
+    from weft.hooks import OnStage
+    from weft.resolve import ResolvedTarget
 
 
 OF_KERNELS = ("lower_group", "schedule", "lower_program")

@@ -109,6 +109,10 @@ class StageReport:
     result: Any = field(repr=False, default=None)
 
 
+OnStage = Callable[[StageReport], None]
+"""What hears of each stage when it is done."""
+
+
 class Specifications:
     """The hooks, in the order in which a compilation meets them."""
 

@@ -17,8 +17,8 @@ from weft.errors import InputError, ScheduleError, TensorError, expect
 from weft.expr.nodes import free_vars
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_tensors
-from weft.pipeline import ResolvedTarget, resolve_target
 from weft.plugins import host
+from weft.resolve import ResolvedTarget, resolve_target
 from weft.scheduling.rule import apply_rule, no_rule, offers_of
 from weft.scheduling.schedule import Schedule
 from weft.tensor.language import Placeholder, Scan, Tensor

@@ -40,8 +40,9 @@ from weft_runtime.formulas import formula
 from weft_runtime.plan import HOST, SEQUENCE, Branch, Condition, Copy, DataSymbol, DeviceCall, HostCall, Launch, Place, Plan, Repeat, Step
 
 if TYPE_CHECKING:
+    from weft.hooks import OnStage
     from weft.machine import Machine
-    from weft.pipeline import OnStage, ResolvedTarget
+    from weft.resolve import ResolvedTarget
 
 
 @dataclass

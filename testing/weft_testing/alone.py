@@ -12,8 +12,8 @@ from weft.codegen.kernel_segment import kernel_segment
 from weft.expr.nodes import Const, Expr, substitute
 from weft.loop.interpretation.calls import sentinel
 from weft.loop.nodes import Buffer, Program
-from weft.pipeline import ResolvedTarget
 from weft.plugins import host
+from weft.resolve import ResolvedTarget
 from weft_runtime.device import Device, Slice, open_device
 from weft_runtime.executable import Executable
 from weft_runtime.plan import Native, TensorInfo

@@ -15,7 +15,7 @@ from weft.kernel import KernelSchedule, build
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Let, Load, Program, Stmt, Store, seq
 from weft.loop.verify import verify
-from weft.pipeline import ResolvedTarget, resolve_target
+from weft.resolve import ResolvedTarget, resolve_target
 from weft.scheduling.intrinsic import Form, Intrinsic, OperandView, meanings
 from weft.scheduling.primitives import apply_primitive
 from weft.scheduling.tree import blocks_in

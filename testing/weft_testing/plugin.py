@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from weft.pipeline import ResolvedTarget, resolve_target
 from weft.plugins import BY_HAND, host
+from weft.resolve import ResolvedTarget, resolve_target
 from weft_runtime import device as devices
 
 __all__ = ["ResolvedTarget", "register", "registered", "resolve_target", "unregister"]

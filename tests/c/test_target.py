@@ -23,7 +23,7 @@ from weft.codegen.segment import SegmentSpec
 from weft.errors import CodegenError, TargetError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.pipeline import resolve_target
+from weft.resolve import resolve_target
 from weft_c import image, toolchain
 from weft_c.segment import emit_segment
 from weft_c.toolchain import Compiler, compiler, default_command

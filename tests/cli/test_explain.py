@@ -15,8 +15,8 @@ from weft.hooks import hookimpl
 from weft.loop.pipeline import LoopPass
 from weft.passes.capabilities import Capabilities
 from weft.passes.pipeline import GraphPass
-from weft.pipeline import resolve_target
 from weft.plugins import host
+from weft.resolve import resolve_target
 from weft.scheduling.rule import Decline, Rule
 from weft_ops import Softmax
 from weft_runtime.device import DeviceKind

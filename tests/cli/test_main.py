@@ -164,7 +164,7 @@ def test_targets_are_listed_with_options_and_machine(weft: Weft, monkeypatch: py
 
 
 def test_without_targets_it_says_so(weft: Weft, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.pipeline.target_kinds", dict)
+    monkeypatch.setattr("weft.resolve.target_kinds", dict)
     assert "no target is installed" in weft("targets").out
 
 

@@ -195,7 +195,8 @@ def test_bench_roofline_and_trace(weft: Weft, recipe: Path, tmp_path: Path, monk
 
 def test_a_profiled_run_answers_the_same(recipe: Path) -> None:
     from weft.cli.profile import compile_profiled
-    from weft.pipeline import compile, resolve_target
+    from weft.pipeline import compile
+    from weft.resolve import resolve_target
 
     x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
     plain = compile(str(recipe), "llvm -threads=1")

@@ -15,7 +15,7 @@ from weft.dtypes import dtype
 from weft.errors import InputError
 from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.mixed import MixedCompilation
-from weft.pipeline import resolve_targets
+from weft.resolve import resolve_targets
 from weft_ops import Add, Relu, Reshape
 from weft_runtime.abi import DLTensor, dlpack_type
 from weft_runtime.device import Slice, open_device

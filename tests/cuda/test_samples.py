@@ -9,7 +9,7 @@ import pytest
 from weft import dtypes as dt
 from weft.errors import UnsupportedError
 from weft.mixed import MixedCompilation
-from weft.pipeline import resolve_targets
+from weft.resolve import resolve_targets
 from weft_gpu.image import unpack
 from weft_ops import ALL_OPERATORS
 from weft_testing.conform.kit import Case

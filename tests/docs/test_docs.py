@@ -176,7 +176,7 @@ def run(path: Path, target: str | None, avx2: bool, update: bool, monkeypatch: p
 
 
 def machine(target: str) -> Any:
-    from weft.pipeline import resolve_target
+    from weft.resolve import resolve_target
 
     return resolve_target(target).machine
 

@@ -36,7 +36,7 @@ def test_places_exist(page: str) -> None:
 
 
 def test_targets_of_the_page_on_deployment_resolve() -> None:
-    from weft.pipeline import resolve_target
+    from weft.resolve import resolve_target
 
     table = (DOCS / "deploy.md").read_text().split("| machine | target |")[1].split("\n\n")[0]
     targets = [t for row in re.findall(r"`([^`]+)` \|$", table, re.M) for t in row.split(", ")]

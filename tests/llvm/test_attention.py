@@ -17,7 +17,7 @@ from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, Program, walk_stmts
 from weft.lower.lower import lower_group
-from weft.pipeline import resolve_target
+from weft.resolve import resolve_target
 from weft.scheduling.rule import Decline
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.attention import LEAST_ROWS, UNKNOWN_KEYS, AttentionRule, choose_height, schedule_attention

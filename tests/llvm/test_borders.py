@@ -8,7 +8,7 @@ import pytest
 from weft.compilation import Compilation
 from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.loop.nodes import For, int_const, walk_stmts
-from weft.pipeline import resolve_target
+from weft.resolve import resolve_target
 from weft_ops.contraction import Conv
 
 

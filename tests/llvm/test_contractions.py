@@ -17,7 +17,7 @@ from weft.expr.nodes import Var
 from weft.graph.group import Group
 from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.lower.lower import lower_group
-from weft.pipeline import resolve_target
+from weft.resolve import resolve_target
 from weft.scheduling.schedule import Schedule
 from weft_ops.activation import Relu
 from weft_ops.arithmetic import Add

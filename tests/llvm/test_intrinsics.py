@@ -16,7 +16,7 @@ from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
-from weft.pipeline import ResolvedTarget, resolve_target
+from weft.resolve import ResolvedTarget, resolve_target
 from weft.scheduling import Schedule, meanings
 from weft_llvm.intrinsics import DOTS, EMITTERS, Dot, dot, emitters
 from weft_testing.intrinsics import cases, check_intrinsic

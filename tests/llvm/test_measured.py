@@ -14,7 +14,7 @@ from weft.compilation import Compilation
 from weft.dtypes import float32
 from weft.errors import TargetError
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.pipeline import resolve_target
+from weft.resolve import resolve_target
 from weft_llvm import measured
 from weft_llvm.schedules.tiles import choose_tile
 from weft_ops import Conv

@@ -14,7 +14,7 @@ from weft.codegen.base import in_one_thread
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.loop.nodes import For, walk_stmts
-from weft.pipeline import resolve_target
+from weft.resolve import resolve_target
 from weft_llvm.emitter import Emitter
 from weft_ops.activation import Relu
 from weft_ops.contraction import MatMul

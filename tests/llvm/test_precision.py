@@ -22,7 +22,8 @@ from weft.dtypes import DType
 from weft.errors import TargetError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft.pipeline import model_key, resolve_target
+from weft.pipeline import model_key
+from weft.resolve import resolve_target
 from weft_llvm.target import CONVERSIONS, LlvmOptions
 from weft_ops.activation import Relu
 from weft_ops.arithmetic import Add

@@ -26,7 +26,7 @@ from weft.lower.lower import lower_group
 from weft.passes.capabilities import Capabilities, DotProduct
 from weft.passes.decompose import decompose
 from weft.passes.fold_constants import fold_constants
-from weft.pipeline import ResolvedTarget, resolve_target
+from weft.resolve import ResolvedTarget, resolve_target
 from weft.scheduling import Schedule, meanings, replay
 from weft.scheduling.rule import select_rule
 from weft_ops import Add, Cast, Conv, ConvInteger, Dequantize, DynamicQuantize, MatMul, MatMulInteger, QLinearConv, Relu, Round

@@ -13,7 +13,7 @@ from tests.passes.library import run_passes
 from weft.compilation import Compilation
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft.pipeline import resolve_target
+from weft.resolve import resolve_target
 from weft_ops.activation import HardSwish, Relu, Sigmoid
 from weft_ops.arithmetic import Add, Multiply
 from weft_ops.contraction import Conv

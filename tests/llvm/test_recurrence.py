@@ -9,7 +9,7 @@ from weft import dtypes as dt
 from weft.compilation import Compilation
 from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, tensor_type
-from weft.pipeline import resolve_target
+from weft.resolve import resolve_target
 from weft_ops.examples import floats
 from weft_ops.recurrent import GATES, GRU, LSTM, RNN, RecurrentNetwork
 

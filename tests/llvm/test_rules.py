@@ -15,7 +15,7 @@ from weft.errors import LoweringError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
 from weft.lower.lower import lower_group
-from weft.pipeline import resolve_target
+from weft.resolve import resolve_target
 from weft_ops.activation import Gelu, Tanh
 from weft_ops.arithmetic import Absolute, Add, Cast
 from weft_ops.indexing import Tile

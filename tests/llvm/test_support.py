@@ -15,7 +15,7 @@ from llvmlite.binding import llvm_version_info
 
 import weft
 from weft.errors import ExecutionError
-from weft.pipeline import resolve_target
+from weft.resolve import resolve_target
 from weft_llvm import native
 from weft_llvm.pool import emit_pool
 from weft_llvm.support import _MEMORY, CPUS, support_image

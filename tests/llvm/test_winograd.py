@@ -20,7 +20,7 @@ from weft.loop.nodes import int_const
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
 from weft.passes.choose_layouts import choose_layouts
-from weft.pipeline import resolve_target
+from weft.resolve import resolve_target
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.winograd import Pieces, Shape, WinogradRule, choose_pieces, choose_winograd, shape_of
 from weft_ops.activation import Relu

@@ -32,8 +32,8 @@ from weft.mixed import MixedCompilation
 from weft.passes.capabilities import Capabilities, LayoutOffer
 from weft.passes.pipeline import GraphPass
 from weft.passes.place import Offers, Refuse, Take
-from weft.pipeline import resolve_target, resolve_targets
 from weft.plugins import host
+from weft.resolve import resolve_target, resolve_targets
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand, meanings
 from weft.scheduling.rule import Decline, Offer
 from weft.scheduling.schedule import Schedule

@@ -57,7 +57,7 @@ def agrees(graph: Graph, target: str = "npu", *, alone: bool = True, atol: float
 def traces(graph: Graph, target: str = "npu") -> list[tuple[str, str]]:
     """Rule and trace of each kernel on the npu."""
     from weft.mixed import MixedCompilation
-    from weft.pipeline import resolve_targets
+    from weft.resolve import resolve_targets
 
     compilation = MixedCompilation(resolve_targets(target), cache=False)
     compilation.run(graph)
@@ -279,7 +279,7 @@ def test_damage_is_an_error_and_the_next_call_works(monkeypatch: pytest.MonkeyPa
 
 def test_rules_have_names_and_decline_with_reasons() -> None:
     from weft.lower.lower import lower_group
-    from weft.pipeline import resolve_target
+    from weft.resolve import resolve_target
     from weft.scheduling.rule import Decline
 
     machine = resolve_target("npu").machine
@@ -295,7 +295,7 @@ def test_a_group_that_does_not_fit_together_is_computed_block_by_block() -> None
 
     from weft.loop.interpret import interpret
     from weft.lower.lower import lower_group
-    from weft.pipeline import resolve_target
+    from weft.resolve import resolve_target
     from weft.scheduling import Schedule, meanings
     from weft.scheduling.tree import blocks_in
 

@@ -13,7 +13,7 @@ from weft.compilation import Kernel
 from weft.errors import UnsupportedError
 from weft.graph.nodes import Graph
 from weft.mixed import MixedCompilation
-from weft.pipeline import resolve_targets
+from weft.resolve import resolve_targets
 from weft.scheduling import replay
 from weft.scheduling.tree import blocks_in
 from weft_ops import ALL_OPERATORS
@@ -100,7 +100,7 @@ def test_what_is_too_irregular_is_declined_with_a_reason() -> None:
     from weft_npu.schedules import rules
 
     from weft.loop.parser import parse_program
-    from weft.pipeline import resolve_target
+    from weft.resolve import resolve_target
     from weft.scheduling import Decline
 
     text = """

@@ -20,7 +20,7 @@ import onnx
 
 import weft
 from weft.mixed import MixedCompilation
-from weft.pipeline import resolve_targets
+from weft.resolve import resolve_targets
 from weft_onnx.tensors import to_array
 
 PASSING = Path(__file__).parent / "passing.txt"

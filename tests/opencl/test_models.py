@@ -14,7 +14,7 @@ from weft.errors import ExecutionError, UnsupportedError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.mixed import MixedCompilation
-from weft.pipeline import resolve_targets
+from weft.resolve import resolve_targets
 from weft_ops import Add, Concat, CountNonZero, MatMul, NonZero, Relu
 from weft_runtime.device import open_device
 from weft_runtime.plan import Copy, DeviceCall

@@ -10,7 +10,7 @@ import pytest
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.mixed import MixedCompilation
-from weft.pipeline import resolve_targets
+from weft.resolve import resolve_targets
 from weft_ops import Add, Conv, Relu
 from weft_ops.winograd import WinogradConv
 

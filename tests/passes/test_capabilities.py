@@ -15,7 +15,7 @@ from weft.passes.capabilities import CLAIMED, Capabilities, LayoutOffer, is_clai
 from weft.passes.choose_layouts import choose_layouts
 from weft.passes.decompose import decompose
 from weft.passes.place import Refuse
-from weft.pipeline import resolve_target
+from weft.resolve import resolve_target
 from weft_ops import ALL_OPERATORS, LayerNorm, MatMul, Softmax
 
 

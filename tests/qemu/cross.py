@@ -15,7 +15,7 @@ from weft.compilation import Compilation
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import free_vars
 from weft.graph.nodes import Graph
-from weft.pipeline import ResolvedTarget, resolve_target
+from weft.resolve import ResolvedTarget, resolve_target
 from weft_runtime.executable import NativeCode
 
 TARGET = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72"

@@ -21,7 +21,8 @@ from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import LoopPass
 from weft.passes.pipeline import GraphPass
-from weft.pipeline import compile, resolve_targets
+from weft.pipeline import compile
+from weft.resolve import resolve_targets
 from weft.scheduling.schedule import Schedule
 from weft.target import Target, TargetKind
 from weft_ops import Add, MatMul, Relu, Softmax, Subtract

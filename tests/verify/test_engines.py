@@ -12,7 +12,7 @@ from tests.needs import require
 from tests.verify.planted import given, model, verify
 
 from weft.graph.evaluate import evaluate
-from weft.pipeline import load
+from weft.loading import load
 from weft_testing.verify.verify import Engine
 
 

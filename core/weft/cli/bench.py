@@ -159,7 +159,8 @@ def examine(
     from weft.cli.roofline import as_data as roofline_data
     from weft.cli.roofline import print_roofline
     from weft.cli.roofline import roofline as roofline_rows
-    from weft.pipeline import mixed, resolve_targets
+    from weft.pipeline import mixed
+    from weft.resolve import resolve_targets
 
     if is_archive(model):
         raise InputError(f"{model} is compiled already, without clocks around its kernels", hint="give the model that it was compiled from")
@@ -277,7 +278,7 @@ def common_threads(asked: int | None, targets: Sequence[str]) -> int:
     Raises:
         InputError: a target says another number than was asked for.
     """
-    from weft.pipeline import resolve_targets
+    from weft.resolve import resolve_targets
     from weft_runtime.threads import available_threads
 
     said = {text: r.threads for text in targets for r in resolve_targets(text) if r.threads}
@@ -291,7 +292,7 @@ def with_threads(target: str, threads: int) -> str:
     """The target with -threads, where its kind has that option and the text does not give it."""
     import dataclasses
 
-    from weft.pipeline import target_kinds
+    from weft.resolve import target_kinds
 
     kind = target_kinds().get(target.split()[0])
     takes = kind is not None and any(f.name == "threads" for f in dataclasses.fields(kind.options))

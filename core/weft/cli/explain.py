@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from weft.errors import WeftError
 
 if TYPE_CHECKING:
-    from weft.pipeline import ResolvedTarget
     from weft.plugins import Contribution, Plugin, PluginHost
+    from weft.resolve import ResolvedTarget
 
 
 @dataclass(frozen=True)

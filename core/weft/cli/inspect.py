@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from weft.choices import Choice
     from weft.compilation import Compilation, Kernel
     from weft.graph.nodes import Graph
+    from weft.hooks import OnStage
     from weft.passes.plan_memory import MemoryPlan
-    from weft.pipeline import OnStage, ResolvedTarget
     from weft.records import Record
+    from weft.resolve import ResolvedTarget
     from weft_runtime.plan import Manifest
 
 ARCHIVE_STAGES = ("manifest", "sections", "plan")
@@ -59,7 +60,9 @@ def inspect(
         _inspect_archive(model, stage)
         return
     from weft.cli.terminal import Progress
-    from weft.pipeline import has_steps, load, mixed, resolve_targets, specialize
+    from weft.loading import load
+    from weft.pipeline import has_steps, mixed, specialize
+    from weft.resolve import resolve_targets
 
     # The target first: a misspelt one should not wait for a large model.
     resolved = resolve_targets(target or "llvm", records=records)

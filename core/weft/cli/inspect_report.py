@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from weft.cli.inspect import Inspection
     from weft.cli.placement import Placed
     from weft.graph.nodes import Graph, Node
-    from weft.pipeline import ResolvedTarget
+    from weft.resolve import ResolvedTarget
 
 MOST_TEXT = 200_000
 """Characters of one text in the page; of longer ones the beginning is there, and the command that prints all."""

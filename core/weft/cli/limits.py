@@ -15,7 +15,7 @@ from weft.errors import TargetError
 
 if TYPE_CHECKING:
     from weft.kernel import Kernel
-    from weft.pipeline import ResolvedTarget
+    from weft.resolve import ResolvedTarget
 
 SECONDS = 0.15
 """How long each kernel is repeated; the fastest run counts."""

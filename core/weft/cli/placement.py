@@ -14,8 +14,9 @@ from weft_runtime.plan import HOST
 if TYPE_CHECKING:
     from weft.cli.inspect import Inspection
     from weft.graph.nodes import Graph, Node
+    from weft.hooks import OnStage
     from weft.mixed import Outline
-    from weft.pipeline import OnStage, ResolvedTarget
+    from weft.resolve import ResolvedTarget
 
 STAGES = ("load", "place")
 """Of the whole graph; the others are each region's."""

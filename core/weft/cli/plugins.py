@@ -25,7 +25,7 @@ def plugins(
     from weft.plugins import host, note_claims
 
     if explain is not None:
-        from weft.pipeline import resolve_targets
+        from weft.resolve import resolve_targets
 
         print_explanation(resolve_targets(explain))
         return

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from weft.compilation import Compilation
     from weft.graph.nodes import Node
-    from weft.pipeline import ResolvedTarget
+    from weft.resolve import ResolvedTarget
     from weft_runtime.executable import Executable
 
     Array = np.ndarray[Any, Any]
@@ -117,7 +117,8 @@ def compile_profiled(
     """Compiles a model; its kernels come from the cache if they are there, and are those of an ordinary compilation."""
     from weft.cli.terminal import Progress
     from weft.compilation import Compilation
-    from weft.pipeline import has_steps, load, specialize
+    from weft.loading import load
+    from weft.pipeline import has_steps, specialize
 
     name = Path(model).name
     with Progress(f"compiling {name}") as progress:

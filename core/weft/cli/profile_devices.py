@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.compilation import Compilation
     from weft.graph.nodes import Node
     from weft.mixed import MixedCompilation
-    from weft.pipeline import ResolvedTarget
+    from weft.resolve import ResolvedTarget
     from weft_runtime.executable import Executable
 
     Array = np.ndarray[Any, Any]
@@ -43,8 +43,9 @@ def compile_on_devices(
 ) -> OnDevices:
     """Compiles a model as `weft.compile` does."""
     from weft.cli.terminal import Progress
+    from weft.loading import load
     from weft.mixed import MixedCompilation
-    from weft.pipeline import load, specialize
+    from weft.pipeline import specialize
 
     name = Path(model).name
     with Progress(f"compiling {name}") as progress:

@@ -19,8 +19,8 @@ def targets() -> None:
     """
     from weft.cli.terminal import brief, print_table, size
     from weft.errors import WeftError
-    from weft.pipeline import resolve_target, target_kinds
     from weft.plugins import KNOWN_TARGETS, host
+    from weft.resolve import resolve_target, target_kinds
 
     kinds = target_kinds()
     for name in sorted(kinds):

@@ -42,7 +42,7 @@ def files_of(model: str, frontend: str | None = None) -> list[Path]:
 
     if is_archive(model):
         return [Path(model)]
-    from weft.pipeline import model_files
+    from weft.loading import model_files
 
     try:
         return list(model_files(model, frontend))

@@ -40,7 +40,7 @@ def demo(
     from weft.graph.evaluate import evaluate
     from weft.graph.group import Group
     from weft.passes.pipeline import pass_names
-    from weft.pipeline import resolve_target
+    from weft.resolve import resolve_target
     from weft_testing.models import picture, resnet18
 
     with Progress("demo") as progress:

@@ -44,7 +44,8 @@ def verify(
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import is_archive, open_executable
     from weft.cli.terminal import Progress
-    from weft.pipeline import load, resolve_targets
+    from weft.loading import load
+    from weft.resolve import resolve_targets
     from weft_testing.verify.measure import Bound
     from weft_testing.verify.verify import Compiled, Verifier
 
@@ -77,8 +78,8 @@ def _other(model: str, target: str, against: str, frontend: str | None) -> Compi
         TargetError: options that a target does not have.
     """
     from weft.cli.opening import open_engine, open_executable
-    from weft.pipeline import resolve_targets, target_kinds
     from weft.plugins import engine_kinds
+    from weft.resolve import resolve_targets, target_kinds
     from weft_runtime.threads import available_threads
     from weft_testing.verify.verify import Compiled, Engine
 

@@ -10,7 +10,7 @@ from weft.codegen.base import require
 from weft.errors import WeftError
 from weft.loop.nodes import Program
 from weft.loop.pipeline import lower_program
-from weft.pipeline import ResolvedTarget
+from weft.resolve import ResolvedTarget
 from weft.scheduling.rule import select_rule
 from weft.scheduling.schedule import Schedule
 from weft_testing.conform.cases import GRAPHS

@@ -28,8 +28,8 @@ from weft.graph.nodes import Graph, GraphBuilder, TensorType
 from weft.graph.operator import Operator, Sample
 from weft.mixed import MixedCompilation
 from weft.passes.place import Placement
-from weft.pipeline import ResolvedTarget, resolve_target, target_kinds
 from weft.plugins import Plugin
+from weft.resolve import ResolvedTarget, resolve_target, target_kinds
 from weft.target import CPU, Target
 from weft_ops import ALL_OPERATORS
 from weft_ops.precision import widen

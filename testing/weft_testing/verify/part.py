@@ -18,7 +18,8 @@ from weft.graph.region import Region
 from weft.graph.rewrite import concrete, copy_graph
 from weft.loop.nodes import Buffer
 from weft.mixed import MixedCompilation, Outline
-from weft.pipeline import ResolvedTarget, has_steps, mixed
+from weft.pipeline import has_steps, mixed
+from weft.resolve import ResolvedTarget
 from weft_testing.alone import Run, buffer_shape, ready_alone
 from weft_testing.verify.measure import Bound, Difference, compare
 from weft_testing.verify.rounding import allowed_errors, tolerated

@@ -12,7 +12,7 @@ from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.pipeline import lower_program, ordered
 from weft.loop.work import count_work
-from weft.pipeline import ResolvedTarget, resolve_target, target_kinds
+from weft.resolve import ResolvedTarget, resolve_target, target_kinds
 from weft.scheduling.intrinsic import meanings
 from weft.scheduling.trace import Trace, replay
 from weft_testing.alone import ready_alone

@@ -15,7 +15,8 @@ from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.operator import Operator
 from weft.passes.capabilities import Capabilities
 from weft.passes.pipeline import CORE, shared_passes
-from weft.pipeline import ResolvedTarget, compile
+from weft.pipeline import compile
+from weft.resolve import ResolvedTarget
 from weft_runtime.executable import Executable
 from weft_testing.verify.departure import Departure, first_departure
 from weft_testing.verify.measure import Bound, Difference, compare, eps, scale_of, type_text, worst

@@ -16,8 +16,9 @@ import weft
 from weft.converters import Converters
 from weft.errors import FrontendError, PluginError, UnsupportedError, WeftError
 from weft.hooks import Converter, hookimpl
-from weft.pipeline import model_key, resolve_target
+from weft.pipeline import model_key
 from weft.plugins import host
+from weft.resolve import resolve_target
 from weft_onnx.importer import NEWEST
 from weft_ops import Add, Multiply, Relu, Sigmoid
 

@@ -1,0 +1,283 @@
+"""Targets with everything that a compilation asks of their plugins."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from weft.errors import (
+    InputError,
+    PluginError,
+    ScheduleWarning,
+    TargetError,
+    expect,
+)
+from weft.forks import cached_property
+from weft.plugins import KNOWN_TARGETS, Contribution, PluginHost, claimed, host
+from weft.records import Record, Records, machine_key
+from weft.target import CPU, Target, TargetKind, parse_targets
+from weft_runtime.plan import HOST
+
+# What a compilation needs beyond this is imported when there is one: a model from the cache starts without the compiler.
+if TYPE_CHECKING:
+    from weft.codegen.base import Codegen
+    from weft.loop.nodes import Program
+    from weft.loop.pipeline import LoopPass
+    from weft.machine import Machine, Transfer
+    from weft.passes.capabilities import Capabilities
+    from weft.passes.pipeline import GraphPass
+    from weft.scheduling.intrinsic import Intrinsic
+    from weft.scheduling.rule import Rule
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ResolvedTarget:
+    """A target with everything that the pipeline asks of its plugin."""
+
+    target: Target
+    kind: TargetKind
+    fingerprint: str
+    threads: int | None  # that the target string asked for; None: as many as the process may use, wherever it runs
+    plugins: PluginHost
+    owner: str  # the plugin of the kind: its failures are fatal
+    given: Records = field(default_factory=Records)  # of the caller; those of installed packages are found beside them
+
+    @cached_property
+    def machine(self) -> Machine:
+        from weft.machine import GLOBAL_ALIGN, Machine
+
+        found = self._asked(self.kind.machine, "to describe its machine", Machine)
+        if self.native and found.alignment() > GLOBAL_ALIGN:
+            what = f"the target '{self.target.kind}' declares that global memory is aligned to {found.alignment()} bytes"
+            why = "its kernels run on the host's processor, where callers' arrays begin at any element"
+            raise PluginError(what, where=str(self.target), why=why, hint="bring what has to be aligned to a scope of the target's own: cache_read")
+        return found
+
+    @property
+    def plugin(self) -> str:
+        """The plugin of the kind and its distribution, for people."""
+        return next((str(p) for p in self.plugins.plugins if p.name == self.owner), self.owner)
+
+    @cached_property
+    def device(self) -> str:
+        """The name of the device that runs its code."""
+        name = self._asked(self.kind.device, "to name its device", str)
+        if name == HOST:
+            raise PluginError(f"the target '{self.target.kind}' names '{HOST}' as its device, which is the host's memory in plans", hint="name it otherwise")
+        return name
+
+    @property
+    def native(self) -> bool:
+        """Whether the host's own processor runs its code."""
+        return self.device == CPU
+
+    @property
+    def transfer(self) -> Transfer:
+        """What copies to its device and back take."""
+        from weft.machine import Transfer
+
+        return self._asked(self.kind.transfer, "to say what copies take", Transfer)
+
+    @property
+    def description(self) -> str:
+        """For people: what tells it from others."""
+        return self._asked(self.kind.describe, "to describe itself", str)
+
+    def exceeds(self, program: Program) -> str | None:
+        """What a scheduled Program wants and the target lacks, as the end of a sentence; None if there is nothing."""
+        from weft.scheduling.scopes import exceeds
+
+        with self.blame("to say what a schedule wants beyond it"):
+            wrong = self.kind.exceeds(program, self.machine)
+        return "; ".join(filter(None, (exceeds(program, self.machine), wrong))) or None
+
+    def codegen(self) -> Codegen:
+        """A code generator of its own."""
+        with self.blame("to make its code generator"):
+            return self.kind.codegen(self.target)
+
+    def taken(self, lowered: Program) -> Program:
+        """A lowered program as the code generator gets it: where the target string asks for one thread, its parallel loops are serial."""
+        from weft.codegen.base import in_one_thread
+
+        return in_one_thread(lowered) if self.threads == 1 else lowered
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        from weft.passes.capabilities import Capabilities
+
+        found = self.plugins.call("capabilities", required=self.owner, target=self.target)
+        # The plugin of the target knows it best; of others none is before another.
+        found = [c for c in found if c.plugin.name == self.owner] or found
+        if len(found) > 1:
+            raise self._claimed(f"what graph passes may assume of target '{self.target.kind}'", found)
+        return found[0].value if found else Capabilities()
+
+    @cached_property
+    def intrinsics(self) -> dict[str, Intrinsic]:
+        """The tensor intrinsics that the machine has, by name.
+
+        Raises:
+            PluginError: two plugins claim one name.
+        """
+        items = self.plugins.items("intrinsics", required=self.owner, target=self.target)
+        return {c.value.name: c.value for c in self._apart("intrinsics", "intrinsic", [c for c in items if self.machine.features.issuperset(c.value.requires)])}
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        return tuple(item.value for item in self.plugins.items("schedules", required=self.owner, target=self.target))
+
+    @cached_property
+    def records(self) -> Records:
+        """Recorded choices: the caller's, then those of plugins. What two plugins record differently is nobody's; the caller's own stands over all."""
+        found: dict[tuple[str, str, str], list[tuple[Contribution, Record]]] = {}
+        for item in self.plugins.items("records", required=self.owner, target=self.target):
+            with self.plugins.blame(item.plugin.name, "to read its records"):
+                read = item.value if isinstance(item.value, Records) else Records.load(item.value)
+            for record in read.records:
+                found.setdefault((record.subject, record.key, record.machine), []).append((item, record))
+        kept = []
+        for offers in found.values():
+            if all(r == offers[0][1] for _, r in offers):
+                kept.append(offers[0][1])
+                continue
+            owners = " and ".join(dict.fromkeys(f"{i.plugin.distribution} ({i.plugin.name})" for i, _ in offers))
+            text = f"{offers[0][1]} is not followed: {owners} record different choices; give one of them as `records`, which stands over both"
+            warnings.warn(text, ScheduleWarning, stacklevel=2)
+        return self.given.over(Records(tuple(kept)))
+
+    @cached_property
+    def machine_key(self) -> str:
+        """What records of its machine are known by."""
+        return machine_key(self.target.kind, self.machine)
+
+    def graph_passes(self) -> list[GraphPass]:
+        """Of all plugins. An exception in one is an error that names its plugin.
+
+        Raises:
+            PluginError: two plugins claim one name, or one claims the name of a pass of the core.
+        """
+        from weft.passes.pipeline import CORE
+
+        return self._passes("graph_passes", "graph", [p.name for p in CORE])
+
+    def loop_passes(self) -> list[LoopPass]:
+        """Of all plugins, as `graph_passes`, behind the core's for instructions of queues, if the target has such."""
+        from weft.loop.passes.await_queues import await_queues
+        from weft.loop.pipeline import STAGES, LoopPass
+        from weft.scheduling.intrinsic import queued
+
+        queues = queued(self.intrinsics.values())
+        holds = "instructions of queues have ended where somebody needs what they do"
+        own = [LoopPass("await_queues", lambda program: await_queues(program, queues), "partition_loops", holds)] if queues else []
+        return [*own, *self._passes("loop_passes", "loop", [*(s.name for s in STAGES), *(p.name for p in own)])]
+
+    def _passes(self, hook: str, what: str, taken: Sequence[str]) -> list[Any]:
+        found = self._apart(hook, f"{what} pass", self.plugins.items(hook, required=self.owner, target=self.target), taken)
+        return [replace(c.value, function=self.plugins.blamed(c, c.value.function, f"in its {what} pass '{c.value.name}'")) for c in found]
+
+    def _apart(self, hook: str, what: str, items: Sequence[Contribution], taken: Sequence[str] = ()) -> Sequence[Contribution]:
+        """`items`, which the target uses all.
+
+        Args:
+            taken: names of the core's own.
+
+        Raises:
+            PluginError: one name is claimed more than once.
+        """
+        for item in items:
+            same = [i for i in items if i.value.name == item.value.name]
+            core = [Contribution(self.plugins.core, None)] if item.value.name in taken else []
+            if len(same) + len(core) > 1:
+                raise self._claimed(f"the {what} '{item.value.name}' of target '{self.target.kind}'", [*core, *same], hook)
+        return items
+
+    def _claimed(self, what: str, items: Sequence[Contribution], hook: str = "capabilities") -> PluginError:
+        error = claimed(what, [i.plugin for i in items])
+        for item in items:
+            if not item.plugin.kept:
+                self.plugins.failed(item.plugin, hook, error)
+        return error
+
+    def _asked(self, method: Callable[[Target], Any], doing: str, kind: type[T]) -> T:
+        """What a method of the target's kind says of the target: an error of its plugin if it fails, or gives something else."""
+        with self.blame(doing):
+            found = method(self.target)
+            if not isinstance(found, kind):
+                raise TypeError(f"{method.__name__} gave {found!r}, which is no {kind.__name__}")
+            return found
+
+    def blame(self, doing: str) -> AbstractContextManager[None]:
+        """What the target's plugin contributed is at work: `PluginHost.blame`."""
+        return self.plugins.blame(self.owner, doing)
+
+
+def target_kinds(plugins: PluginHost | None = None) -> dict[str, TargetKind]:
+    """Every kind of target that installed plugins offer, by name, but those that two claim."""
+    return {name: offer.value for name, offer in (plugins or host()).named("targets", "target")[0].items()}
+
+
+def resolve_target(text: str | Target, plugins: PluginHost | None = None) -> ResolvedTarget:
+    """The one target of a string such as "llvm -mcpu=znver4 -threads=2".
+
+    Raises:
+        TargetError: unknown target or option, one whose plugin is not installed (names the package), or several targets.
+    """
+    found = resolve_targets(text, plugins)
+    if len(found) > 1:
+        raise TargetError("one target is wanted here", where=str(text), hint=f'name one, for example "{found[0].target.kind}"')
+    return found[0]
+
+
+def resolve_targets(
+    text: str | Target, plugins: PluginHost | None = None, records: Records | str | os.PathLike[str] | None = None
+) -> tuple[ResolvedTarget, ...]:
+    """The targets of a string such as "npu, llvm -threads=2", in order of preference.
+
+    Args:
+        records: choices to follow, or a file of them.
+
+    Raises:
+        TargetError: unknown target or option, or one whose plugin is not installed (names the package).
+        InputError: the file is not there, or is no file of records.
+    """
+    expect(records, (Records, str, os.PathLike, type(None)), "records", "the path of a file", InputError, "`weft inspect --stage records` prints such a file")
+    given = records if isinstance(records, Records) else Records() if records is None else Records.load(records)
+    plugins = plugins or host()
+    if not isinstance(text, (str, Target)):
+        raise TargetError(f"a target is a text, got {type(text).__name__}", hint='for example "llvm", which is this machine')
+    name = (text.split() or [""])[0].rstrip(",") if isinstance(text, str) else text.kind
+    offered, clashes = plugins.named("targets", "target", required=name)
+    for word in re.findall(r"(?:^|,)\s*([^\s,]+)", str(text) if isinstance(text, str) else text.kind):
+        if word in clashes:
+            raise clashes[word]
+    kinds: dict[str, TargetKind] = {n: offer.value for n, offer in offered.items()}
+    if name not in kinds and (name in KNOWN_TARGETS or any(p.name == name for p in plugins.quarantined())):
+        raise TargetError(f"the plugin of target '{name}' is not in use", where=str(text), hint=plugins.missing(name, KNOWN_TARGETS.get(name)))
+    try:
+        targets = (text,) if isinstance(text, Target) and name in kinds else parse_targets(str(text), kinds)
+    except TargetError as error:
+        if name and name not in kinds:
+            error.why = plugins.trouble("targets")  # the kind may be one of a plugin that is out of use, whatever that plugin is called
+        raise
+    return tuple(replace(_resolved(t, offered[t.kind], plugins), given=given) for t in targets)
+
+
+def _resolved(given: Target, offer: Contribution, plugins: PluginHost) -> ResolvedTarget:
+    kind: TargetKind = offer.value
+    with plugins.blame(offer.plugin.name, f"to resolve the target '{given}'"):
+        target = kind.resolve(given)
+        fingerprint = kind.fingerprint(target)
+        if not isinstance(target, Target) or not isinstance(fingerprint, str):
+            raise TypeError(f"it gave {target!r} and the fingerprint {fingerprint!r}")
+    threads = getattr(given.options, "threads", None)
+    if threads == 1:  # other code than for one core whose runs may have several threads, see `ResolvedTarget.taken`
+        fingerprint += "/one thread"
+    return ResolvedTarget(target, kind, fingerprint, threads, plugins, offer.plugin.name)
