@@ -370,6 +370,8 @@ def test_hostile_files_are_refused_or_read(data: bytes) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no file of records '.*none.json'"):
         weft.compile(product(), TARGET, records=tmp_path / "none.json")
+    with pytest.raises(InputError, match=r"no file of records '.*none.json'"):
+        weft.compile_adaptive(product(), TARGET, records=tmp_path / "none.json")
     with pytest.raises(InputError, match=r"no file of records '.*'\n  why: it is a folder"):
         Records.load(tmp_path)
     with pytest.raises(InputError, match=r"records .*the path of a file.*int"):

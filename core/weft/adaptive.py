@@ -12,6 +12,7 @@ from typing import Any
 
 from weft.errors import InputError, WeftError
 from weft.pipeline import compile as compile_model
+from weft.records import Records
 from weft_runtime.arrays import Array
 from weft_runtime.executable import Executable
 
@@ -141,12 +142,19 @@ def _serve(of: weakref.ref[AdaptiveExecutable], wanted: queue.SimpleQueue[Shapes
 
 
 def compile_adaptive(
-    model: Any, target: str = "llvm", *, most: int = 2, after: int = 16, frontend: str | None = None, cache: bool = True
+    model: Any,
+    target: str = "llvm",
+    *,
+    most: int = 2,
+    after: int = 16,
+    frontend: str | None = None,
+    cache: bool = True,
+    records: Records | str | os.PathLike[str] | None = None,
 ) -> AdaptiveExecutable:
     """Compiles a model with its sizes open, and later, in the background, for those that come often.
 
     Args:
-        model, target, frontend, cache: as `compile` has them.
+        model, target, frontend, cache, records: as `compile` has them.
         most: executables of fixed sizes at a time. Each has weights of its own in memory.
         after: calls with the same sizes that make one worth while.
 
@@ -158,6 +166,8 @@ def compile_adaptive(
         raise InputError(f"compile_adaptive takes positive numbers, got most={most}, after={after}", hint="weft.compile makes one executable for all sizes")
 
     def compile_for(shapes: Mapping[str, Sequence[int]]) -> Executable:
-        return compile_model(model, target, input_shapes=shapes, frontend=frontend, cache=cache)
+        return compile_model(model, target, input_shapes=shapes, frontend=frontend, cache=cache, records=records)
 
-    return AdaptiveExecutable(compile_model(model, target, frontend=frontend, cache=cache), compile_for, most, after)
+    return AdaptiveExecutable(
+        compile_model(model, target, frontend=frontend, cache=cache, records=records), compile_for, most, after
+    )
