@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.graph.graphs import keeps_meaning, numbers
 
+from weft.errors import GraphError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.passes.capabilities import Capabilities
@@ -40,6 +41,12 @@ def test_a_convolution_becomes_winograd(m: int, skip: bool) -> None:
     assert node.op == WinogradConv(m, (1, 0, 2, 1), 4, skip)
     assert node.names == before.nodes[0].names
     keeps_meaning(before, after, [numbers(2, 8, 7, 9, seed=3)])
+
+
+def test_tiles_that_do_not_exist_are_refused() -> None:
+    said = r"the target wants tiles of Winograd's algorithm of \(7, False\)(.|\n)*hint: `Capabilities.winograd` gives one of 2, 4"
+    with pytest.raises(GraphError, match=said):
+        choose_algorithms(net(Conv(pads=(1, 0, 2, 1))), Capabilities(channel_block=4, winograd=lambda node: (7, False)))
 
 
 def test_without_blocks_any_number_of_channels() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from weft.choices import Choices
 from weft.dtypes import float32
+from weft.errors import GraphError
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.passes.capabilities import Capabilities
@@ -48,12 +49,19 @@ def _chosen(node: Node, best: tuple[int, bool] | None, choices: Choices) -> tupl
     options: dict[str, tuple[int, bool] | None] = {DEFINITION: None}
     for m in POINTS:
         options |= {f"winograd_{m}": (m, False), f"winograd_{m}_skip": (m, True)}
+    if best not in options.values():
+        sizes = ", ".join(map(str, POINTS))
+        what = f"the target wants tiles of Winograd's algorithm of {best}"
+        hint = f"`Capabilities.winograd` gives one of {sizes} and whether to skip products, or None"
+        raise GraphError(what, where=repr(node), hint=hint)
     default = next(name for name, option in options.items() if option == best)
 
     def refuse(name: str) -> str | None:
         option = options[name]
+        if option is None or not option[1] or name == default:  # what the target wants is computed as it wants it
+            return None
         sizes = [d for d in node.output.shape[2:] if isinstance(d, int)]
-        if option is None or not option[1] or any(WinogradConv(option[0], skip=True).spared(*sizes)):
+        if any(WinogradConv(option[0], skip=True).spared(*sizes)):
             return None
         return "no row or column of tiles reaches so far beyond the result that products could be skipped"
 

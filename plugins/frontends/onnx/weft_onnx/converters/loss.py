@@ -19,4 +19,4 @@ def loss(c: Context) -> Any:
     if len(x.shape) > 1:
         counted = None if ignore is None else c(ops.Where(), c(ops.Equal(), target, ignore), c.number(0, target.dtype), target)
         target = c.within(target, 0, as_dim(dim_expr(x.shape[1]) - 1), "class", part=counted)
-    return c(op(c.string("reduction", "mean"), ignore), x, target, c.optional(2))  # type: ignore[arg-type]
+    return c.all(op(c.string("reduction", "mean"), ignore), x, target, c.optional(2))  # type: ignore[arg-type]
