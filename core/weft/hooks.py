@@ -83,7 +83,7 @@ class Converter:
 
 @dataclass(frozen=True)
 class EngineKind:
-    """A peer that runs the same models, for `weft bench` and `weft verify`.
+    """Another engine that runs the same models, for `weft bench` and `weft verify`.
 
     Args:
         name: e.g. "onnxruntime".
@@ -167,7 +167,7 @@ class Specifications:
 
     @hookspec
     def graph_passes(self, target: Target) -> Sequence[GraphPass]:
-        """Graph → graph passes, each naming the slot it runs after.
+        """Graph → graph passes, each naming the pass that it follows (`after`) or precedes (`before`).
 
         @hookimpl
         def graph_passes(target):
@@ -238,7 +238,7 @@ class Specifications:
 
     @hookspec
     def engines(self) -> Sequence[EngineKind]:
-        """Peers for `weft bench` and `weft verify`.
+        """Other engines for `weft bench` and `weft verify`.
 
         @hookimpl
         def engines():
