@@ -159,7 +159,7 @@ def run_passes(
     Args:
         extra: passes of plugins and users; in the given order where several name the same place.
         on_stage: called with every pass's name, result and seconds.
-        check: verify the graph after every pass; after those of `extra` it always is.
+        check: verify the graph after every pass; after those of `extra` that changed it, it always is.
         only: names of the passes to run; None: all.
         budget: what constant folding may still make and do, from which its stages take; None: what a compilation of this
             graph alone may.
@@ -176,14 +176,15 @@ def run_passes(
     for p in ordered(extra):
         if only is not None and p.name not in only:
             continue
+        foreign = p not in CORE
+        before = _parts(graph) if foreign and not check else []
         started = time.perf_counter()
         graph = p.run(graph, capabilities, budget, choices)
         seconds = time.perf_counter() - started
         if not isinstance(graph, Graph):
             what = f"the pass '{p.name}' returned {graph!r}, not a Graph"
             raise GraphError(what, hint="a pass returns the graph that it was given, or another")
-        foreign = p not in CORE
-        if check or foreign:
+        if check or (foreign and not _same(before, _parts(graph))):
             _verify(graph, p.name)
         if p.name == "choose_layouts" or (laid_out and foreign):
             laid_out = True
@@ -196,6 +197,23 @@ def run_passes(
         if on_stage is not None:
             on_stage(p.name, graph, seconds)
     return graph
+
+
+def _parts(graph: Graph) -> list[object]:
+    """What a graph consists of, in order: it is unchanged if these are the same objects."""
+    parts: list[object] = [graph, *graph.inputs, *graph.outputs, *graph.output_names]
+    for name, source in graph.symbols.items():
+        parts += (name, source.value, source.index)
+    for node in graph.nodes:
+        parts += (node, node.op, *node.inputs)
+        for value in (*node.inputs, *node.outputs):
+            if value is not None:
+                parts += (value, value.type, value.constant, value.producer)
+    return parts
+
+
+def _same(before: Sequence[object], after: Sequence[object]) -> bool:
+    return len(before) == len(after) and all(a is b for a, b in zip(before, after))
 
 
 def _verify(graph: Graph, after: str) -> None:
