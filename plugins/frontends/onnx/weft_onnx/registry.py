@@ -25,23 +25,27 @@ Converter: TypeAlias = "Callable[[Context], Any]"
 
 @dataclass(frozen=True)
 class Registered:
-    """A converter for the operator-set versions first … last of a domain."""
+    """A converter for the operator-set versions first … last of a domain; `refuses`: it only says why there is none."""
 
     function: Converter
     first: int
     last: int
+    refuses: bool = False
 
 
 _CONVERTERS: dict[tuple[str, str], list[Registered]] = {}
 _FORMULAS: dict[tuple[str, str], Converter] = {}
 
 
-def onnx_op(*names: str, domain: str = "", versions: tuple[int, int] = (1, 10_000)) -> Callable[[Converter], Converter]:
-    """Registers a converter for operators of `domain` ("" is ONNX's own), for the operator-set versions first … last."""
+def onnx_op(
+    *names: str, domain: str = "", versions: tuple[int, int] = (1, 10_000), refuses: bool = False
+) -> Callable[[Converter], Converter]:
+    """Registers a converter for operators of `domain` ("" is ONNX's own), for the operator-set versions first … last; `refuses`: of operators
+    that cannot be read, whose converter says why."""
 
     def register(function: Converter) -> Converter:
         for name in names:
-            _CONVERTERS.setdefault((domain, name), []).append(Registered(function, *versions))
+            _CONVERTERS.setdefault((domain, name), []).append(Registered(function, *versions, refuses))
         return function
 
     return register
@@ -81,8 +85,8 @@ def find_formula(domain: str, name: str) -> Converter | None:
 
 
 def supported() -> list[tuple[str, str]]:
-    """Every (domain, operator) that has a converter."""
-    return sorted(_all())
+    """Every (domain, operator) that is read."""
+    return sorted(key for key, entries in _all().items() if not all(entry.refuses for entry in entries))
 
 
 def _all() -> dict[tuple[str, str], list[Registered]]:

@@ -180,6 +180,6 @@ def one_hot_encoder(c: Context) -> Value:
     return found
 
 
-@onnx_op("ZipMap", "CastMap", "DictVectorizer", domain=DOMAIN)
+@onnx_op("ZipMap", "CastMap", "DictVectorizer", domain=DOMAIN, refuses=True)
 def maps(c: Context) -> Any:
     raise c.unsupported("maps are no tensors; skl2onnx exports without them: options={'zipmap': False}")
