@@ -145,7 +145,18 @@ def test_a_plugin_out_of_range_is_not_even_imported(site: Site) -> None:
     assert "old" not in sys.modules
 
 
-@pytest.mark.parametrize("requires", ["weft>=0.1rc1", "Weft>=0.1", "weft[extra]>=0.1 ; python_version > '3'", "weft>=5 ; extra == 'x'", "weft-llvm>=99", ""])
+HOLD = (
+    "weft>=0.1rc1", "Weft>=0.1", "weft[extra]>=0.1 ; python_version > '3'", "weft>=5 ; extra == 'x'", "weft-llvm>=99", "",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("requires", ["weft_core>=9", "Weft.Core>=9", "weft-core>=9"])
+def test_other_spellings_of_a_range_that_does_not_hold(site: Site, requires: str) -> None:
+    site.install("good", GOOD, requires=requires)
+    assert failure(site.host()).startswith("needs weft>=9, this is weft 0.1.0")
+
+
+@pytest.mark.parametrize("requires", HOLD)
 def test_ranges_that_hold(site: Site, requires: str) -> None:
     site.install("good", GOOD, requires=requires)
     assert site.host().quarantined() == []
@@ -155,6 +166,58 @@ def test_an_unreadable_requirement_quarantines_that_plugin_alone(site: Site) -> 
     site.install("good", GOOD)
     site.install("broken", GOOD, requires="weft>=,<")
     assert failure(site.host()).startswith("its metadata cannot be read: ")
+
+
+def test_a_part_of_weft_keeps_its_plugin_name(site: Site) -> None:
+    site.install("another", GOOD, plugin="ops")
+    mine = [e for e in metadata.entry_points(group="weft.plugins") if e.dist is not None and e.dist.name in ("another", "weft-ops")]
+    for entries in (mine, mine[::-1]):
+        found = PluginHost(entries, "0.1.0")
+        assert [(p.distribution, p.healthy) for p in found.plugins if p.name == "ops" and p.healthy] == [("weft-ops", True)]
+        (out,) = found.quarantined()
+        assert out.distribution == "another" and out.failure is not None and "rename this one" in out.failure
+        assert "Relu" in operator_classes(found)
+
+
+def test_a_part_of_weft_that_fails_is_an_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the library's passes results would be others, and stored under the key of the right ones."""
+    import weft
+    import weft_ops.plugin
+    from weft_testing.models import mlp
+
+    def broken() -> None:
+        raise RuntimeError("half installed")
+
+    everything = PluginHost()
+    implementation = next(i for i in everything.manager.hook.graph_passes.get_hookimpls() if i.plugin_name == "ops")
+    monkeypatch.setattr(implementation, "function", broken)
+    for module in ("loading", "pipeline", "resolve"):
+        monkeypatch.setattr(f"weft.{module}.host", lambda: everything)
+    assert weft_ops.plugin.graph_passes is not broken
+    with pytest.raises(PluginError, match=r"weft-ops [\d.]+\) failed in hook 'graph_passes'(.|\n)*half installed"):
+        weft.compile(mlp(), "c", cache=False)
+    (library,) = [p for p in everything.plugins if p.name == "ops"]
+    library.failure = "ImportError: half installed"
+    with pytest.raises(PluginError, match=r"a part of Weft itself, is out of use(.|\n)*pip install --force-reinstall weft-ops"):
+        resolve_target("c", everything)
+
+
+def test_a_function_as_a_pass_without_the_operator_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    import weft
+    from weft_testing.models import mlp
+
+    everything = PluginHost()
+    everything.unregister("ops")
+    for module in ("loading", "pipeline", "resolve"):
+        monkeypatch.setattr(f"weft.{module}.host", lambda: everything)
+    seen: list[int] = []
+
+    def look(graph: Any) -> Any:
+        seen.append(len(graph.nodes))
+        return graph
+
+    weft.compile(mlp(), "c", passes=[look], cache=False)
+    assert seen
 
 
 def test_two_distributions_with_one_plugin_name_are_both_out(site: Site) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
+from weft.errors import PluginError
 from weft.hooks import Converter
 from weft.plugins import Contribution, PluginHost, claimed, host
 
@@ -17,17 +19,25 @@ class Converters:
         passing: exceptions by which converters speak with the frontend; others that are no WeftError become one that
             names the plugin.
         plugins: those to ask; None: the process's.
+        check: (context, result) → what is wrong with what a converter returned, None if nothing is: an error that names
+            the plugin.
+        domains: other names of domains → those that the frontend looks for.
     """
 
     def __init__(
-        self, frontend: str, passing: tuple[type[Exception], ...] = (), plugins: PluginHost | None = None
+        self,
+        frontend: str,
+        passing: tuple[type[Exception], ...] = (),
+        plugins: PluginHost | None = None,
+        check: Callable[[Any, Any], str | None] | None = None,
+        domains: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.frontend, self.passing, self.plugins = frontend, passing, plugins or host()
+        self.frontend, self.passing, self.plugins, self.check = frontend, passing, plugins or host(), check
         self._given: dict[tuple[str, str], list[Contribution]] = {}
         for item in self.plugins.items("converters", frontend=frontend):
             given: Converter = item.value
             if given.frontend == frontend:
-                self._given.setdefault((given.domain, given.operator), []).append(item)
+                self._given.setdefault((domains.get(given.domain, given.domain), given.operator), []).append(item)
 
     def newest(self, domain: str) -> int:
         """The newest version of a domain that a converter is made for; 0 if there is none."""
@@ -61,12 +71,16 @@ class Converters:
     def _guarded(self, item: Contribution, doing: str) -> Callable[[Any], Any]:
         def convert(context: Any) -> Any:
             try:
-                return item.value.function(context)
+                result = item.value.function(context)
             except self.passing:
                 raise
             except Exception:
                 with self.plugins.blame(item.plugin.name, doing):
                     raise
+            wrong = None if self.check is None else self.check(context, result)
+            if wrong is not None:
+                raise PluginError(f"{item.plugin} failed {doing}", why=wrong, hint="this is a defect of the plugin")
+            return result
 
         return convert
 

@@ -137,7 +137,7 @@ class MixedCompilation:
     def region(self, target: ResolvedTarget) -> Compilation:
         """The compilation of a region."""
         # Without a placement it has been through no pass yet.
-        extra = self.extra if self.placement is None else split_shared(self.extra, target.graph_passes())[1]
+        extra = self.extra if self.placement is None else self._split()[2]
         dumped = max((one.dumped for one in (*self.regions, *(one for one, *_ in self._optimized.values()))), default=0)  # files are numbered through
         return Compilation(target, extra, self.on_stage, self.cache, budget=self.budget, dumped=dumped)
 
@@ -175,15 +175,19 @@ class MixedCompilation:
         plans.append(inner._outline(regions, prefix, plans))
         return plans[-1]
 
+    def _split(self) -> tuple[list[GraphPass], list[GraphPass], list[GraphPass]]:
+        """Shared passes of plugins; those of the user that run among them and the core's; the user's that run for each target."""
+        shared = shared_passes([t.graph_passes() for t in self.targets])
+        return shared, *split_shared(self.extra, shared)
+
     # -- placement
     def place(self, graph: Graph) -> Graph:
         """The graph as regions, in order."""
-        shared = shared_passes([t.graph_passes() for t in self.targets])
+        shared, extra, _ = self._split()
         claims = frozenset[type[Operator] | str]().union(*(t.capabilities.claims for t in self.targets))
         doubles = all(t.capabilities.doubles for t in self.targets)
         self.budget = self.budget or Budget.of(graph)
         capabilities = Capabilities(claims=claims, doubles=doubles)
-        extra, _ = split_shared(self.extra, shared)
         graph = run_shared_passes(graph, capabilities, shared, extra, self.budget)
         kinds = [t.target.kind for t in self.targets]
         native = [t.native for t in self.targets]
@@ -225,7 +229,7 @@ class MixedCompilation:
     def offers(self, graph: Graph, target: ResolvedTarget) -> Offers:
         """What a target takes of a graph: as its plugin says, or as its schedule rules do, of what its passes make of the graph."""
         passes = target.graph_passes()
-        seen = run_target_passes(graph, target.capabilities, [*passes, *split_shared(self.extra, passes)[1]])
+        seen = run_target_passes(graph, target.capabilities, [*passes, *self._split()[2]])
         said = self._said(seen, target)
         return said if seen is graph else offers_before(graph, seen, said)
 

@@ -17,7 +17,7 @@ import hashlib
 import operator
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,8 @@ def compile(
         raise InputError(f"on_stage is called after every stage, got {type(on_stage).__name__}", hint="give a function of a StageReport")
     resolved = resolve_targets(target, records=records)
     input_shapes = None if input_shapes is None else _checked_shapes(input_shapes) or None
-    own = [_as_pass(p) for p in passes]
+    names = {p.name for p in resolved[0].graph_passes()} if passes else set()
+    own = [_as_pass(p, names) for p in passes]
     # Who asks for the stages to be written wants them to run.
     files = model_sources(model, frontend)
     key = None if passes or not cache or settings.DUMP.get() else model_key(model, resolved, input_shapes, frontend, strict, files)
@@ -123,14 +124,16 @@ def compile(
     return executable
 
 
-def _as_pass(given: GraphPass | Callable[[Graph], Graph]) -> GraphPass:
+def _as_pass(given: GraphPass | Callable[[Graph], Graph], names: Container[str]) -> GraphPass:
     from weft.passes.pipeline import GraphPass
 
     if isinstance(given, GraphPass):
         return given
     if not callable(given):
         raise GraphError(f"`passes` holds {given!r}, which is no graph pass", hint="give functions from Graph to Graph, or GraphPass(name, function, after)")
-    return GraphPass(getattr(given, "__name__", "pass"), given, after="fold_scale")
+    # A plain function sees the graph when algebra is done. Without the operator library that is when constants are folded.
+    after = "fold_scale" if "fold_scale" in names else "fold_constants_2"
+    return GraphPass(getattr(given, "__name__", "pass"), given, after=after)
 
 
 def _checked_shapes(input_shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:

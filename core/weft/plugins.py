@@ -115,11 +115,15 @@ class PluginHost:
         self.plugins.append(plugin)
         if twins:
             owners = " and ".join(p.distribution for p in (*twins, plugin))
+            kept = [p for p in (*twins, plugin) if p.kept]  # a part of Weft itself keeps its name
             for p in (*twins, plugin):
-                p.failure = f"the plugin '{entry.name}' is provided by {owners}: keep one"
-            if self.manager.has_plugin(plugin.name):
+                if not kept or p is not kept[0]:
+                    p.failure = f"the plugin '{entry.name}' is provided by {owners}: {'rename this one' if kept else 'keep one'}"
+            here = self.manager.has_plugin(plugin.name)
+            if here and (not kept or plugin is kept[0]):
                 self.manager.unregister(name=plugin.name)
-            return
+            if not kept or plugin is not kept[0]:
+                return
         try:
             plugin.requires, fits = _weft_requirement(dist, self.api_version)
         except ValueError as error:
@@ -178,7 +182,7 @@ class PluginHost:
                 if from_signal(error):
                     raise
                 self.failed(plugin, hook, error)
-                if required == plugin.name:
+                if required == plugin.name or plugin.kept:  # without a part of Weft itself results would be others, without a word
                     # An error of ours says what is wrong by itself, unless it is about the plugin's own result.
                     if isinstance(error, WeftError) and not isinstance(error, PluginError):
                         raise
@@ -312,7 +316,7 @@ def _weft_requirement(dist: metadata.Distribution | None, version: str) -> tuple
     """
     for line in (dist.requires or []) if dist is not None else []:
         # The pattern only saves parsing every other requirement.
-        if not re.match(r"weft(-core)?(?![\w.-])", line, re.IGNORECASE):
+        if not re.match(r"weft([-_.]+core)?(?![\w.-])", line, re.IGNORECASE):
             continue
         from packaging.requirements import Requirement
 

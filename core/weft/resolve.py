@@ -272,6 +272,10 @@ def resolve_targets(
 
 def _resolved(given: Target, offer: Contribution, plugins: PluginHost) -> ResolvedTarget:
     kind: TargetKind = offer.value
+    for plugin in plugins.quarantined():
+        if plugin.kept:
+            hint = f"install it again: pip install --force-reinstall {plugin.distribution}"
+            raise PluginError(f"{plugin}, a part of Weft itself, is out of use", why=plugin.failure, hint=hint)
     with plugins.blame(offer.plugin.name, f"to resolve the target '{given}'"):
         target = kind.resolve(given)
         fingerprint = kind.fingerprint(target)

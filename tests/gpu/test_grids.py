@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.errors import LoopError
+from weft.errors import CodegenError, LoopError
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Evaluate, Program, Seq, Stmt, stmt_children, with_stmt_children
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.loop.verify import verify
+from weft_gpu.launches import cut
 from weft_gpu.passes import grid_passes
 from weft_gpu.passes.join_threads import join_threads
 from weft_gpu.passes.private_buffers import private_buffers
@@ -388,3 +389,11 @@ def test_random_groups_mean_the_same_in_any_order(text: str) -> None:
         agree(program, after, seeds=4)
     if found:
         agree(program, lower_program(program, frozenset(), extra=grid_passes()), seeds=2)
+
+
+def test_threads_that_nobody_joined_are_no_launch() -> None:
+    program = parse_program(PRODUCT)
+    with pytest.raises(CodegenError, match="the threads of a group of kernel 'mm' are not joined to one nest of loops") as caught:
+        cut(lower_program(program, frozenset()))
+    assert caught.value.hint is not None and "`weft_gpu.passes.grid_passes`" in caught.value.hint
+    assert len(cut(lower_program(program, frozenset(), extra=grid_passes())).parts) == 1

@@ -16,7 +16,7 @@ from weft.graph.evaluate import evaluate
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.passes.capabilities import Capabilities
-from weft.passes.pipeline import GraphPass
+from weft.passes.pipeline import GraphPass, pass_names, shared_passes
 from weft.passes.plan_memory import plan_memory
 from weft_ops.activation import Relu, Tanh
 from weft_ops.arithmetic import Add, Multiply
@@ -65,6 +65,39 @@ def test_passes_of_others_have_slots() -> None:
         run_passes(graph, extra=[GraphPass("mine", lambda g: g, after="fold_constant")])
     assert "the graph pass 'mine' runs after 'fold_constant', which does not exist" in str(error.value)
     assert "hint: did you mean 'fold_constants'?" in str(error.value)
+
+
+def test_passes_at_one_place_keep_the_given_order() -> None:
+    def places(*given: tuple[str, str, str]) -> list[str]:
+        own = [GraphPass(name, lambda g: g, after=after, before=before) for name, after, before in given]
+        return [name for name in pass_names(own) if name in {p.name for p in own}]
+
+    assert places(("x", "decompose", ""), ("y", "", "x"), ("z", "decompose", "")) == ["y", "x", "z"]
+    assert places(("x", "decompose", ""), ("x2", "x", ""), ("z", "decompose", "")) == ["x", "x2", "z"]
+    assert places(("a", "", "fuse"), ("b", "", "fuse"), ("c", "a", "")) == ["a", "c", "b"]
+    with pytest.raises(GraphError, match="the graph pass 'p' has both after='fuse' and before='decompose'"):
+        GraphPass("p", lambda g: g, after="fuse", before="decompose")
+
+
+def test_a_pass_runs_where_it_may_do_something() -> None:
+    graph, _ = convolutional()
+    ran: list[str] = []
+
+    def note(graph: Graph, capabilities: Capabilities) -> Graph:
+        ran.append("blocks" if capabilities.channel_block else "rows")
+        return graph
+
+    mine = GraphPass("mine", note, after="decompose", when=lambda capabilities: capabilities.channel_block is not None)
+    run_passes(graph, Capabilities(), [mine])
+    assert ran == []
+    run_passes(graph, BLOCKED, [mine])
+    assert ran == ["blocks"]
+
+
+def test_a_shared_pass_at_one_that_is_not_shared_is_refused() -> None:
+    own = [GraphPass("n", lambda g: g, after="decompose"), GraphPass("s", lambda g: g, after="n", shared=True)]
+    with pytest.raises(GraphError, match="the shared graph pass 's' runs after 'n', which is not shared"):
+        shared_passes([own, own])
 
 
 def test_a_pass_that_breaks_the_graph_is_named() -> None:

@@ -104,9 +104,21 @@ CORE: tuple[GraphPass, ...] = (
 
 
 def shared_passes(of_targets: Sequence[Sequence[GraphPass]]) -> list[GraphPass]:
-    """The shared passes of plugins, for a model that several targets share: those that each of the targets has, by name."""
+    """The shared passes of plugins, for a model that several targets share: those that each of the targets has, by name.
+
+    Raises:
+        GraphError: one is placed at a pass that is not shared.
+    """
     common = set[str].intersection(*({p.name for p in passes if p.shared} for passes in of_targets))
-    return [p for p in of_targets[0] if p.name in common]
+    shared = [p for p in of_targets[0] if p.name in common]
+    names = {p.name for p in (*CORE, *shared) if p.shared}
+    for p in shared:
+        place = p.after or p.before
+        if place and place not in names:
+            what = f"the shared graph pass '{p.name}' runs {'after' if p.after else 'before'} '{place}', which is not shared"
+            why = "shared passes run before nodes are placed on targets, the others for each target alone"
+            raise GraphError(what, why=why, hint="place it at a shared pass, or make that one shared as well")
+    return shared
 
 
 def split_shared(extra: Sequence[GraphPass], others: Sequence[GraphPass]) -> tuple[list[GraphPass], list[GraphPass]]:
@@ -179,7 +191,8 @@ def run_passes(
         foreign = p not in CORE
         before = _parts(graph) if foreign and not check else []
         started = time.perf_counter()
-        graph = p.run(graph, capabilities, budget, choices)
+        if p.when(capabilities):
+            graph = p.run(graph, capabilities, budget, choices)
         seconds = time.perf_counter() - started
         if not isinstance(graph, Graph):
             what = f"the pass '{p.name}' returned {graph!r}, not a Graph"
@@ -230,7 +243,8 @@ def ordered(extra: Sequence[GraphPass]) -> list[GraphPass]:
         GraphError: a pass names a place that does not exist, or a name that several passes have.
     """
     order = list(CORE)
-    behind: dict[str, int] = {}  # how many follow a pass directly
+    followers: dict[str, int] = {}  # pass → passes that stand behind it because of it
+    parents: dict[str, str] = {}  # pass → what it stands behind because of
     pending = list(extra)
     while pending:
         left = []
@@ -245,8 +259,13 @@ def ordered(extra: Sequence[GraphPass]) -> list[GraphPass]:
                 order.insert(names.index(p.before), p)
             else:
                 at = names.index(p.after) + 1 if p.after else 0
-                order.insert(at + behind.get(p.after, 0), p)
-                behind[p.after] = behind.get(p.after, 0) + 1
+                order.insert(at + followers.get(p.after, 0), p)
+            behind = parents.get(p.before) if p.before else p.after
+            if behind is not None and p.name not in names:
+                parents[p.name] = behind
+            while behind is not None:
+                followers[behind] = followers.get(behind, 0) + 1
+                behind = parents.get(behind)
         if len(left) == len(pending):
             raise _no_such_place(left[0], order)
         pending = left

@@ -13,7 +13,9 @@ from weft.expr.simplify import simplify
 from weft.loop.grids import BLOCK_AXES, THREAD_AXES
 from weft.loop.nodes import (
     Allocate,
+    AtomicUpdate,
     Buffer,
+    Evaluate,
     For,
     If,
     IntrinsicCall,
@@ -21,6 +23,7 @@ from weft.loop.nodes import (
     Load,
     Program,
     Stmt,
+    Store,
     int64,
     int_const,
     stmt_children,
@@ -30,7 +33,7 @@ from weft.loop.nodes import (
 )  # fmt: skip
 from weft.loop.passes.copies import is_empty
 from weft.loop.printer import excerpt
-from weft_gpu.grids import launches, written_in
+from weft_gpu.grids import launches, map_groups, written_in
 from weft_gpu.passes.narrow_indices import narrow_indices
 
 
@@ -67,8 +70,10 @@ def cut(program: Program) -> Launches:
 
     Raises:
         LoopError: loops over groups stand in a loop of another kind.
-        CodegenError: a size is not known before the kernel starts, or groups or threads would each need a global buffer of their own.
+        CodegenError: a size is not known before the kernel starts, groups or threads would each need a global buffer of their own, or threads are
+            not joined to one nest for each group.
     """
+    map_groups(program, lambda group: _joined(program, group))
     scratch = _scratch(program)
     bare = program.with_body(transform_stmts(program.body, lambda s: s.body if isinstance(s, Allocate) and s.buffer.name in scratch else None))
     buffers = {b.name: b for b in (*program.params, *(b for b, _ in scratch.values()))}
@@ -76,6 +81,31 @@ def cut(program: Program) -> Launches:
     stmts = [(s, around) for s, around in launches(bare) if not is_empty(s)]
     parts = [_part(program, s, around, buffers, f"_{k}" if len(stmts) > 1 else "") for k, (s, around) in enumerate(stmts)]
     return Launches(tuple(p for p in parts if p is not None), sizes)
+
+
+def _joined(program: Program, group: Stmt) -> Stmt:
+    """The group, whose threads all run all of it.
+
+    Raises:
+        CodegenError: it has several loops over threads, or does something outside of them.
+    """
+    loops = sum(isinstance(s, For) and s.kind in THREAD_AXES for s in walk_stmts(group))
+    kinds = {s.kind for s in walk_stmts(group) if isinstance(s, For) and s.kind in THREAD_AXES}
+
+    def apart(stmt: Stmt, entered: int) -> bool:
+        if isinstance(stmt, (Store, AtomicUpdate, Evaluate)):
+            return entered < loops
+        inside = entered + (isinstance(stmt, For) and stmt.kind in THREAD_AXES)
+        return any(apart(s, inside) for s in stmt_children(stmt))
+
+    if loops > len(kinds) or (loops and apart(group, 0)):
+        raise CodegenError(
+            f"the threads of a group of kernel '{program.name}' are not joined to one nest of loops",
+            where=excerpt(program, at=group),
+            why="what one loop over threads writes and another reads needs a barrier between them",
+            hint="the plugin of the target gives `weft_gpu.passes.grid_passes` for the hook `loop_passes`",
+        )
+    return group
 
 
 def _part(program: Program, stmt: Stmt, around: tuple[Stmt, ...], buffers: Mapping[str, Buffer], suffix: str) -> Part | None:

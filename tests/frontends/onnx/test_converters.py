@@ -195,3 +195,23 @@ def test_any_frontend_may_ask() -> None:
         assert found.find("", "swish", 1) is None
         with pytest.raises(WeftError, match=r"the operator swish \(version 2\) of frontend 'dense' is claimed by .* and plugin 'acme'"):
             found.find("", "swish", 2, known=True)
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (lambda c: None, "its converter returned no result"),
+        (lambda c: "text", "its converter returned 'text'; expected a Value for each output"),
+        (lambda c: [c.value(0)] * 3, r"its converter returned 3 results, the node has 1 output\(s\)"),
+    ],
+)  # fmt: skip
+def test_a_result_that_is_none_names_the_plugin(result: Callable[[Any], Any], said: str) -> None:
+    vendor = Vendor(Converter("onnx", "com.acme", "Swish", result))
+    with vendors(acme=vendor), pytest.raises(FrontendError, match=rf"plugin 'acme'(.|\n)*to read the operator com.acme.Swish(.|\n)*{said}"):
+        weft.load(model())
+
+
+def test_the_standard_domain_may_be_called_by_its_name() -> None:
+    with vendors(acme=Vendor(Converter("onnx", "ai.onnx", "Swosh", swish))):
+        found = Converters("onnx", domains={"ai.onnx": ""})
+        assert found.find("", "Swosh", 20) is not None

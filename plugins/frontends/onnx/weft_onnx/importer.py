@@ -126,7 +126,7 @@ class Importer:
         self.model, self.dims = model, dims
         self.proto = model.proto
         self.level = Level(GraphBuilder(_identifier(self.proto.graph.name) or "graph"))
-        self.others = Converters("onnx", (_Unsupported, Poisoned))
+        self.others = Converters("onnx", (_Unsupported, Poisoned), check=_wrong_result, domains={"ai.onnx": ""})
         self.versions = self._opsets(self.proto.opset_import)
         self._outer_tensors: list[dict[int, tuple[Content, Value]]] = []
         self.functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in self.proto.functions}
@@ -1030,6 +1030,18 @@ def _proto(type: Type) -> TypeProto:
         return onnx.helper.make_optional_type_proto(_proto(type.element))
     shape = [d if isinstance(d, int) else None for d in type.shape] if isinstance(type, TensorType) else None if type.rank is None else [None] * type.rank
     return onnx.helper.make_tensor_type_proto(_enumerator(type.dtype), shape)
+
+
+def _wrong_result(c: Context, result: Any) -> str | None:
+    """What is wrong with the result of a plugin's converter; None: nothing."""
+    results = _sequence(result)
+    for one in results:
+        if one is not None and not isinstance(one, (Value, Content)):
+            return f"its converter returned {one!r:.80}; expected a Value for each output, or None for one that it does not make"
+    made, wanted = sum(r is not None for r in results), len(c.node.output)
+    if len(results) > wanted:
+        return f"its converter returned {len(results)} results, the node has {wanted} output(s)"
+    return None if made else "its converter returned no result"
 
 
 def _sequence(result: Any) -> Sequence[Any]:
