@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -331,6 +332,16 @@ def test_files_that_are_none(given: str, what: str, where: str | None) -> None:
     with pytest.raises(InputError, match=f"no file of records: {what}") as caught:
         Records.from_json(given, "a.json")
     assert caught.value.where == ("a.json" if where is None else f"a.json at {where}") and caught.value.hint
+
+
+def test_a_name_that_stands_twice_in_a_large_object() -> None:
+    """It is found without going through the object once per name."""
+    names = [*map(str, range(2 * MOST_CHOICES)), "last", "last"]
+    given = "{" + ",".join(f'"{name}":1' for name in names) + "}"
+    started = time.process_time()
+    with pytest.raises(InputError, match="the name 'last' stands twice in an object"):
+        Records.from_json(given)
+    assert time.process_time() - started < 2  # a few ms; quadratic: many seconds
 
 
 def test_two_records_of_the_same() -> None:

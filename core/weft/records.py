@@ -288,10 +288,11 @@ class _Reader:
                 raise self.error(f"{where} lacks the field '{name}'", where)
 
     def unique(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            twice = next(k for n, (k, _) in enumerate(pairs) if k in dict(pairs[:n]))
-            raise ValueError(f"the name {shown(repr(twice), 60)} stands twice in an object")
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise ValueError(f"the name {shown(repr(name), 60)} stands twice in an object")
+            found[name] = value
         return found
 
     def no_float(self, text: str) -> Any:
