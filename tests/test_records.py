@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from weft.pipeline import model_key
 from weft.plugins import host
 from weft.records import MOST_CHOICES, Record, Records, graph_key, group_key, machine_key, program_key
 from weft.resolve import resolve_targets
+from weft.scheduling.rule import Decline, Rule
 from weft.scheduling.schedule import Schedule
 from weft_ops import Conv, MatMul, Relu, Sqrt
 
@@ -405,9 +407,9 @@ class Installed:
 def installed() -> Iterator[Callable[..., None]]:
     names: list[str] = []
 
-    def install(*given: Any) -> None:
+    def install(*given: Any, plugin: object = None) -> None:
         names.append(f"tuned-{len(names)}")
-        host().register(Installed(*given), names[-1])
+        host().register(plugin or Installed(*given), names[-1])
 
     yield install
     for name in names:
@@ -429,3 +431,62 @@ def test_packages_that_disagree(installed: Callable[..., None]) -> None:
     installed(record(tile_rows=3))
     with pytest.warns(ScheduleWarning, match=r"is not followed: .*\(tuned-0\) and .*\(tuned-2\) record different choices"):
         assert not any(c.recorded for c in kernel()[1].choices)
+
+
+def test_a_bad_file_of_a_package_that_is_not_the_targets(installed: Callable[..., None], tmp_path: Path) -> None:
+    """The package is named, what it gives otherwise is followed, and so is what others give; `weft plugins` has it too."""
+    bad = tmp_path / "bad.json"
+    bad.write_text("{")
+    installed(bad, record(tile_rows=2))
+    with pytest.warns(ScheduleWarning) as caught:
+        assert any(c.recorded for c in kernel()[1].choices)
+    said = r"^the records of plugin 'tuned-0' \(registered by hand\) cannot be read, and are not followed: no file of records: it is no JSON text; .*bad.json; "
+    (warning,) = caught
+    assert re.match(said, str(warning.message))
+    assert [hook for plugin, hook, _ in host().failures if plugin.name == "tuned-0"] == ["records"]
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_bad_file_of_the_targets_own_package(installed: Callable[..., None], tmp_path: Path, missing: bool) -> None:
+    from tests.mixed import board
+
+    class Board:
+        @hookimpl
+        def targets(self) -> Sequence[Any]:
+            return board.targets()
+
+        @hookimpl
+        def records(self, target: Any) -> Sequence[Any]:
+            return [file] if target.kind == "board" else []
+
+    file = tmp_path / "bad.json"
+    if not missing:
+        file.write_text("{")
+    installed(plugin=Board())
+    (target,) = resolve_targets("board")
+    why = "no file of records '.*bad.json'" if missing else "no file of records: it is no JSON text; .*bad.json; "
+    with pytest.raises(PluginError, match=rf"the records of plugin 'tuned-0' \(registered by hand\) cannot be read\n  board\n  why: {why}"):
+        target.records
+
+
+def test_rules_of_one_name_of_two_plugins(installed: Callable[..., None]) -> None:
+    """A record could not tell them apart, and neither is the one that is meant."""
+
+    class Contraction(Rule):
+        name = "contraction"
+
+        def offer(self, program: Any, machine: Any) -> Decline:
+            return Decline("never", "it takes nothing")
+
+        def apply(self, schedule: Any) -> None: ...
+
+    class Rules:
+        @hookimpl
+        def schedules(self, target: Any) -> Sequence[Rule]:
+            return [Contraction()] if target.kind == "llvm" else []
+
+    installed(plugin=Rules())
+    (target,) = resolve_targets(TARGET)
+    said = r"the schedule rule 'contraction' of target 'llvm' is claimed by plugin 'llvm' \(.*\) and plugin 'tuned-0' \(registered by hand\)"
+    with pytest.raises(PluginError, match=rf"{said}\n  why: .*\n  hint: .*unregister 'tuned-0'"):
+        target.rules

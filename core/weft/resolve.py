@@ -15,6 +15,7 @@ from weft.errors import (
     PluginError,
     ScheduleWarning,
     TargetError,
+    WeftError,
     expect,
 )
 from weft.forks import cached_property
@@ -132,16 +133,20 @@ class ResolvedTarget:
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        return tuple(item.value for item in self.plugins.items("schedules", required=self.owner, target=self.target))
+        """The schedule rules of all plugins.
+
+        Raises:
+            PluginError: one name is claimed more than once: records know rules by their names.
+        """
+        items = self.plugins.items("schedules", required=self.owner, target=self.target)
+        return tuple(item.value for item in self._apart("schedules", "schedule rule", items))
 
     @cached_property
     def records(self) -> Records:
         """Recorded choices: the caller's, then those of plugins. What two plugins record differently is nobody's; the caller's own stands over all."""
         found: dict[tuple[str, str, str], list[tuple[Contribution, Record]]] = {}
         for item in self.plugins.items("records", required=self.owner, target=self.target):
-            with self.plugins.blame(item.plugin.name, "to read its records"):
-                read = item.value if isinstance(item.value, Records) else Records.load(item.value)
-            for record in read.records:
+            for record in self._read(item).records:
                 found.setdefault((record.subject, record.key, record.machine), []).append((item, record))
         kept = []
         for offers in found.values():
@@ -152,6 +157,25 @@ class ResolvedTarget:
             text = f"{offers[0][1]} is not followed: {owners} record different choices; give one of them as `records`, which stands over both"
             warnings.warn(text, ScheduleWarning, stacklevel=2)
         return self.given.over(Records(tuple(kept)))
+
+    def _read(self, item: Contribution) -> Records:
+        """The records that a plugin gives, as such or by their file; none, with a warning, where they cannot be read.
+
+        Raises:
+            PluginError: they cannot be read, and the plugin is the target's own.
+        """
+        try:
+            with self.plugins.blame(item.plugin.name, "to read its records"):
+                return item.value if isinstance(item.value, Records) else Records.load(item.value)
+        except WeftError as error:
+            self.plugins.failed(item.plugin, "records", error)
+            what = f"the records of {item.plugin} cannot be read"
+            why = "; ".join(filter(None, (error.what, error.where, error.why)))
+            hint = f"install another version of {item.plugin.distribution}, or uninstall it"
+            if item.plugin.name == self.owner:
+                raise PluginError(what, where=str(self.target), why=why, hint=hint) from error
+            warnings.warn(f"{what}, and are not followed: {why}", ScheduleWarning, stacklevel=2)
+            return Records()
 
     @cached_property
     def machine_key(self) -> str:

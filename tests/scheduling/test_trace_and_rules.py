@@ -146,6 +146,27 @@ def test_apply_continues_what_offer_began(choices: dict[str, Any], continued: bo
     assert rule.continued and [c.name for c in again.choices] == ["rule", "tile"]
 
 
+def test_of_rules_of_one_name_a_record_gets_the_cheapest() -> None:
+    """The one that runs without a record."""
+
+    class Named(Rule):
+        name = "same"
+
+        def __init__(self, cost: float) -> None:
+            self.cost = cost
+
+        def offer(self, program: Program, machine: Any) -> Offer | Decline:
+            return Offer(self.cost)
+
+        def apply(self, s: Schedule) -> None:
+            s.split("i", [None, s.choose("tile", [2, 4], 4)])
+
+    rules, program = [Named(2.0), Named(1.0), Named(3.0)], matmul()
+    for choices in ({}, {"rule": "same"}, {"tile": 2}):
+        assert run_recorded(rules, program, None, {}, lambda p: None, choices).rule is rules[1]
+    assert run_rules(rules, program, None, {}, lambda p: None).rule is rules[1]
+
+
 def test_a_schedule_resumes_its_own_program_only() -> None:
     program = matmul()
     candidate = Schedule(program)

@@ -94,7 +94,9 @@ def run_recorded(
         raise ChoiceError(f"choice '{RULE}' cannot be {wanted!r}", why=reason)
     if not offers:
         raise ChoiceError(no_rule(program, declined).what)
-    by_name = {r.name: (r, offer) for r, offer in offers}
+    by_name: dict[str, tuple[Rule, Offer]] = {}
+    for r, o in offers:
+        by_name.setdefault(r.name, (r, o))  # the cheapest of a name, as without a record
     chosen = decide(RULE, list(by_name), offers[0][0].name, recorded)
     rule, offer = by_name[chosen.value]
     own = {name: value for name, value in recorded.items() if name != RULE}
