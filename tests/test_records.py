@@ -25,6 +25,7 @@ from weft.graph.group import Group
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.hooks import hookimpl
 from weft.kernel_cache import KernelCache
+from weft.loading import load
 from weft.machine import Machine
 from weft.pipeline import model_key
 from weft.plugins import host
@@ -180,6 +181,62 @@ def test_no_attempt_hides_a_record_that_cannot_be_followed() -> None:
         s.split(s.loops(s.blocks()[0])[0], [None, 2])
         s.choose("tile", [4, 8], 4)
     assert str(s.program) == before and not s.trace.steps
+
+
+# -- caches
+
+
+def test_a_kernel_whose_record_is_refused_is_refused_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code is not stored under the key with the record; that of a record that is followed is."""
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    for choices, said in (({"tile_rows": 1000}, 1), ({"tile_rows": 2}, 0)):
+        records = records_here(**choices)
+        cached = []
+        for _ in range(2):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                (resolved,) = resolve_targets("llvm -threads=1", records=records)
+                compilation = Compilation(resolved)
+                compilation.run(product())
+            assert [str(w.message).startswith("kernel '") and "cannot be 1000" in str(w.message) for w in caught] == [True] * said
+            (found,) = compilation.kernels.values()
+            cached.append(found.cached)
+        assert cached == [False, not said]
+
+
+@pytest.mark.parametrize("of", ["kernel", "graph", "group"])
+def test_a_model_whose_record_is_refused_is_refused_again(of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not stored under the key with the record; without the refusal it is."""
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    model = convolution_model()
+    (resolved,) = resolve_targets("llvm -threads=1")
+    graph = load(model, frontend="onnx")
+    key = graph_key(graph)
+    compilation = Compilation(resolved, cache=False)
+    bodies = [n.op.body for n in compilation.optimize(graph).nodes if isinstance(n.op, Group) and not n.op.view]
+    (naive, algorithms), body = next((compilation.lower(b), b) for b in bodies if compilation.lower(b)[1])
+    subject, known, choice = {
+        "kernel": ("program", program_key(naive), "rule"),
+        "graph": ("graph", key, "algorithm.%lost"),
+        "group": ("graph", group_key(body), algorithms[0].name),
+    }[of]
+    records = Records((Record(subject, known, resolved.machine_key, {choice: "magic"}),))
+    for _ in range(2):
+        with pytest.warns(ScheduleWarning, match=f"^{of} '.*' does not follow the record"):
+            weft.compile(model, "llvm -threads=1", records=records)
+    stages: list[str] = []
+    for _ in range(2):
+        weft.compile(model, "llvm -threads=1", on_stage=lambda report: stages.append(report.stage))
+    assert "save" in stages and stages[-1] == "cache"
+
+
+def convolution_model() -> bytes:
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    x, w, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in (("x", (1, 3, 8, 8)), ("w", (4, 3, 3, 3)), ("y", (1, 4, 8, 8))))
+    graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], "g", [x, w], [y])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return bytes(made.SerializeToString())
 
 
 # -- graphs
@@ -466,7 +523,7 @@ def test_a_bad_file_of_the_targets_own_package(installed: Callable[..., None], t
     (target,) = resolve_targets("board")
     why = "no file of records '.*bad.json'" if missing else "no file of records: it is no JSON text; .*bad.json; "
     with pytest.raises(PluginError, match=rf"the records of plugin 'tuned-0' \(registered by hand\) cannot be read\n  board\n  why: {why}"):
-        target.records
+        _ = target.records
 
 
 def test_rules_of_one_name_of_two_plugins(installed: Callable[..., None]) -> None:
@@ -489,4 +546,4 @@ def test_rules_of_one_name_of_two_plugins(installed: Callable[..., None]) -> Non
     (target,) = resolve_targets(TARGET)
     said = r"the schedule rule 'contraction' of target 'llvm' is claimed by plugin 'llvm' \(.*\) and plugin 'tuned-0' \(registered by hand\)"
     with pytest.raises(PluginError, match=rf"{said}\n  why: .*\n  hint: .*unregister 'tuned-0'"):
-        target.rules
+        _ = target.rules

@@ -253,7 +253,7 @@ class Compilation:
                 require_made(record.choices, choices.made, "the graph")
             except ChoiceError as error:
                 self.refused = said(error)
-                warnings.warn(f"graph '{graph.name}' does not follow {record}: {self.refused}", ScheduleWarning, stacklevel=2)
+                self._refused(f"graph '{graph.name}'", record, self.refused)
             else:
                 self.choices = tuple(choices.made.values())
                 return grouped
@@ -283,7 +283,8 @@ class Compilation:
                 kernel = self._by_key[key]
                 with self.target.blame(f"to compile kernel '{kernel.name}'"):
                     kernel.code = future.result()
-                store.put(key, kernel.code)
+                if not kernel.refused:  # its key says that it follows the record, and whoever found it there would not be warned
+                    store.put(key, kernel.code)
         uses = {}
         for node in graph.nodes:
             if id(node) in names:
@@ -303,7 +304,8 @@ class Compilation:
             algorithms = choose_group_algorithms(body, choices)
             require_made(choices.recorded, choices.made, "the group")
         except ChoiceError as error:
-            warnings.warn(f"group '{body.name}' does not follow {record}: {said(error)}", ScheduleWarning, stacklevel=2)
+            assert record is not None  # without one there is nothing to refuse
+            self._refused(f"group '{body.name}'", record, said(error))
             choices = Choices()
             algorithms = choose_group_algorithms(body, choices)
         naive = lower_group(body, "kernel", algorithms)
@@ -397,13 +399,17 @@ class Compilation:
             except ScheduleError as error:
                 error.hint = error.hint or f"the rules are those of {self.target.plugin}"
                 raise
-        if kernel.refused:
-            warnings.warn(f"kernel '{kernel.name}' does not follow {kernel.record}: {kernel.refused}", ScheduleWarning, stacklevel=2)
+        if kernel.record is not None and kernel.refused:
+            self._refused(f"kernel '{kernel.name}'", kernel.record, kernel.refused)
         if done.failed:
             text = f"kernel '{kernel.name}' was left to rule '{done.rule.name}', which may be slow: {'; '.join(done.failed)}"
             warnings.warn(text, ScheduleWarning, stacklevel=2)
         kernel.rule, kernel.trace, kernel.scheduled = done.rule.name, done.schedule.trace, done.schedule.program
         kernel.declines, kernel.choices = done.declines, done.choices
+
+    def _refused(self, what: str, record: Record, reason: str) -> None:
+        self.target.refused.append(record)
+        warnings.warn(f"{what} does not follow {record}: {reason}", ScheduleWarning, stacklevel=3)
 
     def record_of(self, naive: Program) -> Record | None:
         """The record of a kernel, by its naive program."""

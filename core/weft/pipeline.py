@@ -116,7 +116,9 @@ def compile(
     else:
         executable = compilation.run(graph)
     # What changed since it was hashed may be what was read, and would be found under the hash of what was there before.
-    if key is not None and key == model_key(model, resolved, input_shapes, frontend, strict, files):
+    # A model whose record is not followed is made again each time, so that each compilation warns.
+    followed = not any(t.refused for t in resolved)
+    if key is not None and followed and key == model_key(model, resolved, input_shapes, frontend, strict, files):
         with compilation.stage("save", key[:12]):
             # An entry that a crash of the system damages is rebuilt, if its weights are looked at.
             store.put(key, lambda path: executable.save(path, durable=not settings.VERIFY_WEIGHTS.get()))

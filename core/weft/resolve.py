@@ -49,6 +49,7 @@ class ResolvedTarget:
     plugins: PluginHost
     owner: str  # the plugin of the kind: its failures are fatal
     given: Records = field(default_factory=Records)  # of the caller; those of installed packages are found beside them
+    refused: list[Record] = field(default_factory=list, compare=False)  # those that compilations for it did not follow
 
     @cached_property
     def machine(self) -> Machine:
