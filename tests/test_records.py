@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.scheduling.nests import matmul
 
 import weft
+from weft.choices import Choices
 from weft.compilation import Compilation, Kernel
 from weft.errors import ChoiceError, InputError, PluginError, ScheduleWarning
 from weft.graph.evaluate import evaluate
@@ -27,6 +28,8 @@ from weft.hooks import hookimpl
 from weft.kernel_cache import KernelCache
 from weft.loading import load
 from weft.machine import Machine
+from weft.passes.choose_layouts import choose_layouts
+from weft.passes.pipeline import GraphPass
 from weft.pipeline import model_key
 from weft.plugins import host
 from weft.records import MOST_CHOICES, Record, Records, graph_key, group_key, machine_key, program_key
@@ -279,6 +282,33 @@ def test_choices_of_a_graph(prefix: str) -> None:
         assert (str(grouped) == str(before)) == (option == choice.default)
         got = weft.compile(graph, "llvm -threads=1", cache=False, records=Records((made,))).run(inputs)["y"]
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+
+
+def test_a_pass_that_runs_again_makes_choices_of_its_own() -> None:
+    """Under its own name; a record gives each its value. One pass that makes a choice twice is told so, in words of graphs."""
+
+    def layouts(records: Records | None, *names: str) -> Compilation:
+        (resolved,) = resolve_targets(TARGET, records=records)
+        compilation = Compilation(resolved, [GraphPass(n, choose_layouts, after="choose_layouts") for n in names], cache=False)
+        compilation.optimize(convolutions()[0])
+        return compilation
+
+    once = layouts(None)
+    name = next(c.name for c in once.choices if c.name.startswith("layout."))
+    found = {c.name: c for c in layouts(None, "again", "again").choices}
+    assert set(found) - {c.name for c in once.choices} >= {f"again.{name}", f"again.again.{name}"}
+    other = next(o for o in found[name].options if o != found[name].default)
+    record = Record("graph", graph_key(convolutions()[0]), once.target.machine_key, {f"again.{name}": other})
+    after = layouts(Records((record,)), "again")
+    assert not after.refused and [(c.name, c.value) for c in after.choices if c.recorded] == [(f"again.{name}", other)]
+
+    choices = Choices(where="graph 'g'")
+    first = choices.of_pass("first")
+    assert first.choose("a", [1, 2], 1) == 1
+    with pytest.raises(PluginError, match=r"the choice 'a' is made twice\n  graph 'g'\n  why: .*\n  hint: name each by what it decides"):
+        first.choose("a", [1, 2], 2)
+    assert choices.of_pass("second").choose("a", [1, 2], 2) == 2
+    assert {n: c.value for n, c in choices.made.items()} == {"a": 1, "second.a": 2}
 
 
 def test_a_node_that_is_not_to_be_fused() -> None:

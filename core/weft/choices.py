@@ -41,6 +41,7 @@ def decide(
     made: Collection[str] = (),
     refuse: Callable[[T], str | None] | None = None,
     where: str | None = None,
+    hint: str = "make one of them under `Schedule.choices_of(part)`",
 ) -> Choice:
     """Makes a choice: the recorded value, else the default.
 
@@ -49,6 +50,7 @@ def decide(
         made: names of the choices that the kernel, or graph, has made already.
         refuse: the predicate: why a value among the options cannot be chosen here; None if it can.
         where: the kernel or graph, for messages.
+        hint: how to tell two choices of one name apart.
 
     Raises:
         PluginError: a choice of this name has been made already.
@@ -60,7 +62,7 @@ def decide(
             f"the choice '{name}' is made twice",
             where=where,
             why=why,
-            hint="make one of them under `Schedule.choices_of(part)`",
+            hint=hint,
         )
     value = recorded.get(name, default)
     if not any(o == value and isinstance(o, bool) == isinstance(value, bool) for o in options):
@@ -92,9 +94,39 @@ class Choices:
             ChoiceError: the value is no option, or the predicate refuses it.
             PluginError: the graph has a choice of this name already.
         """
-        made = decide(name, options, default, self.recorded, self.made, refuse, self.where)
-        self.made[name] = made
+        return self._make(name, name, options, default, refuse)
+
+    def of_pass(self, name: str) -> Choices:
+        """The choices that one pass makes, which are among these as well.
+
+        Where an earlier pass has made a choice of the same name, the pass's own name precedes it: "again.layout.%y".
+        """
+        return _OfPass(self, name)
+
+    def _make(
+        self, name: str, full: str, options: Sequence[T], default: T, refuse: Callable[[T], str | None] | None
+    ) -> T:
+        hint = "name each by what it decides, for example by the node's first output"
+        self.made[name] = made = decide(full, options, default, self.recorded, self.made, refuse, self.where, hint)
         return made.value  # type: ignore[no-any-return]
+
+
+class _OfPass(Choices):
+    """`Choices.of_pass`; `made` has the pass's own only, by the names that it gives them."""
+
+    def __init__(self, whole: Choices, of: str) -> None:
+        super().__init__(whole.recorded, whole.where)
+        self.whole, self.of = whole, of
+
+    def choose(
+        self, name: str, options: Sequence[T], default: T, refuse: Callable[[T], str | None] | None = None
+    ) -> T:
+        full = name
+        while name not in self.made and full in self.whole.made:
+            full = f"{self.of}.{full}"
+        value = self._make(name, full, options, default, refuse)
+        self.whole.made[full] = self.made[name]
+        return value
 
 
 def require_made(recorded: Collection[str], made: Collection[str], who: str) -> None:

@@ -33,7 +33,8 @@ class GraphPass:
         name: names it in reports; `after` and `before` of other passes may be it.
         function: the graph → a graph of the same meaning, the same object or another. Further parameters that it has by
             these names are given as well: `capabilities`, the target's `Capabilities`; `budget`, what constant folding may
-            still make and do; `choices`, the graph's `Choices`, for decisions that a record may replace.
+            still make and do; `choices`, the graph's `Choices`, for decisions that a record may replace
+            (`Choices.of_pass`: the pass's name precedes those that an earlier pass has made).
         after: the pass that it follows directly; "", without `before`, puts it first.
         before: the pass that it precedes directly, in place of `after`. Where several passes name the same one, the given
             order is kept.
@@ -61,7 +62,8 @@ class GraphPass:
 
     def run(self, graph: Graph, capabilities: Capabilities, budget: Budget, choices: Choices | None = None) -> Graph:
         """The function's result, with the parameters that it has."""
-        given = {"capabilities": capabilities, "budget": budget, "choices": choices or Choices()}
+        own = (choices or Choices()).of_pass(self.name)
+        given = {"capabilities": capabilities, "budget": budget, "choices": own}
         return self.function(graph, **{name: given[name] for name in _further(self.function)})
 
 
