@@ -234,7 +234,8 @@ def test_a_model_whose_record_is_refused_is_refused_again(of: str, tmp_path: Pat
 
 
 def convolution_model() -> bytes:
-    onnx = pytest.importorskip("onnx")
+    import onnx
+
     helper = onnx.helper
     x, w, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in (("x", (1, 3, 8, 8)), ("w", (4, 3, 3, 3)), ("y", (1, 4, 8, 8))))
     graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], "g", [x, w], [y])
