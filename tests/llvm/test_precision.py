@@ -100,7 +100,7 @@ def means_rounded_weights(got: Array, make: Make, narrow: DType, x: Array, activ
 
 @has_fp16
 @settings(max_examples=15, deadline=None)
-@given(st.integers(1, 9), st.integers(40, 130), st.integers(2, 70), st.sampled_from([(), (2,), (2, 1)]))
+@given(st.integers(1, 9), st.integers(40, 130), st.integers(16, 70), st.sampled_from([(), (2,), (2, 1)]))  # of few columns all may be rounded luckily
 def test_products(m: int, k: int, n: int, batch: tuple[int, ...]) -> None:
     make = product(m, k, n, batch)
     graph = build(make)
