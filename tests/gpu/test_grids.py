@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.gpu.kernels import MACHINES, scheduled
 
 from weft.errors import CodegenError, LoopError
+from weft.graph.nodes import GraphBuilder
 from weft.loop.interpret import interpret
-from weft.loop.nodes import Evaluate, Program, Seq, Stmt, stmt_children, with_stmt_children
+from weft.loop.nodes import Allocate, Evaluate, Program, Seq, Stmt, stmt_children, walk_stmts, with_stmt_children
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.loop.verify import verify
+from weft.lower.lower import lower_group
 from weft_gpu.launches import cut
 from weft_gpu.passes import grid_passes
 from weft_gpu.passes.join_threads import join_threads
 from weft_gpu.passes.private_buffers import private_buffers
 from weft_gpu.passes.remove_barriers import remove_barriers
+from weft_ops import RandomBits
 
 PRODUCT = """program mm(a: float32[32, 24], b: float32[24, 32]) -> (c: float32[32, 32]) {
   for by in 2 blockIdx.y {
@@ -397,3 +401,15 @@ def test_threads_that_nobody_joined_are_no_launch() -> None:
         cut(lower_program(program, frozenset()))
     assert caught.value.hint is not None and "`weft_gpu.passes.grid_passes`" in caught.value.hint
     assert len(cut(lower_program(program, frozenset(), extra=grid_passes())).parts) == 1
+
+
+def test_a_constant_operand_of_loops_written_by_hand_stands_in_them() -> None:
+    """Stored before the loops it would be another launch's, whose threads' memory nobody else reads."""
+    key = np.array([7], np.uint64)
+    b = GraphBuilder()
+    b.output(b.add(RandomBits(10), b.constant(key, "key")), "y")
+    naive = lower_group(b.build())
+    assert not [s for s in walk_stmts(naive.body) if isinstance(s, Allocate)] and "7u64" in str(naive)
+    np.testing.assert_array_equal(interpret(naive, {})["out0"], RandomBits(10).reference(key))
+    _, s = scheduled(naive, MACHINES["small"])
+    assert len(cut(lower_program(s.program, frozenset(), extra=grid_passes())).parts) == 1

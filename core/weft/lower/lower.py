@@ -17,7 +17,7 @@ from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify
 from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Graph
-from weft.loop.nodes import TRUE, Allocate, Block, BlockIter, Buffer, For, If, Let, Load, Program, Stmt, Store, buffer, seq, stmt_exprs, walk_stmts
+from weft.loop.nodes import TRUE, Allocate, Block, BlockIter, Buffer, For, If, Let, Load, Program, Stmt, Store, buffer, map_exprs, seq, stmt_exprs, walk_stmts
 from weft.lower.collapse import collapse
 from weft.lower.expressions import Expressions, Stage, choose_algorithm, group_expressions
 from weft.tensor.language import Compute, Dim, Placeholder, Read, Reduce, ReduceAxis, Scan, Tensor, depends_on
@@ -50,17 +50,21 @@ def _loop_program(body: Graph, name: str, algorithms: Mapping[str, str]) -> Prog
     by_value = {id(v): buffer(names.fresh(f"in{k}"), _stored(v.shape, v.tensor.layout), v.dtype) for k, v in enumerate(body.inputs)}
     outputs = [buffer(names.fresh(f"out{k}"), _stored(v.shape, v.tensor.layout), v.dtype) for k, v in enumerate(node.outputs)]
     operands: list[Buffer | None] = []
-    fills: list[tuple[Buffer, Const]] = []
+    numbers: dict[str, Const] = {}
     for v in node.inputs:
         if v is not None and id(v) not in by_value:
             if v.constant is None or v.constant.size != 1:
                 raise LoweringError(f"value '{v.name}' is neither an input nor computed in the group", hint="constants of a group are its inputs")
             by_value[id(v)] = buffer(names.fresh("const"), v.shape, v.dtype, "local")
-            fills.append((by_value[id(v)], Const(v.constant.reshape(-1)[0].item(), v.dtype)))
+            numbers[by_value[id(v)].name] = Const(v.constant.reshape(-1)[0].item(), v.dtype)
         operands.append(None if v is None else by_value[id(v)])
     stmt: Stmt = chosen.function(node.op, operands, outputs)
-    for scratch, value in reversed(fills):
-        stmt = Allocate(scratch, seq(Store(scratch, tuple(const(0) for _ in scratch.shape), value), stmt))
+    if numbers:  # what stands before the loops would be a launch of its own on a grid
+
+        def number(e: Expr) -> Expr | None:
+            return numbers.get(e.buffer.name) if isinstance(e, Load) else None
+
+        stmt = map_exprs(stmt, lambda e: transform(e, number))
     produced = {id(v): b for v, b in zip(node.outputs, outputs)}
     wanted = [produced[id(v)] for v in body.outputs]
     for b in outputs:
