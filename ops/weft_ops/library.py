@@ -11,32 +11,6 @@ from weft.graph.host import HostOperator as HostOperator
 from weft.graph.identity import Identity as Identity
 from weft.graph.identity import Require as Require
 from weft.graph.operator import Operator
-from weft_ops import (
-    activation,
-    arithmetic,
-    attention,
-    bitwise,
-    comparison,
-    contraction,
-    host,
-    image,
-    indexing,
-    linear_algebra,
-    loss,
-    movement,
-    normalization,
-    quantization,
-    random,
-    recurrent,
-    reduction,
-    scanning,
-    signal,
-    sorting,
-    transcendental,
-    trees,
-    window,
-    winograd,
-)
 from weft_ops.activation import *  # noqa: F403
 from weft_ops.arithmetic import *  # noqa: F403
 from weft_ops.attention import *  # noqa: F403
@@ -62,42 +36,10 @@ from weft_ops.trees import *  # noqa: F403
 from weft_ops.window import *  # noqa: F403
 from weft_ops.winograd import *  # noqa: F403
 
-_FAMILIES = (
-    activation,
-    arithmetic,
-    attention,
-    bitwise,
-    comparison,
-    contraction,
-    image,
-    indexing,
-    linear_algebra,
-    loss,
-    movement,
-    normalization,
-    quantization,
-    random,
-    recurrent,
-    reduction,
-    scanning,
-    signal,
-    sorting,
-    transcendental,
-    trees,
-    window,
-    winograd,
-)
-
-NUMERIC_OPERATORS: tuple[type[Operator], ...] = tuple(
-    value
-    for family in _FAMILIES
-    for name in family.__all__
-    if isinstance(value := getattr(family, name), type) and issubclass(value, Operator)
-)
+_OWN = [v for v in globals().values() if isinstance(v, type) and issubclass(v, Operator) and v.__module__.startswith("weft_ops.")]
+NUMERIC_OPERATORS: tuple[type[Operator], ...] = tuple(op for op in _OWN if not issubclass(op, HostOperator))
 """The operators of this package that are computed by kernels."""
-HOST_OPERATORS: tuple[type[Operator], ...] = tuple(
-    value for name in host.__all__ if isinstance(value := getattr(host, name), type)
-)
+HOST_OPERATORS: tuple[type[Operator], ...] = tuple(op for op in _OWN if issubclass(op, HostOperator))
 """The operators of this package that are steps on the host: their values are not only tensors of numbers."""
 ALL_OPERATORS: tuple[type[Operator], ...] = (Identity, Require, *NUMERIC_OPERATORS)
 """Every operator that is computed by kernels, those of the core first."""
